@@ -14,6 +14,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -33,7 +34,7 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration
+from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -100,12 +101,17 @@ def change_fact(uri: str, rows: int, number: int) -> None:
 
 @dataclass
 class View:
-    """One view over a lake, refreshed as a node's runner does, and the same query recomputed by Spark."""
+    """One view over a lake, refreshed as a node's runner does, and the same query recomputed by Spark.
+
+    `names`: of the tables that the query reads; by default those whose names stand in it. `policy`: its `refresh`.
+    """
 
     runtime: SparkRuntime
     root: Path
     uris: dict[str, str]
     sql: str
+    names: Collection[str] = ()
+    policy: str = "auto"
 
     def __post_init__(self) -> None:
         self.root.mkdir()
@@ -116,20 +122,27 @@ class View:
         engine = SparkEngine(self.runtime.root, self.runtime.new_session)
         ports = IterationPorts(engine, source, lambda name: kind, sinks, clock, failpoints, lambda: 1)
         self._runner, self._numbers = Runner(ports, Bounds()), count(1)
-        tables = {name: uri for name, uri in self.uris.items() if f" {name} " in f"{self.sql} "}
-        spec = ConsumerSpec("view", str(self.root / "view"), options={"sql": self.sql, "tables": tables})
-        own = DeltaCatalog().describe(self.uris["fact"])
+        named = self.names or [name for name in self.uris if f" {name} " in f"{self.sql} "]
+        tables = {name: self.uris[name] for name in named}
+        options = {"sql": self.sql, "tables": tables, "refresh": self.policy}
+        spec = ConsumerSpec("view", str(self.root / "view"), options=options)
+        own = DeltaCatalog().describe(next(iter(tables.values())))
         self._row = JobRow(JobKey("a", own.table_id, "view"), "view-1", JobSpec(spec).to_json(), own.uri, own.uri)
 
     def refresh(self) -> tuple[float, str]:
         """Seconds, and the strategy."""
+        took_s, outcome = self.bring_on()
+        return took_s, outcome.strategy
+
+    def bring_on(self) -> tuple[float, JobOutcome]:
+        """Seconds, and what was done."""
         began_s = time.perf_counter()
         iteration = Iteration(next(self._numbers), self._row.key.table_id, self._row.table_uri, (self._row,))
         (outcome,) = self._runner.run(iteration, OpenGuard())
         took_s = time.perf_counter() - began_s
         if not outcome.ok:
             raise RuntimeError(outcome.error_msg)
-        return took_s, outcome.strategy
+        return took_s, outcome
 
     def recompute(self) -> float:
         """Seconds."""

@@ -16,11 +16,15 @@ from tests.fakes.tpc import QUERIES, Tpc
 
 from .conftest import Lake, ViewBench
 
-REFRESHES = 2
+KEYS_FEW = 3
+"""Keys of a table up to which no row of it goes: some have a row or two, without which most queries have none."""
 
 SOME = {"tpch": (13, 21), "tpcds": (65,)}
 """Queries that stand for the others: an outer join below groups of groups, EXISTS and NOT EXISTS below a LIMIT, groups
 joined with groups."""
+
+WITHOUT_ROWS = {("tpcds", 24), ("tpcds", 38), ("tpcds", 54), ("tpcds", 58)}
+"""Queries that have no row at the least scale, whatever is left out of their conditions on single columns."""
 
 
 class TpcLake(Lake):
@@ -34,21 +38,37 @@ class TpcLake(Lake):
             write_deltalake(uri, tpc.rows(name), configuration={"delta.enableChangeDataFeed": "true"})
 
     def change(self) -> None:
-        """Of each table rows come again, rows go, and values of rows become null."""
+        """Every table."""
         for uri in self.uris.values():
-            rows = DeltaTable(uri).to_pyarrow_table()
-            some = rows.take(pa.array(self.draw.choices(range(len(rows)), k=6) if len(rows) else [], pa.int64()))
-            write_deltalake(uri, some, mode="append")
-            key = rows.schema.names[0]
-            values = [each for each in rows[key].unique().to_pylist() if each is not None] or [0]
-            one, other = (_literal(self.draw.choice(values)) for _ in range(2))
-            column = self.draw.choice(rows.schema.names[1:] or [key])
-            DeltaTable(uri).update(updates={column: "NULL"}, predicate=f"{key} = {one}")
-            DeltaTable(uri).delete(f"{key} = {other}")
+            self._change_table(uri)
+
+    def change_some(self) -> None:
+        for uri in self.draw.sample(list(self.uris.values()), (len(self.uris) + 1) // 2):
+            self._change_table(uri)
+
+    def _change_table(self, uri: str) -> None:
+        """Rows come again, and with a value of other rows in one column; rows go, and values of rows become others."""
+        rows = DeltaTable(uri).to_pyarrow_table()
+        names = rows.schema.names
+        write_deltalake(uri, self._mixed(rows, self.draw.choice(names)), mode="append")
+        values = [each for each in rows[names[0]].unique().to_pylist() if each is not None]
+        one, other = (_literal(self.draw.choice(values)) for _ in range(2))
+        column = self.draw.choice(names[1:] or names)
+        value = _literal(self.draw.choice([None, *rows[column].unique().to_pylist()[:5]]))
+        DeltaTable(uri).update(updates={column: value}, predicate=f"{names[0]} = {one}")
+        if len(values) > KEYS_FEW:
+            DeltaTable(uri).delete(f"{names[0]} = {other}")
+
+    def _mixed(self, rows: pa.Table, column: str) -> pa.Table:
+        again, others, values = (rows.take(pa.array(self.draw.choices(range(len(rows)), k=k))) for k in (4, 2, 2))
+        place = rows.schema.get_field_index(column)
+        return pa.concat_tables([again, others.set_column(place, rows.schema.field(place), values[column])])
 
 
 def _literal(value: object) -> str:
-    return str(value) if isinstance(value, int) else f"'{value}'"
+    if value is None:
+        return "NULL"
+    return str(value) if isinstance(value, int) else "'{}'".format(str(value).replace("'", "''"))
 
 
 @lru_cache(maxsize=2)
@@ -56,17 +76,21 @@ def made(suite: str) -> Tpc:
     return Tpc(suite)
 
 
-def follow(root: Path, runtime: SparkRuntime, suite: str, number: int) -> None:
-    sql, tables = made(suite).query(number)
+def follow(root: Path, runtime: SparkRuntime, suite: str, number: int) -> list[int]:
+    """The view's rows at first, and after each refresh."""
+    sql, tables = made(suite).query(number, loosen=True)
     lake = TpcLake(root, made(suite), tables, number)
     view = ViewBench(lake, runtime, sql, tables, refresh="incremental")
     assert view.refresh().strategy == "full"
-    view.assert_equal()
-    for _ in range(REFRESHES):
-        lake.change()
+    rows = [DeltaTable(view.target).count()]
+    for change in (lake.change_some, lake.change):
+        change()
         done = view.refresh()
         assert done.strategy != "full", done.reason
         view.assert_equal()
+        rows.append(DeltaTable(view.target).count())
+    assert rows[0] > 0 or (suite, number) in WITHOUT_ROWS
+    return rows
 
 
 @pytest.mark.parametrize(("suite", "number"), [(suite, number) for suite, few in SOME.items() for number in few])
