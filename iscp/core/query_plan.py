@@ -189,7 +189,7 @@ class QueryShape:
     """An analyzed query: its operators, and the columns of its result (a Spark schema, JSON).
 
     `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
-    kept as counts and sums, which few changed rows change without the engine.
+    kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
     """
 
     root: Operator

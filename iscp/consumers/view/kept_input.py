@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.signed_rows import ChangedRows
-from iscp.consumers.view.bag_commit import commit_changes, merge_held
+from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
 from iscp.consumers.view.group_state import read_groups
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.errors import ErrorCode, PermanentError
@@ -76,6 +76,11 @@ class KeptInput:
         version = self._position(context).base_version
         found = self._sink.rows_with(keys, version)
         return read_groups(self._uri, version, keys) if found is None else found
+
+    @measured_as(Part.STATE)
+    def merge_groups(self, context: ConsumeContext, changes: ChangedRows, key: Sequence[str], view: CommitTag) -> None:
+        """As `merge_groups` of tables."""
+        merge_groups(context, self._sink, changes, key, self._tag(context, self._position(context), view))
 
     @measured_as(Part.STATE)
     def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], view: CommitTag) -> None:

@@ -221,11 +221,15 @@ class ViewConsumer:
         """By the changes of what is kept, of which the result is computed."""
         if not self._kept.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
-        with query.changes(spans) as changed:
+        sums = query.sums
+        with query.sum_changes(spans, self._kept.rows(context)) if sums else query.changes(spans) as changed:
             if changed is None and not spans.moved:
                 return None
             tag = replace(tag, totals=query.totals)
-            self._kept.follow(context, changed, tag)
+            if changed is not None and sums is not None:
+                self._kept.merge_groups(context, changed, sums.keys, tag)
+            else:
+                self._kept.follow(context, changed, tag)
             if changed is None and not query.has_values_above:
                 return self._renew(context, tag), 0
             consumed = self._write(context, query.finished(self._kept.rows(context)), tag)
@@ -260,7 +264,7 @@ class ViewConsumer:
         if query.kept is None:
             rows = query.all_rows()
         else:
-            self._kept.write(context, query.kept_rows(), tag)
+            self._kept.write(context, query.kept_rows(), tag, by_key=query.sums is not None)
             rows = query.finished(self._kept.rows(context))
         consumed = self._write(context, rows, replace(tag, totals=query.totals))
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))

@@ -43,7 +43,7 @@ def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, cata
 def _with_state(
     operator: Operator, each: ExplainedOperator, shape: QueryShape, estimator: CostEstimator
 ) -> ExplainedOperator:
-    if shape.by_group and operator is shape.root:
+    if shape.by_group and operator is (shape.kept or shape.root):
         each = replace(each, upkeep=OperatorUpkeep.STATE, state="each group's count and sums")
     elif operator.adds_up:
         each = replace(each, state="its counts, sums and extremes, in the view's commits")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
+from iscp.adapters.delta.query.group_sums import GroupSums, all_sums, changed_sums, find_group_sums, sums_finished
 from iscp.adapters.delta.query.known_totals import KnownTotals, adding_up, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
@@ -113,6 +114,7 @@ class ViewQuery:
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
+    sums: GroupSums | None = field(init=False)
     keeps_totals: bool = field(init=False)
     _totals: KnownTotals | None = None
 
@@ -132,6 +134,9 @@ class ViewQuery:
                 code=ErrorCode.SCHEMA_CHANGED,
             ) from error
         self.kept = kept_input(self.analyzed.root)
+        self.sums = find_group_sums(self.analyzed.catalyst, self.analyzed.root, self.kept)
+        if self.sums is not None:
+            self.kept = self.sums.node
         self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
         self.keeps_totals = bool(adding_up(self.analyzed.root))
 
@@ -169,14 +174,18 @@ class ViewQuery:
         return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
 
     def kept_rows(self) -> DataFrame:
-        """All rows of the input that is kept, at the ends, as `c0`, `c1`, …"""
+        """All rows of the input that is kept, at the ends, as `c0`, `c1`, …; of groups that are kept as sums, these."""
         assert self.kept is not None
+        if self.sums is not None:
+            return all_sums(self._at_ends(), self.sums)
         rows = self._at_ends().result(self.kept, At.NEW)
         return rows.toDF(*[f"c{place}" for place in range(len(rows.columns))])
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
         """The result, made of the input that is kept."""
         assert self.kept is not None
+        if self.sums is not None:
+            return sums_finished(self._at_ends(), self.sums, self.analyzed.root, kept_rows).toDF(*self.columns)
         return self._at_ends().result_over(self.analyzed.root, self.kept, kept_rows).toDF(*self.columns)
 
     def _at_ends(self) -> SignedPlans:
@@ -199,6 +208,13 @@ class ViewQuery:
             if changed is not None and self.kept is None:
                 changed = changed.named(*self.columns, WEIGHT)
             yield changed
+
+    @contextmanager
+    def sum_changes(self, spans: Spans, held: DataFrame) -> Iterator[ChangedRows | None]:
+        """The sums of all groups that changed, with OP; `held`: as they were."""
+        assert self.sums is not None
+        with self._between(spans) as plans:
+            yield changed_sums(plans, self.sums, held)
 
     @contextmanager
     def group_changes(self, spans: Spans) -> Iterator[ChangedRows | None]:

@@ -15,6 +15,7 @@ from .conftest import ViewBench
 
 GROUPS = "select b, count(*) c, sum(n) s from t group by b"
 LIMIT = "select b, count(*) c from t group by b order by c desc, b limit 2"
+LIMIT_OF_DOUBLES = "select b, sum(d) s from t group by b order by b limit 2"
 JOIN = "select t.a, u.x from t join u on t.a = u.a"
 
 
@@ -30,7 +31,8 @@ def rows(uri: str) -> int:
     ("sql", "upkeep", "state"),
     [
         (GROUPS, OperatorUpkeep.STATE, "each group's count and sums"),
-        (LIMIT, OperatorUpkeep.WHOLE, "its rows"),
+        (LIMIT, OperatorUpkeep.STATE, "each group's count and sums"),
+        (LIMIT_OF_DOUBLES, OperatorUpkeep.WHOLE, "its rows"),
         (JOIN, OperatorUpkeep.LINEAR, ""),
     ],
 )

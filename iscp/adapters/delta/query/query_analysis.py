@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
+from iscp.adapters.delta.query.group_sums import find_group_sums
 from iscp.adapters.delta.query.plan_tree import PlanNode, kept_input, read_tree
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
@@ -107,11 +108,11 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
             apart = session.newSession()
         found = analyze_query(apart, sql, schemas)
         kept = kept_input(found.root)
+        sums = find_group_sums(found.catalyst, found.root, kept)
+        kept = sums.node if sums is not None else kept
+        by_group = sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         return QueryShape(
-            found.root.operator,
-            str(found.columns.json()),
-            kept.operator if kept is not None else None,
-            find_group_query(found.catalyst, found.root, found.columns) is not None,
+            found.root.operator, str(found.columns.json()), kept.operator if kept is not None else None, by_group
         )
 
     return shape

@@ -24,8 +24,8 @@ _KINDS = {
     "Max": TotalKind.MOST,
     "Min": TotalKind.LEAST,
 }
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-_EXTREMES = (*_WHOLE, T.DecimalType, T.DateType, T.BooleanType)
+WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_EXTREMES = (*WHOLE, T.DecimalType, T.DateType, T.BooleanType)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ def total_functions(catalyst: Catalyst, aggregate: Plan) -> tuple[TotalFunction,
     found = [
         _total_function(catalyst, each)
         for column in catalyst.items(aggregate.aggregateExpressions())
-        for each in _aggregates(catalyst, column)
+        for each in aggregates_of(catalyst, column)
     ]
     if len(found) > FUNCTIONS_MAX:
         return ()
@@ -63,13 +63,13 @@ def total_functions(catalyst: Catalyst, aggregate: Plan) -> tuple[TotalFunction,
     return known if len(known) == len(found) else ()
 
 
-def _aggregates(catalyst: Catalyst, expression: Expression) -> Iterator[Expression]:
+def aggregates_of(catalyst: Catalyst, expression: Expression) -> Iterator[Expression]:
     """In the order in which they are met everywhere here."""
     if catalyst.is_a(expression, "AggregateExpression"):
         yield expression
         return
     for each in catalyst.children(expression):
-        yield from _aggregates(catalyst, each)
+        yield from aggregates_of(catalyst, each)
 
 
 def _total_function(catalyst: Catalyst, aggregate: Expression) -> TotalFunction | None:
@@ -92,11 +92,11 @@ def _follows(found: TotalFunction) -> bool:
             return True
         case TotalKind.MOST | TotalKind.LEAST:
             return isinstance(found.type, _EXTREMES)
-        case TotalKind.SUM if isinstance(found.type, _WHOLE):
+        case TotalKind.SUM if isinstance(found.type, WHOLE):
             # Others give something else than an error beyond 64 bits.
             return str(found.function.evalContext().evalMode().toString()) == "ANSI"
         case _:
-            return isinstance(found.type, _WHOLE) or (
+            return isinstance(found.type, WHOLE) or (
                 isinstance(found.type, T.DecimalType)
                 and (found.type.precision <= _DIGITS_MAX or found.type.scale <= _SCALE_MAX)
             )
@@ -111,7 +111,7 @@ def total_row(catalyst: Catalyst, aggregate: Plan, functions: Sequence[TotalFunc
         values = _buffers(each, total, len(buffers))
         texts += [_literal(text, buffer) for text, buffer in zip(values, buffers, strict=True)]
     row = catalyst.renamed(catalyst.one_row(texts), attributes)
-    columns = [_finished(catalyst, each) for each in catalyst.items(aggregate.aggregateExpressions())]
+    columns = [finished(catalyst, each) for each in catalyst.items(aggregate.aggregateExpressions())]
     return catalyst.project(columns, row)
 
 
@@ -145,7 +145,8 @@ def _literal(text: str | None, buffer: Expression) -> str:
     return f"CAST('{text}' AS {kind})"
 
 
-def _finished(catalyst: Catalyst, expression: Expression) -> Expression:
+def finished(catalyst: Catalyst, expression: Expression) -> Expression:
+    """With Spark's own last step of each function, over what it holds after all rows."""
     if catalyst.is_a(expression, "AggregateExpression"):
         return expression.aggregateFunction().evaluateExpression()
-    return catalyst.with_arguments(expression, lambda each: _finished(catalyst, each))
+    return catalyst.with_arguments(expression, lambda each: finished(catalyst, each))

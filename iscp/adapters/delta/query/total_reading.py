@@ -73,7 +73,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class TotalValue:
     """What one function takes of rows."""
 
     place: int
@@ -83,13 +83,13 @@ class _Value:
 
 def _all_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
     rows = plans.rows(node.inputs[0], At.NEW)
-    values = [_Value(place, each, each.arguments) for place, each in enumerate(node.functions)]
+    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
     if plain := [each for each in values if not each.function.distinct]:
         yield _part(plans, plain, rows, None)
     for each in values:
         if each.function.distinct:
             apart = plans.catalyst.distinct(each.arguments[0], rows)
-            yield _part(plans, [_Value(each.place, each.function, plans.catalyst.output(apart))], apart, None)
+            yield _part(plans, [TotalValue(each.place, each.function, plans.catalyst.output(apart))], apart, None)
 
 
 def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
@@ -97,7 +97,7 @@ def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
     signed = plans.delta(below)
     if signed is None:
         return
-    values = [_Value(place, each, each.arguments) for place, each in enumerate(node.functions)]
+    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
     plain = [each for each in values if not (each.function.distinct or each.function.kind in _EXTREMES)]
     if plain:
         yield _part(plans, plain, signed.plan, signed.weight)
@@ -108,25 +108,25 @@ def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
             yield _changed_extreme(plans, each, signed)
 
 
-def _changed_distinct(plans: SignedPlans, below: PlanNode, value: _Value) -> Iterator[_Part]:
+def _changed_distinct(plans: SignedPlans, below: PlanNode, value: TotalValue) -> Iterator[_Part]:
     """By the values that are there since, or are no more."""
     argument = value.arguments[0]
     operator = Operator(OperatorKind.AGGREGATE, "Distinct", (below.operator,), keyed=True)
     apart = PlanNode(operator, plans.catalyst.distinct(argument, below.plan), (below,), ((argument,),))
     if (signed := plans.delta(apart)) is not None:
-        found = _Value(value.place, value.function, plans.catalyst.output(apart.plan))
+        found = TotalValue(value.place, value.function, plans.catalyst.output(apart.plan))
         yield _part(plans, [found], signed.plan, signed.weight)
 
 
-def _part(plans: SignedPlans, values: Sequence[_Value], rows: Plan, weight: Expression | None) -> _Part:
-    frame = _columns(plans, values, rows, weight)
+def _part(plans: SignedPlans, values: Sequence[TotalValue], rows: Plan, weight: Expression | None) -> _Part:
+    frame = value_columns(plans, values, rows, weight)
     row = [column for each in values for column in _measures(each, weighted=weight is not None)]
     return _Part([each.place for each in values], frame.agg(*row))
 
 
-def _changed_extreme(plans: SignedPlans, value: _Value, signed: Signed) -> _Part:
+def _changed_extreme(plans: SignedPlans, value: TotalValue, signed: Signed) -> _Part:
     """By how often each value is there now: one row may have come and gone in the same changes."""
-    frame = _columns(plans, [value], signed.plan, signed.weight).where(_counts(value))
+    frame = value_columns(plans, [value], signed.plan, signed.weight).where(counting(value))
     by_value = frame.groupBy(_argument(value).alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
     beyond = F.max if value.function.kind is TotalKind.MOST else F.min
     whole = _as_whole(F.col("value"), value.function.type)
@@ -134,9 +134,17 @@ def _changed_extreme(plans: SignedPlans, value: _Value, signed: Signed) -> _Part
     return _Part([value.place], by_value.agg(*_texts(F.sum(WEIGHT), F.lit(0), came, went)))
 
 
-def _columns(plans: SignedPlans, values: Sequence[_Value], rows: Plan, weight: Expression | None) -> DataFrame:
+def value_columns(
+    plans: SignedPlans,
+    values: Sequence[TotalValue],
+    rows: Plan,
+    weight: Expression | None,
+    keys: Sequence[Expression] = (),
+) -> DataFrame:
+    """What the functions take of these rows, with their `keys` as `k0`, `k1`, …"""
     catalyst = plans.catalyst
-    columns = [
+    columns = [catalyst.alias(each, f"k{number}") for number, each in enumerate(keys)]
+    columns += [
         catalyst.alias(each, f"a{value.place}_{number}")
         for value in values
         for number, each in enumerate(value.arguments)
@@ -151,11 +159,11 @@ def _columns(plans: SignedPlans, values: Sequence[_Value], rows: Plan, weight: E
     return catalyst.frame(catalyst.project(columns, rows))
 
 
-def _argument(value: _Value) -> Column:
+def _argument(value: TotalValue) -> Column:
     return F.col(f"a{value.place}_0")
 
 
-def _counts(value: _Value) -> Column:
+def counting(value: TotalValue) -> Column:
     """Whether a row does."""
     there = [F.col(f"a{value.place}_{number}").isNotNull() for number in range(len(value.arguments))]
     if value.function.condition is not None:
@@ -163,17 +171,24 @@ def _counts(value: _Value) -> Column:
     return reduce(lambda one, other: one & other, there)
 
 
-def _measures(value: _Value, *, weighted: bool) -> list[Column]:
-    counts, argument, kind = _counts(value), _argument(value), value.function.kind
-    count = F.sum(F.when(counts, F.col(WEIGHT) if weighted else F.lit(1).cast("long")))
-    total, extreme = F.lit(0), F.lit(None)
-    if kind in (TotalKind.SUM, TotalKind.AVERAGE):
-        exact = argument if isinstance(value.function.type, T.DecimalType) else argument.cast("decimal(19,0)")
-        total = F.sum(F.when(counts, exact * F.col(WEIGHT).cast("decimal(10,0)") if weighted else exact))
-    elif kind in _EXTREMES:
+def _measures(value: TotalValue, *, weighted: bool) -> list[Column]:
+    kind, extreme = value.function.kind, F.lit(None)
+    count, total = count_and_sum(value, weighted=weighted)
+    if kind in _EXTREMES:
         beyond = F.max if kind is TotalKind.MOST else F.min
-        extreme = _as_whole(beyond(F.when(counts, argument)), value.function.type)
+        extreme = _as_whole(beyond(F.when(counting(value), _argument(value))), value.function.type)
     return _texts(count, total, extreme, F.lit(None))
+
+
+def count_and_sum(value: TotalValue, *, weighted: bool) -> tuple[Column, Column]:
+    """Of the rows that count: how many, and what their arguments add up to (0, where the function needs no sum)."""
+    counts = counting(value)
+    count = F.sum(F.when(counts, F.col(WEIGHT) if weighted else F.lit(1).cast("long")))
+    if value.function.kind not in (TotalKind.SUM, TotalKind.AVERAGE):
+        return count, F.lit(0)
+    argument = _argument(value)
+    exact = argument if isinstance(value.function.type, T.DecimalType) else argument.cast("decimal(19,0)")
+    return count, F.sum(F.when(counts, exact * F.col(WEIGHT).cast("decimal(10,0)") if weighted else exact))
 
 
 def _texts(*columns: Column) -> list[Column]:

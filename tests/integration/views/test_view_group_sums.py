@@ -1,0 +1,65 @@
+"""Groups below a LIMIT follow from their counts and sums, which are kept beside the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from .conftest import SCHEMAS, ViewBench
+
+QUERIES = (
+    "select b, count(*) c, count(a) k, sum(n) s, avg(n) m, sum(a) w, avg(a) v from t group by b order by c, b limit 4",
+    "select t.b, u.x, sum(t.n * u.y) s, count(*) c from t left join u on t.a = u.a group by t.b, u.x"
+    " order by s desc, 1, 2 limit 3",
+    "select a, b, sum(n) s, grouping(a) g from t group by rollup(a, b) having count(*) > 1 order by s, 1, 2, 4 limit 5",
+    "select a, b, s, rank() over (partition by a order by s desc) r from"
+    " (select a, b, sum(n) / count(*) s from t group by a, b) order by r, 1, 2, 3 limit 6",
+    "select distinct a, b from t order by a, b limit 3",
+    "select b, sum(case when a > 2 then n else 0 end) s, count(*) filter (where a = 1) f from t group by b"
+    " having sum(n) > (select avg(y) from u) order by s, b limit 3",
+)
+SOME = (0, 2, 5)
+
+
+@pytest.mark.parametrize(
+    "number", [each if each in SOME else pytest.param(each, marks=pytest.mark.full) for each in range(len(QUERIES))]
+)
+def test_they_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
+    view = new_view(QUERIES[number], seed=700 + number, refresh="incremental")
+    view.refresh()
+    view.assert_equal()
+    for round_ in range(4):
+        view.lake.change()
+        if round_ == 2:
+            DeltaTable(view.lake.uris["t"]).delete()
+        assert view.refresh().strategy in ("incremental", "unchanged")
+        view.assert_equal()
+    assert view.verify().equal
+
+
+def test_no_row_of_the_tables_is_read_again(new_view: Callable[..., ViewBench]) -> None:
+    """Whose files are gone: only the new one is there to be read."""
+    view = new_view(QUERIES[0], seed=1, refresh="incremental")
+    view.refresh()
+    table = DeltaTable(view.lake.uris["t"])
+    wanted = table.count() + 1
+    for path in table.file_uris():
+        Path(path).write_bytes(b"")
+    row = pa.table({name: pa.array([None], SCHEMAS["t"].field(name).type) for name in SCHEMAS["t"].names})
+    write_deltalake(table.table_uri, row, mode="append")
+    assert view.refresh().strategy == "incremental"
+    kept = DeltaTable(f"{view.target}_view_state").to_pyarrow_table()
+    assert sum(kept["n"].to_pylist()) == wanted
+
+
+def test_sums_of_doubles_are_computed_of_all_rows_of_their_groups(new_view: Callable[..., ViewBench]) -> None:
+    view = new_view("select b, sum(d) s from t group by b order by b limit 3", seed=2, refresh="incremental")
+    view.refresh()
+    view.lake.change()
+    view.refresh()
+    view.assert_equal()
+    assert DeltaTable(f"{view.target}_view_state").schema().to_arrow().names == ["c0", "c1"]
