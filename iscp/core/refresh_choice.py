@@ -1,7 +1,8 @@
 """Whether a refresh computes what changed, or all rows.
 
-Measured first: what former refreshes of the same query took. Where nothing was measured yet, a share of changed bytes
-that costs about as much either way in most queries.
+Measured first: what former refreshes of the same query took, by a line over the bytes that have changed. Where nothing
+was measured yet, a share of changed bytes that costs about as much either way in most queries. What was measured when
+all was cold, or long ago, is measured again once it may be wrong.
 """
 
 from __future__ import annotations
@@ -9,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+from statistics import mean, median
 
 SHARE_DEFAULT = 0.2
 """Of a query that was never refreshed both ways: from this share of changed bytes on it is recomputed."""
 
 SAMPLES_MAX = 5
 """Refreshes of each way that are remembered; the oldest are forgotten."""
+
+SPREAD = 2
+"""From this ratio of the most bytes to the least on, former refreshes by changes show what a byte costs."""
+
+PASSES = 2
+"""A change of all rows is expected to cost what so many recomputations do, until that was measured."""
+
+TRY_FACTOR = 2
+"""The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
 
 class Policy(StrEnum):
@@ -61,33 +71,68 @@ def choose_strategy(policy: Policy, changed: int, total: int, samples: Sequence[
 
 
 def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample]) -> RefreshChoice:
-    incremental = expect_incremental(changed, samples)
+    incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
-    share = changed / total if total else 1.0
-    if incremental is not None and full is not None:
-        better = Strategy.INCREMENTAL if incremental <= full else Strategy.FULL
-        return RefreshChoice(better, f"expected {incremental:.2g} s by changes, {full:.2g} s in full")
-    better = Strategy.INCREMENTAL if share < SHARE_DEFAULT else Strategy.FULL
-    return RefreshChoice(better, f"{share:.2%} of the bytes have changed")
+    if incremental is None or full is None:
+        share = changed / total if total else 1.0
+        better = Strategy.INCREMENTAL if share < SHARE_DEFAULT else Strategy.FULL
+        return RefreshChoice(better, f"{share:.2%} of the bytes have changed")
+    expected = {Strategy.INCREMENTAL: incremental, Strategy.FULL: full}
+    better, other = sorted(expected, key=lambda each: expected[each])
+    reason = f"expected {incremental:.2g} s by changes, {full:.2g} s in full"
+    if expected[other] <= TRY_FACTOR * expected[better] and _is_doubtful(other, samples):
+        return RefreshChoice(other, f"{reason}; tried, as that was not measured lately")
+    return RefreshChoice(better, reason)
 
 
-def expect_incremental(changed: int, samples: Sequence[RefreshSample]) -> float | None:
-    """As long as the nearest one took, and in proportion to the bytes where they are more."""
-    known = [each for each in samples if each.strategy is Strategy.INCREMENTAL]
+def _is_doubtful(strategy: Strategy, samples: Sequence[RefreshSample]) -> bool:
+    """It was measured once, when all was cold, or before all that is remembered of the other way."""
+    places = [place for place, each in enumerate(samples) if each.strategy is strategy]
+    return len(places) == 1 or len(samples) - 1 - places[-1] >= SAMPLES_MAX
+
+
+def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:
+    """As the nearest one took, and for the bytes between them by what a byte costs; never less than half of the
+    fastest, as much of a refresh does not depend on what has changed.
+    """
+    known = _warm(Strategy.INCREMENTAL, samples)
     if not known:
         return None
-    nearest = min(known, key=lambda each: abs(each.bytes - changed))
-    return nearest.took_s * max(1.0, changed / max(nearest.bytes, 1))
+    nearest = min(reversed(known), key=lambda each: abs(each.bytes - changed))
+    expected = nearest.took_s + (changed - nearest.bytes) * _byte_s(known, total, samples)
+    return max(expected, min(each.took_s for each in known) / 2)
+
+
+def _byte_s(known: Sequence[RefreshSample], total: int, samples: Sequence[RefreshSample]) -> float:
+    """Of a line through what is known, by least squares. Where all have about the same bytes: what PASSES over all rows
+    take, by their bytes.
+    """
+    least, most = min(each.bytes for each in known), max(each.bytes for each in known)
+    if most >= SPREAD * max(least, 1):
+        bytes_mean, took_mean = mean(each.bytes for each in known), mean(each.took_s for each in known)
+        covariance = sum((each.bytes - bytes_mean) * (each.took_s - took_mean) for each in known)
+        return max(0.0, covariance / sum((each.bytes - bytes_mean) ** 2 for each in known))
+    full = expect_full(total, samples)
+    return PASSES * full / max(total, 1) if full is not None else known[-1].took_s / max(known[-1].bytes, 1)
 
 
 def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
-    known = [each for each in samples if each.strategy is Strategy.FULL]
+    known = _warm(Strategy.FULL, samples)
     if not known:
         return None
     return median(each.took_s * max(total, 1) / max(each.bytes, 1) for each in known)
 
 
+def _warm(strategy: Strategy, samples: Sequence[RefreshSample]) -> list[RefreshSample]:
+    """Without the oldest one, which may have been the first, if there are others."""
+    known = [each for each in samples if each.strategy is strategy]
+    return known[1:] or known
+
+
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:
-    """With this one, and without those that are too old."""
-    alike = [each for each in samples if each.strategy is sample.strategy][-(SAMPLES_MAX - 1) :]
-    return (*(each for each in samples if each.strategy is not sample.strategy), *alike, sample)
+    """With this one at the end, and without those that are too old."""
+    alike = [each for each in samples if each.strategy is sample.strategy]
+    kept = list(samples)
+    if len(alike) >= SAMPLES_MAX:
+        kept.remove(alike[0])
+    return (*kept, sample)

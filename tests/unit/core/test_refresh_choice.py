@@ -13,6 +13,7 @@ from iscp.core.refresh_choice import (
     RefreshSample,
     Strategy,
     choose_strategy,
+    expect_incremental,
     with_sample,
 )
 
@@ -36,11 +37,57 @@ def test_without_experience_the_share_of_changed_bytes_decides() -> None:
     assert choose_strategy(Policy.AUTO, 0, 0, ()).strategy is Strategy.FULL
 
 
+WARM = (FULL_10_S, FULL_10_S, CHANGES_1_S, CHANGES_1_S)
+
+
 def test_with_experience_of_both_the_faster_is_taken_and_both_expectations_are_said() -> None:
-    small = choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, CHANGES_1_S))
-    large = choose_strategy(Policy.AUTO, 20_000, 1_000_000, (FULL_10_S, CHANGES_1_S))
+    small = choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM)
+    large = choose_strategy(Policy.AUTO, 951_000, 1_000_000, WARM)
     assert (small.strategy, small.reason) == (Strategy.INCREMENTAL, "expected 1 s by changes, 10 s in full")
     assert (large.strategy, large.reason) == (Strategy.FULL, "expected 20 s by changes, 10 s in full")
+
+
+def test_more_bytes_cost_what_a_byte_has_cost_and_not_the_whole_refresh_as_often() -> None:
+    """A tenth of a second for ten times the bytes, as measured; of one size alone, as passes over all rows cost."""
+    measured = (FULL_10_S, *[RefreshSample(Strategy.INCREMENTAL, size, took) for size, took in
+                             ((1, 9.0), (1_000, 1.0), (10_000, 1.1))])  # fmt: skip
+    assert expect_incremental(110_000, 1_000_000, measured) == pytest.approx(1.1 + 100_000 * 0.1 / 9_000)
+    assert expect_incremental(101_000, 1_000_000, WARM) == pytest.approx(3.0)
+    assert expect_incremental(10, 1_000_000, measured) == pytest.approx(1.0 - 990 * 0.1 / 9_000)
+
+
+def test_a_line_that_falls_is_noise() -> None:
+    known = (RefreshSample(Strategy.INCREMENTAL, 1_000, 2.0), RefreshSample(Strategy.INCREMENTAL, 9_000, 1.0))
+    assert expect_incremental(90_000, 1_000_000, (CHANGES_1_S, *known)) == 1.0
+
+
+def test_what_was_measured_first_counts_for_nothing_once_there_is_more() -> None:
+    cold = RefreshSample(Strategy.FULL, 1_000_000, 60.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (cold, FULL_10_S)).strategy is Strategy.INCREMENTAL
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (cold, *WARM)).reason.endswith("10 s in full")
+
+
+def test_the_other_way_is_tried_where_it_was_measured_once_and_is_not_much_slower() -> None:
+    """A first refresh by changes, in which all was cold, does not have all later ones computed in full."""
+    cold = RefreshSample(Strategy.INCREMENTAL, 1_000, 15.0)
+    tried = choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, cold, FULL_10_S))
+    assert (tried.strategy, tried.reason) == (
+        Strategy.INCREMENTAL,
+        "expected 15 s by changes, 10 s in full; tried, as that was not measured lately",
+    )
+    slow = RefreshSample(Strategy.INCREMENTAL, 1_000, 21.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, slow, FULL_10_S)).strategy is Strategy.FULL
+
+
+def test_the_other_way_is_tried_once_in_as_many_refreshes_as_are_remembered() -> None:
+    slower = RefreshSample(Strategy.INCREMENTAL, 1_000, 15.0)
+    samples: tuple[RefreshSample, ...] = (FULL_10_S, slower, slower)
+    taken = []
+    for _ in range(2 * (SAMPLES_MAX + 1)):
+        choice = choose_strategy(Policy.AUTO, 1_000, 1_000_000, samples)
+        taken.append(choice.strategy)
+        samples = with_sample(samples, FULL_10_S if choice.strategy is Strategy.FULL else slower)
+    assert taken.count(Strategy.INCREMENTAL) == 2
 
 
 def test_a_table_that_has_grown_is_expected_to_take_longer_in_full() -> None:
