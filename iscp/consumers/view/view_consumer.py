@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from iscp.adapters.delta.query.plan_tree import has_values_above
 from iscp.adapters.delta.source.change_set import reading_changes
 from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
 from iscp.consumers.commit_tag import commit_tag
@@ -221,16 +222,15 @@ class ViewConsumer:
         """By the changes of what is kept, of which the result is computed."""
         if not self._kept.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
-        sums = query.sums
-        with query.sum_changes(spans, self._kept.rows(context)) if sums else query.changes(spans) as changed:
+        with query.follow_kept(spans, self._kept.rows(context)) as changed:
             if changed is None and not spans.moved:
                 return None
             tag = replace(tag, totals=query.totals)
-            if changed is not None and sums is not None:
-                self._kept.merge_groups(context, changed, sums.keys, tag)
+            if changed is not None and query.kept_key:
+                self._kept.merge_groups(context, changed, query.kept_key, tag)
             else:
                 self._kept.follow(context, changed, tag)
-            if changed is None and not query.has_values_above:
+            if changed is None and not has_values_above(query.analyzed.root, query.kept):
                 return self._renew(context, tag), 0
             consumed = self._write(context, query.finished(self._kept.rows(context)), tag)
             return consumed.position, consumed.rows
@@ -264,7 +264,7 @@ class ViewConsumer:
         if query.kept is None:
             rows = query.all_rows()
         else:
-            self._kept.write(context, query.kept_rows(), tag, by_key=query.sums is not None)
+            self._kept.write(context, query.kept_rows(), tag, by_key=bool(query.kept_key))
             rows = query.finished(self._kept.rows(context))
         consumed = self._write(context, rows, replace(tag, totals=query.totals))
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))

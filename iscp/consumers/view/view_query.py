@@ -115,6 +115,7 @@ class ViewQuery:
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
     sums: GroupSums | None = field(init=False)
+    kept_keys: ResultKeys | None = field(init=False)
     keeps_totals: bool = field(init=False)
     _totals: KnownTotals | None = None
 
@@ -137,6 +138,7 @@ class ViewQuery:
         self.sums = find_group_sums(self.analyzed.catalyst, self.analyzed.root, self.kept)
         if self.sums is not None:
             self.kept = self.sums.node
+        self.kept_keys = result_keys(self.analyzed.catalyst, self.kept) if self.kept else None
         self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
         self.keeps_totals = bool(adding_up(self.analyzed.root))
 
@@ -160,14 +162,6 @@ class ViewQuery:
 
     def keep_no_totals(self) -> None:
         self.keeps_totals, self._totals = False, None
-
-    @property
-    def has_values_above(self) -> bool:
-        """Whether what is made of the kept input depends on something else besides."""
-        node, found = self.analyzed.root, False
-        while node is not self.kept and node.inputs:
-            found, node = found or bool(node.subqueries), node.inputs[0]
-        return found
 
     def all_rows(self) -> DataFrame:
         """The result at the ends."""
@@ -200,21 +194,29 @@ class ViewQuery:
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
-        """Distinct changed rows with WEIGHT, of the input that is kept, as `c0`, `c1`, …; else of the result, by its
-        own names. None: it stays as it is.
-        """
+        """Distinct changed rows of the result with WEIGHT, by its own names. None: it stays as it is."""
         with self._between(spans) as plans:
-            changed = plans.changes(self.kept or self.analyzed.root)
-            if changed is not None and self.kept is None:
-                changed = changed.named(*self.columns, WEIGHT)
-            yield changed
+            changed = plans.changes(self.analyzed.root)
+            yield None if changed is None else changed.named(*self.columns, WEIGHT)
+
+    @property
+    def kept_key(self) -> list[str]:
+        """The columns that distinguish rows of the input that is kept; empty: none do."""
+        if self.sums is not None:
+            return self.sums.keys
+        return [f"c{place}" for place in self.kept_keys.places] if self.kept_keys and self.kept_keys.unique else []
 
     @contextmanager
-    def sum_changes(self, spans: Spans, held: DataFrame) -> Iterator[ChangedRows | None]:
-        """The sums of all groups that changed, with OP; `held`: as they were."""
-        assert self.sums is not None
+    def follow_kept(self, spans: Spans, held: DataFrame) -> Iterator[ChangedRows | None]:
+        """Of the input that is kept, with OP where it has a key, else with WEIGHT; `held`: as it was."""
+        assert self.kept is not None
         with self._between(spans) as plans:
-            yield changed_sums(plans, self.sums, held)
+            if self.sums is not None:
+                yield changed_sums(plans, self.sums, held)
+            elif self.kept_key and self.kept_keys is not None:
+                yield changed_groups(plans, self.kept, self.kept_keys)
+            else:
+                yield plans.changes(self.kept)
 
     @contextmanager
     def group_changes(self, spans: Spans) -> Iterator[ChangedRows | None]:

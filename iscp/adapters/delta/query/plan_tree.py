@@ -101,6 +101,14 @@ def kept_input(root: PlanNode) -> PlanNode | None:
     return found if worth_keeping(found.operator) else None
 
 
+def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
+    """Whether what is made of the kept input depends on something else besides."""
+    node, found = root, False
+    while node is not kept and node.inputs:
+        found, node = found or bool(node.subqueries), node.inputs[0]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ResultKeys:
     """The groups, or partitions of windows, at the top of a query: `node` has them, and what says of which one a row is
