@@ -24,7 +24,7 @@ SPREAD = 2
 PASSES = 2
 """A change of all rows is expected to cost what so many recomputations do, until that was measured."""
 
-TRY_FACTOR = 2
+TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
 
