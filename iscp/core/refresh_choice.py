@@ -24,6 +24,9 @@ SPREAD = 2
 PASSES = 2
 """A change of all rows is expected to cost what so many recomputations do, until that was measured."""
 
+PASSES_LEAST = 0.5
+"""The same, where former refreshes show that it costs less; less than this, and more than PASSES, is not believed."""
+
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
@@ -104,16 +107,20 @@ def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample
 
 
 def _byte_s(known: Sequence[RefreshSample], total: int, samples: Sequence[RefreshSample]) -> float:
-    """Of a line through what is known, by least squares. Where all have about the same bytes: what PASSES over all rows
-    take, by their bytes.
+    """Of a line through what is known, by least squares, within PASSES_LEAST and PASSES: between small changes, which
+    are all about as fast, it is noise. Where all have about the same bytes: what PASSES take.
     """
-    least, most = min(each.bytes for each in known), max(each.bytes for each in known)
-    if most >= SPREAD * max(least, 1):
-        bytes_mean, took_mean = mean(each.bytes for each in known), mean(each.took_s for each in known)
-        covariance = sum((each.bytes - bytes_mean) * (each.took_s - took_mean) for each in known)
-        return max(0.0, covariance / sum((each.bytes - bytes_mean) ** 2 for each in known))
     full = expect_full(total, samples)
-    return PASSES * full / max(total, 1) if full is not None else known[-1].took_s / max(known[-1].bytes, 1)
+    if full is None:
+        return known[-1].took_s / max(known[-1].bytes, 1)
+    pass_s = full / max(total, 1)
+    least, most = min(each.bytes for each in known), max(each.bytes for each in known)
+    if most < SPREAD * max(least, 1):
+        return PASSES * pass_s
+    bytes_mean, took_mean = mean(each.bytes for each in known), mean(each.took_s for each in known)
+    covariance = sum((each.bytes - bytes_mean) * (each.took_s - took_mean) for each in known)
+    measured = covariance / sum((each.bytes - bytes_mean) ** 2 for each in known)
+    return min(max(measured, PASSES_LEAST * pass_s), PASSES * pass_s)
 
 
 def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:

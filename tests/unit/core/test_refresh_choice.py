@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.refresh_choice import (
+    PASSES,
+    PASSES_LEAST,
     SAMPLES_MAX,
     SHARE_DEFAULT,
     Policy,
@@ -60,9 +62,11 @@ def test_more_bytes_cost_what_a_byte_has_cost_and_not_the_whole_refresh_as_often
     assert expect_incremental(10, 1_000_000, measured) == pytest.approx(1.0 - 990 * 0.1 / 9_000)
 
 
-def test_a_line_that_falls_is_noise() -> None:
-    known = (RefreshSample(Strategy.INCREMENTAL, 1_000, 2.0), RefreshSample(Strategy.INCREMENTAL, 9_000, 1.0))
-    assert expect_incremental(90_000, 1_000_000, (CHANGES_1_S, *known)) == 1.0
+@pytest.mark.parametrize(("took_s", "passes"), [(1.0, PASSES_LEAST), (1.4, PASSES)])
+def test_a_line_that_falls_or_is_steeper_than_all_rows_is_noise(took_s: float, passes: float) -> None:
+    known = [RefreshSample(Strategy.INCREMENTAL, size, took) for size, took in ((1_000, 1.2), (2_000, took_s))]
+    expected = expect_incremental(102_000, 1_000_000, (FULL_10_S, CHANGES_1_S, *known))
+    assert expected == pytest.approx(took_s + 0.1 * passes * 10.0)
 
 
 def test_what_was_measured_first_counts_for_nothing_once_there_is_more() -> None:
