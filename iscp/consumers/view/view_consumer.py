@@ -264,7 +264,7 @@ class ViewConsumer:
         if query.kept is None:
             rows = query.all_rows()
         else:
-            self._kept.write(context, query.kept_rows(), tag, by_key=bool(query.kept_key))
+            self._kept.write(context, query.kept_rows(), tag)
             rows = query.finished(self._kept.rows(context))
         consumed = self._write(context, rows, replace(tag, totals=query.totals))
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DECODED_FACTOR = 8
-"""Memory that directly read rows may take, as a multiple of `spark.direct_bytes_max`; changes that would take more go
-to Spark.
-"""
+"""Memory for directly read rows, as a multiple of `spark.direct_bytes_max`; changes that take more go to Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +159,8 @@ class DeltaChangeSource:
             rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
             marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else _inserted_by(span)
             frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
-            rewritten = partial(self._read_rewritten, uri, span, columns)
-            return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers, rewritten)
+            again = partial(self._read_rewritten, uri, span, columns)
+            return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers, again)
 
     def _read_small(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_cdf: bool
@@ -186,9 +184,9 @@ class DeltaChangeSource:
         return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows, rewritten=rewritten)
 
     def _read_rewritten(self, uri: str, span: SourceRange, columns: Sequence[str], version: int) -> pa.Table:
-        shape = self._shape(uri, span.last_version, span.to.at_s)
+        shape, memory = self._shape(uri, span.last_version, span.to.at_s), self._small_bytes_max * DECODED_FACTOR
         commits = list(_each(partial(read_changed_files, rewritten=True), uri, version - 1, version))
-        return read_changes(uri, commits, shape, columns, True, Allowance(self._small_bytes_max * DECODED_FACTOR))
+        return read_changes(uri, commits, shape, columns, True, Allowance(memory))
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         set_properties(session, uri, {"delta.enableChangeDataFeed": "true"})
