@@ -12,6 +12,12 @@ settings.register_profile("iscp", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("iscp")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-m "not full"` leaves out further cases too."""
+    if item.get_closest_marker("further"):
+        item.add_marker("full")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     """Tests of texts that cannot be encoded log them too, and a report with one ends the process that sends it."""

@@ -1,0 +1,33 @@
+"""What runs each time of a parametrization, and what only with `scripts/test --full`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.selection import in_full
+
+
+def others(cases: list[Any]) -> list[object]:
+    """The values that do not run each time."""
+    return [
+        case.values[0] for case in cases if hasattr(case, "marks") and [mark.name for mark in case.marks] == ["further"]
+    ]
+
+
+def test_the_first_case_runs_each_time_and_none_is_lost() -> None:
+    cases = in_full("abc")
+    assert cases[0] == "a"
+    assert others(cases) == ["b", "c"]
+
+
+def test_as_many_as_are_named_run_each_time_in_their_places() -> None:
+    assert others(in_full("abcd", but=2)) == ["c", "d"]
+    assert others(in_full([("id",), (), ("v",)], but=[()])) == [("id",), ("v",)]
+
+
+@pytest.mark.parametrize("but", [0, ["e"], []])
+def test_a_selection_of_nothing_or_of_what_is_not_there_is_refused(but: int | list[str]) -> None:
+    with pytest.raises(AssertionError):
+        in_full("abcd", but)
