@@ -15,6 +15,7 @@ def rows(ids: range, text: str) -> pa.Table:
     return pa.table({"id": list(ids), "text": [text] * len(ids)})
 
 
+@pytest.mark.further  # each time: BOTH_WAYS in tests/integration/pipeline
 @pytest.mark.spark
 def test_a_job_comes_to_the_same_rows_when_spark_reads_every_change(cluster: Cluster) -> None:
     source = cluster.table("source", rows(range(50), "old"))

@@ -97,6 +97,7 @@ def _listed(cluster: Cluster) -> list[dict[str, Any]]:
     return list(shown if isinstance(shown, list) else json.loads(json.dumps(shown))["jobs"])
 
 
+@pytest.mark.further  # each time: a table that is rebuilt above
 @pytest.mark.spark
 def test_a_deleted_changefeed_is_rebuilt(cluster: Cluster) -> None:
     source = cluster.table("fed", pa.table({"id": [1, 2], "text": ["a", "b"]}))

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.harness import MARK, leftovers, wait_for
+from tests.selection import in_full
 
 DEMO = (sys.executable, "-P", "-m", "iscp.cli.iscp", "demo")
 
@@ -38,6 +39,7 @@ def replayed(tmp_path: Path, *options: str, timeout_s: float) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.further  # each time: the tour in test_readme.py, and the start of a demo below
 @pytest.mark.spark
 def test_a_few_days_are_verified(tmp_path: Path) -> None:
     result = replayed(tmp_path, "--days", "3", timeout_s=200)
@@ -59,7 +61,7 @@ def test_it_ends_equal_though_nodes_are_killed_all_the_time(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("phase", ["starting", pytest.param("replaying", marks=pytest.mark.full)])
+@pytest.mark.parametrize("phase", in_full(["starting", "replaying"]))
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
     mark = uuid4().hex
     log = tmp_path / "stderr"

@@ -56,6 +56,7 @@ def outage(load: Load, fault: Callable[[Cluster], Callable[[], None]], wait_s: f
     assert cluster.node.pid == node
 
 
+@pytest.mark.further  # each time: test_partitions.py
 @pytest.mark.spark
 @pytest.mark.parametrize("wait_s", [8.0, pytest.param(30.0, marks=pytest.mark.full)])
 def test_without_etcd_nothing_is_committed_and_with_it_the_node_goes_on_by_itself(

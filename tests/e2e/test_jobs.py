@@ -177,6 +177,7 @@ def test_a_resync_follows_a_source_recreated_and_readers_see_the_old_rows_or_the
     assert len({commit.job_id for commit in sink_commits(job.target)}) == 3
 
 
+@pytest.mark.further  # each time: tests/integration/pipeline/test_adopt.py
 @pytest.mark.spark
 def test_a_table_is_taken_over_by_the_command_line_or_the_difference_is_reported(node: Cluster, source: str) -> None:
     target = str(node.lake / "derived" / "taken_over")
@@ -303,6 +304,7 @@ def test_jobs_of_a_table_share_iterations_and_read_each_change_once(node: Cluste
     assert_equal(other.target, kept.filter(pa.compute.not_equal(kept["text"], "gone")))
 
 
+@pytest.mark.further  # each time: test_damaged_targets.py
 @pytest.mark.spark
 def test_a_target_that_was_damaged_is_repaired_though_its_source_does_not_move(
     node: Cluster, source: str, job: Job
@@ -318,6 +320,7 @@ def test_a_target_that_was_damaged_is_repaired_though_its_source_does_not_move(
     assert_in_order(job.target)
 
 
+@pytest.mark.further  # each time: tests/integration/pipeline/test_verify.py
 @pytest.mark.spark
 def test_a_target_is_compared_with_its_source_and_repaired_where_it_differs(
     node: Cluster, source: str, job: Job

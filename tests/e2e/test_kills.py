@@ -19,8 +19,8 @@ BUILDING = ("snapshot.before", "snapshot.staged", "publish.before", "publish.aft
 TAILING = ("read.before", "read.after", "commit.before", "commit.after", "report.before", "log.commit")
 """The failpoints in the order in which an iteration comes to them."""
 
-SHORT_BUILDING, SHORT_TAILING = ("snapshot.staged", "publish.after"), ("commit.before", "commit.after")
-"""Those between which something is committed; a life of the node takes ten seconds and more."""
+SHORT_BUILDING, SHORT_TAILING = ("publish.after",), ("commit.after",)
+"""Where something is committed and not recorded yet; a life of the node takes ten seconds and more."""
 
 LIFE_MAX_S = 20.0
 """From the start of a node that is killed at random to its end: as long as a start and some iterations take."""

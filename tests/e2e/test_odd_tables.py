@@ -15,10 +15,11 @@ from tests import quick_spark
 from tests.e2e.harness import Cluster, Job, assert_equal, read
 from tests.integration.pipeline.odd_tables import READ, READ_ONLY, REFUSED, Maker
 
-pytestmark = pytest.mark.spark
+# Each time: tests/integration/pipeline/test_odd_tables.py.
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 KEPT, GONE = ("no commitInfo", "blank lines", "merged and compacted"), ("a gap in the log", "no protocol")
-"""What is made without Spark: tried with every change."""
+"""What is made without Spark."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,6 @@ def test_a_table_that_nobody_reads_is_refused(node: Cluster, name: str) -> None:
     refuse(node, source, reason)
 
 
-@pytest.mark.full
 @pytest.mark.timeout(1_800)
 def test_every_table_is_kept_and_followed_as_spark_reads_it(node: Cluster, spark: SparkSession) -> None:
     made = {name: place(node, name) for name in READ}
@@ -102,7 +102,6 @@ def test_every_table_is_kept_and_followed_as_spark_reads_it(node: Cluster, spark
             assert rows_of(spark, job.target) == rows_of(spark, job.source), job.name
 
 
-@pytest.mark.full
 @pytest.mark.timeout(1_800)
 def test_every_table_that_no_engine_reads_is_refused(node: Cluster, spark: SparkSession) -> None:
     for name, (make, reason) in REFUSED.items():

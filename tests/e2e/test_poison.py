@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.core.maintenance_figures import UpkeepFigures
-from tests.e2e.evidence import admin_process
+from tests.e2e.evidence import admin, admin_process
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install
 
@@ -111,6 +111,7 @@ def assert_progress_shows(cluster: Cluster, source: str) -> None:
     assert cluster.client.status(source, "slow").progress is None
 
 
+@pytest.mark.further  # each time: tests/unit/runtime/iteration/test_runner_poisoned_consumers.py
 @pytest.mark.spark
 def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) -> None:
     site = cluster.root / "site"
@@ -134,7 +135,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
         assert len(message) < 5_000
         assert message.isprintable()
         wait_for("its history is written", lambda wrong=wrong: cluster.client.history(source, wrong))  # type: ignore[misc]
-        shown = admin_process(cluster.endpoint, "job", "status", source, wrong)
+        shown = admin(cluster.endpoint, "job", "status", source, wrong)
         assert said.split(":")[0] in shown.out, shown.out
         assert "\x1b" not in shown.out
     numbers = cluster.client.wait(source, "numpy", timeout_s=60)

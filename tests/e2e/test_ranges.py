@@ -102,7 +102,8 @@ def _rows(ids: range | list[int], value: str) -> pa.Table:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [SplitFeed, pytest.param(SplitExample, marks=pytest.mark.full)])
+@pytest.mark.further  # each time: tests/integration/pipeline/test_ranges.py
+@pytest.mark.parametrize("kind", [SplitFeed, SplitExample])
 def test_a_table_is_split_and_merged_while_nodes_die(tmp_path: Path, kind: type[Split]) -> None:
     nodes = ManyNodes(tmp_path, count=2)
     try:

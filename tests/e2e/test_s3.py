@@ -28,6 +28,7 @@ def rows(ids: range, text: str) -> pa.Table:
     return pa.table({"id": list(ids), "text": [text] * len(ids)})
 
 
+@pytest.mark.further  # each time: tests/integration/test_selftest.py
 @pytest.mark.spark
 def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_etcd()

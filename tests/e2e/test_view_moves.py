@@ -80,6 +80,7 @@ def loses_its_table(nodes: ManyNodes, views: AllViews, away: Away, number: int) 
     views.assert_right()
 
 
+@pytest.mark.further  # each time: test_cluster.py, and two nodes in tests/integration/pipeline/test_several_tables.py
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_table_moves_while_its_view_refreshes(tmp_path: Path) -> None:

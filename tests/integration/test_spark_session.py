@@ -194,6 +194,7 @@ say(faults=faults)
     assert all("JVM does not answer" in text for _, text in faults)
 
 
+@pytest.mark.further  # each time: tests/unit/adapters/delta/spark/test_jvm_launch.py
 def test_the_user_wins_over_the_files_and_the_files_over_us(tmp_path: Path) -> None:
     conf_dir = tmp_path / "conf"
     conf_dir.mkdir()

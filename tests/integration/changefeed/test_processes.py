@@ -155,7 +155,7 @@ def trouble(uri_of: Opened, started: Callable[..., Writer], seed: int, failpoint
 def test_eight_write_to_a_shard_while_some_are_killed_and_frozen(
     opened: Opened, writers: Callable[..., Writer]
 ) -> None:
-    trouble(opened, writers, 1, [KILLED[0], KILLED[3]], for_s=5.0)
+    trouble(opened, writers, 1, [KILLED[0], KILLED[3]], for_s=3.0)
 
 
 @pytest.mark.full

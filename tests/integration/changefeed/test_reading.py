@@ -22,7 +22,7 @@ from iscp.core.errors import ErrorCode, StorageError
 from iscp.core.start_rule import ProbeState
 from tests.fakes.changefeed_program import rows_of
 
-from .conftest import ON_S3_TOO
+from .conftest import ON_S3_IN_FULL, ON_S3_TOO
 
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
@@ -113,7 +113,7 @@ def test_bad_cursors_are_refused(opened: Opened, tmp_path: Path, uri: str) -> No
 # --- following ---------------------------------------------------------------------------------------------------
 
 
-@ON_S3_TOO
+@ON_S3_IN_FULL
 def test_a_follower_gets_each_change_as_it_comes_and_ends_when_it_is_stopped(
     opened: Opened, eventually: Eventually
 ) -> None:
@@ -226,7 +226,7 @@ def test_a_page_from_the_midst_begins_there(large: Changefeed) -> None:
         assert told(page.rows) == list(range(number + 1, min(number + 4, 200_000)))
 
 
-@ON_S3_TOO
+@ON_S3_IN_FULL
 def test_what_a_compaction_has_mixed_is_read_in_order(opened: Opened, uri: str) -> None:
     feed = opened()
     for number in range(6):
@@ -254,7 +254,7 @@ def test_a_reader_that_slept_while_the_log_was_cleaned_goes_on(opened: Opened, u
 # --- what is gone ------------------------------------------------------------------------------------------------
 
 
-@ON_S3_TOO
+@ON_S3_IN_FULL
 def test_a_reader_behind_a_purge_gets_the_first_cursor_that_is_left(opened: Opened) -> None:
     feed = opened()
     feed.append(0, [row(0)])
@@ -288,7 +288,7 @@ def test_pages_from_the_first_that_is_left_have_cursors_that_are_not_behind(open
     assert told(feed.read(first.cursor).rows) == [3]
 
 
-@ON_S3_TOO
+@ON_S3_IN_FULL
 def test_a_follower_whose_files_are_vacuumed_away_gets_an_error(opened: Opened, uri: str) -> None:
     feed = opened()
     for number in range(3):
@@ -301,7 +301,7 @@ def test_a_follower_whose_files_are_vacuumed_away_gets_an_error(opened: Opened, 
         next(pages)
 
 
-@ON_S3_TOO
+@ON_S3_IN_FULL
 def test_files_that_a_compaction_took_away_are_no_loss(opened: Opened, uri: str) -> None:
     """A reader that listed the files before the compaction, and reads them after the vacuum."""
     feed = opened()

@@ -37,6 +37,7 @@ from iscp.core.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from tests.fakes.log_program import job
+from tests.selection import in_full
 
 ROOT = Path(__file__).parents[3]
 
@@ -310,13 +311,14 @@ def check_log(uri: Path, acknowledged: set[str]) -> None:
     assert len(book) == len(rows)
 
 
-@pytest.mark.parametrize("commit", [1, 2, 7, 22])
+@pytest.mark.parametrize("commit", in_full([1, 2, 7, 22], but=[1, 22]))
 def test_killed_in_the_middle_of_a_commit_every_acknowledged_job_is_there_once(tmp_path: Path, commit: int) -> None:
     program = child("log_program", tmp_path, 0, 10_000, failpoints=f"log.commit=kill:{commit}")
     acknowledged = acknowledged_until_killed(program)
     check_log(tmp_path, acknowledged)
 
 
+@pytest.mark.further  # each time: kills in the middle of a commit above
 def test_killed_at_random_times_and_retried_every_job_is_there_once(tmp_path: Path) -> None:
     """Each life registers the same jobs again under the same request ids, and gets on a little further."""
     seed = random.randrange(1 << 32)

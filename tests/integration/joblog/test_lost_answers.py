@@ -262,11 +262,22 @@ OTHERS = st.sampled_from(["compact", "compact", "crash", "turn", "report", "lose
 STEPS = st.lists(st.tuples(REQUESTS | OTHERS, st.integers(0, 2)), min_size=5, max_size=40)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 def test_nothing_acknowledged_is_lost_and_nothing_dropped_lives_whatever_answers_are_lost(
     steps: list[tuple[str, int]],
 ) -> None:
+    check(steps)
+
+
+@pytest.mark.full
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+def test_nothing_acknowledged_is_lost_for_long(steps: list[tuple[str, int]]) -> None:
+    check(steps)
+
+
+def check(steps: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as directory:
         history = History(Path(directory))
         for step in [("register", number) for number in range(3)] + steps:

@@ -35,6 +35,7 @@ from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.selection import in_full
 
 from .templates import Templates
 
@@ -43,6 +44,9 @@ TEMPLATES = Templates()
 
 BOTH_WAYS = pytest.mark.parametrize("pipeline", ["direct", "spark"], indirect=True)
 """Tails are taken without Spark, as changes as small as these are, and by Spark, as large ones are."""
+
+SPARK_IN_FULL = pytest.mark.parametrize("pipeline", in_full(["direct", "spark"]), indirect=True)
+"""As BOTH_WAYS, for what does not go by how changes are read; `--full` also has Spark read those of all other tests."""
 
 
 def rows(ids: range | list[int], value: str = "x") -> pa.Table:

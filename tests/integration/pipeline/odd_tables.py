@@ -269,4 +269,4 @@ REFUSED: dict[str, tuple[Maker, str]] = {
 """What no engine here reads, and what is said of it."""
 
 SMALL = 3
-"""So many of each, the first ones, are tried with every change."""
+"""So many of each, the first ones, are not taken for long."""

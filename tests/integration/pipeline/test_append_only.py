@@ -16,7 +16,7 @@ from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Watermark
 
-from .conftest import BOTH_WAYS, DIRECTLY, Pipeline, rows
+from .conftest import DIRECTLY, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +39,8 @@ def shrunk_to(pipeline: Pipeline, *ids: int) -> None:
     pipeline.delete(f"id NOT IN ({', '.join(map(str, ids))})")
 
 
-@BOTH_WAYS
+@pytest.mark.further  # each time: test_schema_histories.py
+@SPARK_IN_FULL
 def test_a_new_column_leaves_the_archive_as_it_is(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
@@ -54,7 +55,7 @@ def test_a_new_column_leaves_the_archive_as_it_is(pipeline: Pipeline) -> None:
     assert held(pipeline, "id", "w") == expected + Counter([(101, "tail")])
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_column_that_the_source_drops_stays_in_the_archive(pipeline: Pipeline) -> None:
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     job = pipeline.job("log")
@@ -80,7 +81,8 @@ def test_an_archive_without_a_column_goes_on_without_spark(pipeline: Pipeline) -
     assert held(pipeline, "id", "v") == Counter({(id_, "x"): 1 for id_ in range(50)} | {(100, None): 1, (101, None): 1})
 
 
-@BOTH_WAYS
+@pytest.mark.further  # each time: test_schema_histories.py
+@SPARK_IN_FULL
 def test_types_become_as_wide_as_old_and_new_rows_need(pipeline: Pipeline) -> None:
     pipeline.create(
         "CREATE TABLE SOURCE (id BIGINT, n INT, s STRUCT<x:SMALLINT,y:STRING>, m MAP<STRING,ARRAY<INT>>) USING delta "
@@ -107,7 +109,7 @@ def test_types_become_as_wide_as_old_and_new_rows_need(pipeline: Pipeline) -> No
     assert held(pipeline, "id") == Counter([(1,), (2,), (3,)])
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_types_of_which_none_holds_both_stop_the_job_and_keep_the_archive(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
@@ -131,6 +133,7 @@ UNEQUAL = {
 """Two values of each type."""
 
 
+@pytest.mark.further  # each time: test_schema_histories.py
 def test_a_difference_adds_what_is_missing_whatever_the_types(pipeline: Pipeline) -> None:
     """Rows of which each differs from what is there in one column alone, and some that are there already."""
     first = [one for one, _ in UNEQUAL.values()]
@@ -166,7 +169,12 @@ def test_variants_that_print_alike_are_not_equal(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feed", "pipeline"), [("true", "direct"), ("true", "spark"), ("false", "direct")], indirect=["pipeline"]
+    ("feed", "pipeline"),
+    [
+        ("true", "direct"),
+        *(pytest.param(*each, marks=pytest.mark.further) for each in (("true", "spark"), ("false", "direct"))),
+    ],
+    indirect=["pipeline"],
 )
 def test_updated_rows_are_new_rows_with_the_feed_on_and_off(pipeline: Pipeline, feed: str) -> None:
     """Without the feed they are found by comparisons alone, which are Spark's whatever the size."""

@@ -25,8 +25,9 @@ from iscp.core.job_row import JobReport, JobRow, LogEntry
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -313,8 +314,8 @@ def test_columns_that_come_and_go_are_followed(pipeline: Pipeline) -> None:
     feed.assert_equal()
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("from_the_start", [True, False])
+@SPARK_IN_FULL
+@pytest.mark.parametrize("from_the_start", in_full([True, False], but=[False]))
 def test_times_without_a_zone_are_kept(pipeline: Pipeline, from_the_start: bool) -> None:
     feed = Feed(pipeline)
     if not from_the_start:
@@ -342,7 +343,7 @@ def test_a_column_of_another_type_stops_the_job_and_says_so(pipeline: Pipeline) 
     assert "column v is of type int64 now, the feed has" in outcome.error_msg
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full), pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seed", in_full(range(3)))
 def test_ranges_tail_into_their_shards_whatever_is_split_merged_and_late(pipeline: Pipeline, seed: int) -> None:
     chance = random.Random(seed)
     feed = Feed(pipeline)

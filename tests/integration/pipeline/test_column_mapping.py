@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.spec import OnSchemaChange
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline
+from .conftest import SPARK_IN_FULL, Pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -56,8 +57,8 @@ def assert_right(pipeline: Pipeline, name: str) -> None:
         assert sorted(target.collect()) == sorted(source.collect())
 
 
-@pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
+@pytest.mark.parametrize("event", in_full(EVENTS))
+@pytest.mark.parametrize("feed", in_full([True, False]), ids=["feed", "no feed"])
 def test_a_name_that_represents_another_column(pipeline: Pipeline, event: str, feed: bool) -> None:
     """With rows before, between and after the changes of the columns, and without any."""
     remake(pipeline, feed)
@@ -79,7 +80,7 @@ def test_a_name_that_represents_another_column(pipeline: Pipeline, event: str, f
     assert_right(pipeline, "copy")
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_column_that_a_filter_names_counts_and_one_that_a_job_does_not_keep_does_not(pipeline: Pipeline) -> None:
     remake(pipeline)
     job = pipeline.job("copy", key=("id",), columns=("id", "b"), where="a > 'a2'")
@@ -92,7 +93,7 @@ def test_a_column_that_a_filter_names_counts_and_one_that_a_job_does_not_keep_do
     assert DeltaTable(pipeline.target("ids")).to_pyarrow_table().num_rows == 4
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("event", in_full(EVENTS, but=["exchanged within a struct"]))
 def test_a_job_that_is_to_stop_at_changed_columns_stops(pipeline: Pipeline, event: str) -> None:
     """Where the log says what happened, and where it was cleaned."""
     remake(pipeline)

@@ -11,8 +11,9 @@ from deltalake import write_deltalake
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType, Iteration
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
+from .conftest import BOTH_WAYS, BY_SPARK, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -32,8 +33,8 @@ def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline)
     assert seqs == sorted(set(seqs)), "a seq was committed twice"
 
 
-@pytest.mark.parametrize("appends", [True, False], ids=["append", "merge"])
-@BOTH_WAYS
+@pytest.mark.parametrize("appends", in_full([True, False], but=[False]), ids=["append", "merge"])
+@SPARK_IN_FULL
 def test_two_runners_side_by_side(pipeline: Pipeline, appends: bool) -> None:
     job = pipeline.job("target", key=("id",))
     runners = [pipeline.new_runner(ScriptedFailpoints()) for _ in range(2)]
@@ -69,7 +70,7 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
     pipeline.assert_equal("target", lambda row: row["id"] < 5)
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_commit_on_a_state_that_others_changed_meanwhile_is_repaired(pipeline: Pipeline) -> None:
     """Rows that somebody appends between our read and our commit: written without Spark, our commit fails, and starts
     over; Spark's stands on a state that it did not see, and the rows are found at the next read, behind it.

@@ -27,7 +27,7 @@ from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 
-from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
+from .conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -210,7 +210,7 @@ def test_net_changes_of_a_large_range_have_their_last_changes_version(pipeline: 
     assert sorted(each[:2] for each in kept.given) == [(1, 1), (2, 101), (3, 0)]
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 @pytest.mark.parametrize("detail", ChangeDetail)
 def test_changes_of_columns_that_have_another_type_now_come_as_a_snapshot(
     pipeline: Pipeline, detail: ChangeDetail

@@ -39,6 +39,7 @@ def assert_split(pipeline: Pipeline, job: JobRow, outcome: JobOutcome, dead: int
     assert (outcome.dead_letters, letters.total()) == (dead, dead)
 
 
+@pytest.mark.further  # each time: test_keys_that_came_and_went.py
 def test_they_are_set_aside_and_come_back(pipeline: Pipeline) -> None:
     """Two jobs of one iteration, one of them through Spark; null keys; changes of shared keys, and of others."""
     job = pipeline.job("full", key=("id",))
@@ -66,6 +67,7 @@ def test_they_are_set_aside_and_come_back(pipeline: Pipeline) -> None:
     assert_split(pipeline, job, pipeline.run(job)[0], dead=2)
 
 
+@pytest.mark.further  # each time: the job with a filter in test_keys_that_came_and_went.py
 def test_only_rows_that_pass_the_filter_count(pipeline: Pipeline) -> None:
     """A history of versions, of which one is current for each key: no row is shared, and all goes by changes."""
     job = pipeline.job("current", key=("id",), where="g < 10")

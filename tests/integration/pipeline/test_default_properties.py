@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.selection import in_full
 
 from .conftest import Pipeline
 
@@ -58,7 +59,7 @@ def defaults(request: pytest.FixtureRequest, spark_runtime: SparkRuntime) -> Ite
         conf.remove(name)
 
 
-@pytest.mark.parametrize("defaults", TOGETHER.values(), ids=TOGETHER, indirect=True)
+@pytest.mark.parametrize("defaults", in_full(TOGETHER.values()), ids=TOGETHER, indirect=True)
 def test_a_targets_rows_are_those_of_its_source(tmp_path: Path, defaults: None, spark_runtime: SparkRuntime) -> None:
     play(tmp_path, spark_runtime)
 

@@ -26,6 +26,7 @@ from iscp.core.spec import ChangeMode
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.stores import StoreConsumer
+from tests.selection import in_full
 
 from .conftest import Pipeline, rows
 from .playing import play, play_many, stop
@@ -255,18 +256,21 @@ def _held(uri: str, columns: tuple[str, ...]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[column] for column in columns) for row in found)
 
 
-def play_seed(root: Path, spark_runtime: SparkRuntime, seed: int, kind: type[History] = History) -> None:
-    play(kind(Pipeline(root, spark_runtime), seed), seed, STEPS, RUN_SHARE)
+def play_seed(
+    root: Path, spark_runtime: SparkRuntime, seed: int, kind: type[History] = History, steps: int = STEPS
+) -> None:
+    play(kind(Pipeline(root, spark_runtime), seed), seed, steps, RUN_SHARE)
 
 
-@pytest.mark.parametrize("seed", [*FAILED_ONCE, *SHORT])
+@pytest.mark.parametrize("seed", in_full([*FAILED_ONCE, *SHORT], but=FAILED_ONCE))
 def test_targets_equal_a_recomputation(tmp_path: Path, spark_runtime: SparkRuntime, seed: int) -> None:
     play_seed(tmp_path, spark_runtime, seed)
 
 
+@pytest.mark.parametrize("steps", in_full([STEPS // 2, STEPS]))
 @pytest.mark.parametrize("seed", SHARING)
-def test_rows_that_share_keys_are_followed(tmp_path: Path, spark_runtime: SparkRuntime, seed: int) -> None:
-    play_seed(tmp_path, spark_runtime, seed, SharingHistory)
+def test_rows_that_share_keys_are_followed(tmp_path: Path, spark_runtime: SparkRuntime, seed: int, steps: int) -> None:
+    play_seed(tmp_path, spark_runtime, seed, SharingHistory, steps)
 
 
 @pytest.mark.full

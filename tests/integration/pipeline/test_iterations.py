@@ -15,7 +15,7 @@ from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.spec import OnDuplicate
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -178,7 +178,7 @@ def test_large_changes_are_reduced_by_spark_to_the_same(pipeline: Pipeline) -> N
     pipeline.assert_equal("large")
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_types_that_are_easily_taken_for_others_are_followed_by_changes(pipeline: Pipeline) -> None:
     """Times without a zone, and decimals with more digits than a double has, in keys too: no comparison, no double."""
     pipeline.source = f"{pipeline.root}/typed"

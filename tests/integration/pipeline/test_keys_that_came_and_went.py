@@ -13,8 +13,9 @@ from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
 from tests.fakes.stores import StoreConsumer
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline
+from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline
 from .test_custom_consumers import job as custom_job
 from .test_dead_letters import assert_split
 
@@ -63,8 +64,9 @@ EVENTS = {
 """Each leaves one row of the key."""
 
 
-@BOTH_WAYS
-def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline) -> None:
+@SPARK_IN_FULL
+@pytest.mark.parametrize("keys", in_full([(3, 24), (10, 11, 17)]), ids=["plain", "by detours"])
+def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline, keys: tuple[int, ...]) -> None:
     """At the end of each range no two rows share a key, whatever happened within it."""
     jobs = [
         pipeline.job("letters", key=("id",)),
@@ -72,14 +74,14 @@ def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline) -> None:
         pipeline.job("some", key=("id",), where="g < 5"),
     ]
     pipeline.build(*jobs)
-    for key, event in EVENTS.items():
-        event(pipeline, key)
+    for key in keys:
+        EVENTS[key](pipeline, key)
         pipeline.insert([200 + key], "there is something to append")
         for job, outcome, below in zip(jobs, pipeline.run(*jobs), (2**31, 2**31, 5), strict=True):
             assert_split(pipeline, job, outcome, dead=0, below=below)
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_what_really_came_and_went_needs_no_comparison(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.build(job)
@@ -93,7 +95,7 @@ def test_what_really_came_and_went_needs_no_comparison(pipeline: Pipeline) -> No
         assert (outcome.data_type, outcome.rows) == (DataType.TAIL, len(others))
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_dead_letters_are_those_that_are_left(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.insert([3], "b")
@@ -124,7 +126,7 @@ class Custom:
         assert Counter(tuple(row.values()) for row in kept) == Counter(tuple(row.values()) for row in source)
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_store_never_loses_rows_that_share_a_key(pipeline: Pipeline) -> None:
     """Each row that comes beside one, or goes from beside one, in a range of its own."""
     custom = Custom(pipeline)
@@ -148,6 +150,7 @@ def test_a_store_never_loses_rows_that_share_a_key(pipeline: Pipeline) -> None:
     custom.assert_followed(by_changes=True)
 
 
+@pytest.mark.further  # each time: the store above
 @BOTH_WAYS
 def test_a_store_holds_the_row_that_is_left(pipeline: Pipeline) -> None:
     custom = Custom(pipeline)

@@ -15,7 +15,7 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType
 from tests.fakes.checkpoints import another_table_with, edit_checkpoint
-from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
+from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
 from tests.integration.pipeline.odd_tables import (
     MAPPING,
     READ,
@@ -35,6 +35,7 @@ from tests.integration.pipeline.odd_tables import (
 from tests.integration.pipeline.odd_tables import (
     rows as odd_rows,
 )
+from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +86,7 @@ def refuse(pipeline: Pipeline, make: Maker, reason: str) -> None:
     assert not Path(pipeline.target("j")).exists()
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_blank_lines_in_a_commit_hold_up_no_job(pipeline: Pipeline) -> None:
     """Spark's reader of changes fails at them."""
     job = pipeline.job("j", key=("id",))
@@ -115,7 +116,7 @@ def test_texts_with_a_collation_are_refused_and_all_else_is_kept(pipeline: Pipel
     pipeline.assert_equal("j", lambda row: str(row["v"]) < "v3", ("id",))
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_collation_that_comes_later_stops_the_jobs_that_keep_its_texts(pipeline: Pipeline) -> None:
     """By changes, by a comparison, and at a build."""
     keyed, bare, log = pipeline.job("keyed", key=("id",)), pipeline.job("bare"), pipeline.job("log", columns=("id",))
@@ -199,7 +200,7 @@ def test_a_checkpoint_that_contradicts_the_commits_is_read_as_spark_reads_it(pip
         assert_equal(pipeline, name)
 
 
-@pytest.mark.parametrize("feed", [True, False], ids=["changes", "appends"])
+@pytest.mark.parametrize("feed", in_full([True, False]), ids=["changes", "appends"])
 def test_what_comes_to_a_table_mapped_by_ids_is_read_in_a_session_that_is_new(
     pipeline: Pipeline, spark_runtime: SparkRuntime, feed: bool
 ) -> None:
@@ -215,12 +216,12 @@ def test_what_comes_to_a_table_mapped_by_ids_is_read_in_a_session_that_is_new(
     assert_equal(pipeline, "j")
 
 
-@pytest.mark.parametrize("name", [*READ][:SMALL])
+@pytest.mark.parametrize("name", in_full([*READ][:SMALL]))
 def test_what_spark_reads_is_kept(pipeline: Pipeline, name: str) -> None:
     keep(pipeline, name)
 
 
-@pytest.mark.parametrize("name", [*REFUSED][:SMALL])
+@pytest.mark.parametrize("name", in_full([*REFUSED][:SMALL]))
 def test_what_no_engine_reads_is_refused_with_the_reason(pipeline: Pipeline, name: str) -> None:
     refuse(pipeline, *REFUSED[name])
 

@@ -25,11 +25,12 @@ from iscp.core.watermark_record import WatermarkRecord, parse_record
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline
+from .conftest import SPARK_IN_FULL, Pipeline
 from .test_custom_consumers import job
 
-pytestmark = [pytest.mark.spark, BOTH_WAYS]
+pytestmark = [pytest.mark.spark, SPARK_IN_FULL]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -142,6 +143,7 @@ def test_halves_go_on_where_the_whole_was_and_the_whole_where_they_are(ranges: R
     ranges.assert_equal()
 
 
+@pytest.mark.further  # each time: test_steps.py, and merges below
 def test_a_large_commit_is_taken_in_steps_by_each_range_and_merged_between_steps(ranges: Ranges) -> None:
     pipeline = ranges.pipeline
     ranges.run(ranges.row(1))
@@ -175,7 +177,7 @@ def test_a_range_that_cannot_read_changes_replaces_its_own_rows_alone(ranges: Ra
     assert all(key_ranges.holds(3, each) for each in hashes)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seed", in_full([1, 2]))
 def test_whatever_is_split_merged_killed_and_late_all_is_applied_once(ranges: Ranges, seed: int) -> None:
     draw, pipeline = random.Random(seed), ranges.pipeline
     gone: list[JobRow] = []

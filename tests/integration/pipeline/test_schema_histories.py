@@ -23,6 +23,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.errors import EngineError
 from iscp.core.job_row import JobRow
 from tests.fakes.guards import ScriptedFailpoints
+from tests.selection import in_full
 
 from .conftest import Pipeline
 from .playing import play, play_many, stop
@@ -313,15 +314,16 @@ class SchemaHistory:
                 yield tag["kind"], tag["from"], tag["to"]
 
 
-def play_seed(root: Path, spark_runtime: SparkRuntime, seed: int) -> None:
-    play(SchemaHistory(Pipeline(root, spark_runtime), seed), seed, STEPS, RUN_SHARE)
+def play_seed(root: Path, spark_runtime: SparkRuntime, seed: int, steps: int = STEPS) -> None:
+    play(SchemaHistory(Pipeline(root, spark_runtime), seed), seed, steps, RUN_SHARE)
 
 
-@pytest.mark.parametrize("seed", SHORT)
+@pytest.mark.parametrize("steps", in_full([STEPS // 2, STEPS]))
+@pytest.mark.parametrize("seed", in_full(SHORT))
 def test_targets_follow_columns_and_archives_lose_nothing(
-    tmp_path: Path, spark_runtime: SparkRuntime, seed: int
+    tmp_path: Path, spark_runtime: SparkRuntime, seed: int, steps: int
 ) -> None:
-    play_seed(tmp_path, spark_runtime, seed)
+    play_seed(tmp_path, spark_runtime, seed, steps)
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ import pytest
 
 from iscp.core.errors import ErrorCode
 from iscp.core.spec import OnDuplicate
+from tests.selection import in_full
 
 from .conftest import Pipeline
 
@@ -30,7 +31,7 @@ def one_of_several_deleted(pipeline: Pipeline) -> None:
     pipeline.delete("id = 500 AND v = 'b'")
 
 
-@pytest.mark.parametrize("event", [beside_one_that_is_there, inserted_once_more_alone, one_of_several_deleted])
+@pytest.mark.parametrize("event", in_full([beside_one_that_is_there, inserted_once_more_alone, one_of_several_deleted]))
 def test_shared_keys_are_refused_and_followed_once_they_are_repaired(
     pipeline: Pipeline, event: Callable[[Pipeline], None]
 ) -> None:

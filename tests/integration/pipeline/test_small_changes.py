@@ -12,7 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.change_source import DECODED_FACTOR, DeltaChangeSource
 from iscp.core.iteration import Bounds
-from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
+from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
+from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
@@ -23,8 +24,8 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 FEED_ON = "delta.enableChangeDataFeed = true"
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("writer", [{VERSION: "2.4.8"}, {VERSION: "3.0.3"}, {VERSION: "3.5.0"}, {}])
+@SPARK_IN_FULL
+@pytest.mark.parametrize("writer", in_full([{VERSION: "2.4.8"}, {VERSION: "3.0.3"}, {VERSION: "3.5.0"}, {}], but=2))
 def test_files_of_every_writer_are_read_by_the_calendar_that_spark_reads_them_by(
     pipeline: Pipeline, writer: dict[str, str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_changes_that_were_vacuumed_or_cleaned_away_unread(pipeline: Pipeline) -
     follow(pipeline, job, expected=DataType.TAIL)
 
 
+@pytest.mark.further  # each time: test_where_changes_are_read_from
 def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.build(job)
@@ -129,6 +130,7 @@ def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipel
     follow(pipeline, asked, never, expected=DataType.TAIL)
 
 
+@pytest.mark.further  # each time: test_dropped_and_recreated, and restores above
 def test_replaced_while_the_log_goes_on_and_restored_past_that(pipeline: Pipeline) -> None:
     """CREATE OR REPLACE changes the table's id, and RESTORE changes it back."""
     job = pipeline.job("full", key=("id",))
@@ -149,6 +151,7 @@ def test_replaced_while_the_log_goes_on_and_restored_past_that(pipeline: Pipelin
     follow(pipeline, job, expected=DataType.TAIL)
 
 
+@pytest.mark.further  # each time: test_column_mapping.py, test_schema_histories.py
 def test_a_source_with_all_that_delta_has_while_its_columns_change(pipeline: Pipeline) -> None:
     """Clustered, with identity, generated columns, deletion vectors and names mapped; columns widened and renamed."""
     shutil.rmtree(pipeline.source)
@@ -185,6 +188,7 @@ def test_a_source_with_all_that_delta_has_while_its_columns_change(pipeline: Pip
         pipeline.assert_equal_by_spark("some", ("id", "n"))
 
 
+@pytest.mark.further  # each time: test_small_changes.py
 def test_a_source_that_spark_3_5_wrote_and_both_go_on_with(pipeline: Pipeline) -> None:
     """Its change data feed, deletion vectors, mapped names and partitions are read as they are."""
     shutil.rmtree(pipeline.source)
@@ -257,6 +261,7 @@ def test_where_changes_are_read_from(pipeline: Pipeline) -> None:
     assert sorted(held) == sorted([*now, 100, 102])
 
 
+@pytest.mark.further  # each time: test_column_mapping.py
 def test_a_changed_schema_stops_a_job_that_is_to_stop_but_for_new_columns(pipeline: Pipeline) -> None:
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     job = pipeline.job("full", key=("id",), policies={"on_schema_change": OnSchemaChange.STOP})

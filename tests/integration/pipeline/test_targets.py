@@ -16,8 +16,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from iscp.adapters.delta.log.checkpoints import COMMITS
 from iscp.core.errors import InvalidRequest
 from iscp.core.iteration import DataType, JobOutcome
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
+from .conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +52,7 @@ def removed(uri: str) -> None:
     shutil.rmtree(uri)
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append-only"])
+@pytest.mark.parametrize("keyed", in_full([True, False]), ids=["keyed", "append-only"])
 @pytest.mark.parametrize(
     "event",
     [
@@ -199,7 +200,7 @@ def test_a_target_that_others_have_altered_is_claimed_again_or_left_as_it_is(
     assert sorted(map(repr, source)) == sorted(map(repr, target))
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_rows_that_somebody_doubles_go_each_time(pipeline: Pipeline) -> None:
     """Each comparison finds its own rows, and is not given those that the one before found."""
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
@@ -233,10 +234,12 @@ def test_a_checkpoint_is_made_by_the_tenth_commit_when_that_was_reported_of(pipe
     def tell(outcome: JobOutcome) -> None:
         told.append((DeltaTable(pipeline.target("full")).version(), len(list(log.glob("*.checkpoint.parquet")))))
 
-    runner = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1, on_committed=tell)
+    directly, by_spark = (
+        pipeline.new_runner(pipeline.failpoints, small_bytes_max=most, on_committed=tell) for most in (10**6, -1)
+    )
     for number in range(11):
         pipeline.insert([1000 + number])
-        assert pipeline.run(job, runner=runner)[0].ok
+        assert pipeline.run(job, runner=by_spark if number in (0, 8, 9, 10) else directly)[0].ok
     assert [made for version, made in told if version <= COMMITS] == [0] * (len(told) - 1)
     assert told[-1] == (COMMITS + 1, 1)
     assert json.loads((log / "_last_checkpoint").read_text())["version"] == COMMITS

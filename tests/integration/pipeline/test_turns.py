@@ -21,8 +21,9 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from tests.fakes.guards import ScriptedFailpoints
+from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import SPARK_IN_FULL, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 log = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ def play(root: Path, spark_runtime: SparkRuntime, seed: int, small_bytes_max: in
         raise
 
 
-@pytest.mark.parametrize("seed", SHORT)
+@pytest.mark.parametrize("seed", in_full(SHORT))
 def test_nodes_that_take_turns_keep_targets_right(tmp_path: Path, spark_runtime: SparkRuntime, seed: int) -> None:
     play(tmp_path, spark_runtime, seed, 2**20)
 
@@ -164,7 +165,7 @@ def test_many_turns(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
         shutil.rmtree(root)
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_column_that_another_node_has_added_is_seen_by_the_one_that_comes_back(pipeline: Pipeline) -> None:
     """Its rows, of a time when the source had that column no more, would leave nulls in what the target has."""
     here, there = (pipeline.new_runner(ScriptedFailpoints()) for _ in range(2))

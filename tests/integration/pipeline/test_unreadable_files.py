@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from iscp.core.errors import ErrorCode
-from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
+from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
+from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
@@ -26,8 +27,8 @@ def only_file(pipeline: Pipeline, version: int) -> Path:
     return Path(pipeline.source, added)
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("key", [("id",), ()], ids=["keyed", "without key"])
+@SPARK_IN_FULL
+@pytest.mark.parametrize("key", in_full([("id",), ()]), ids=["keyed", "without key"])
 @pytest.mark.parametrize("version", [0, 1], ids=["snapshot", "tail"])
 @pytest.mark.parametrize("damage", [Path.unlink, _cut], ids=["gone", "cut"])
 def test_a_file_that_is_gone_or_damaged(

@@ -54,6 +54,7 @@ def test_a_fault_after_them_reaches_the_owners_book(pipeline: Pipeline) -> None:
     assert [row.state for row in book.apply([report]).rows] == [JobState.ERROR]
 
 
+@pytest.mark.further  # each time: test_column_mapping.py
 def test_columns_that_are_renamed_or_lost_without_a_row_are_followed_at_once(pipeline: Pipeline) -> None:
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     job, chosen = pipeline.job("full", key=("id",)), pipeline.job("chosen", key=("id",), columns=("id", "g"))

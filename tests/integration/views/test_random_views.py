@@ -33,8 +33,8 @@ from tests.random_views.query_tree import (
 
 pytestmark = pytest.mark.spark
 
-PLANS_SHORT, PLANS_LONG = range(8), range(8, 400)
-LAKES_SHORT, LAKES_LONG = range(1000, 1002), range(1002, 1060)
+PLANS_SHORT, PLANS_LONG = range(4), range(4, 400)
+LAKES_SHORT, LAKES_LONG = range(1000, 1001), range(1001, 1060)
 
 
 ROWS = Table("t", (Column(1), Column(0)), ((1, 1), (2, 2), (1, 1), (0, 0)))

@@ -165,7 +165,7 @@ def test_rows_of_others_in_the_target(new_view: NewView, sql: str) -> None:
     assert_follows(view, view.run())
 
 
-@each(short="bag")
+@each()  # each time: what is kept is deleted, below
 def test_a_target_that_was_deleted_is_built_again(new_view: NewView, sql: str) -> None:
     view = built(new_view, sql)
     shutil.rmtree(view.target)

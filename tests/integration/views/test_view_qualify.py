@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from iscp.core.errors import InvalidRequest
+from tests.selection import in_full
 
 from .conftest import ViewBench, bag
 
@@ -37,7 +38,7 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 4))])
+@pytest.mark.parametrize("number", in_full(range(len(PAIRS)), but=[1]))
 def test_a_view_with_it_equals_the_filter_above_its_select(new_view: Callable[..., ViewBench], number: int) -> None:
     sql, same = PAIRS[number]
     view = new_view(sql, seed=300 + number, refresh="incremental")

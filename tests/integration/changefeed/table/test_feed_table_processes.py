@@ -73,6 +73,7 @@ def test_the_commit_of_a_frozen_writer_fails_when_it_wakes(uri: str, tmp_path: P
     check(uri, [frozen])
 
 
+@pytest.mark.further  # each time: one that is frozen and one that is killed above, eight in test_processes.py
 @pytest.mark.timeout(300)
 def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path: Path) -> None:
     """Six to one shard, and two to another; a reader that follows sees each row once, in its shard's order."""
