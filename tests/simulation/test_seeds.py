@@ -12,7 +12,7 @@ from tests.simulation.simulation import simulate
 from tests.simulation.trouble import Trouble
 
 SEEDS_FAST = 250
-SEEDS = 2_000
+SEEDS = 500
 SEEDS_FULL = 50_000
 CHUNK = 50
 
