@@ -120,7 +120,7 @@ def _refuse_unread_retention(tables: Mapping[str, TableDescription]) -> None:
     for name, each in tables.items():
         if unread := unread_property(each.configuration):
             raise InvalidRequest(
-                f"the table {name} has {unread}, no interval of a fixed length, so that nobody can say whether it is longer",
+                f"the table {name} has {unread}, which is no interval of a fixed length to compare with",
                 field=f"{CONSUMER_PATH}.options.hold_s",
                 remedy="Set it as in 'interval 7 days', or leave out the hold",
             )

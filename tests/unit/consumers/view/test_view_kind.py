@@ -91,7 +91,7 @@ def test_a_hold_is_refused_where_nobody_can_say_whether_it_is_longer() -> None:
     found = catalog()
     found.tables["/lake/u"] = replace(U, configuration={"delta.logRetentionDuration": "interval 1 month"})
     KIND.validate(view(), T, found)
-    with pytest.raises(InvalidRequest, match=r"of u: delta.logRetentionDuration = interval 1 month") as refused:
+    with pytest.raises(InvalidRequest, match=r"table u has delta.logRetentionDuration = interval 1 month") as refused:
         KIND.validate(view(options={"hold_s": 60.0}), T, found)
     assert refused.value.field == "spec.iteration.consumer.options.hold_s"
 
