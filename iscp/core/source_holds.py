@@ -45,7 +45,7 @@ def held_properties(configuration: Mapping[str, str], holder: str, hold_s: float
 
     A property whose value cannot be read is left alone.
     """
-    holders = {name: float(value) for name, value in configuration.items() if name.startswith(_HOLDER)}
+    holders = {name: _seconds(value) for name, value in configuration.items() if name.startswith(_HOLDER)}
     ours = {_written(each) for each in holders.values()}  # of two that came at once, the shorter may stand there
     holders.pop(_HOLDER + holder, None)
     wanted: dict[str, str | None] = {_HOLDER + holder: None}
@@ -78,6 +78,11 @@ def interval_s(text: str) -> float | None:
     if not _INTERVAL.fullmatch(written):
         return None
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
+
+
+def _seconds(held: str) -> float:
+    """0 of a text that no hold has written: whoever may change the table can have put any there."""
+    return float(held) if held.isascii() and held.isdigit() and float(held) <= HOLD_MAX_S else 0.0
 
 
 def _written(seconds: float) -> str:

@@ -109,3 +109,10 @@ def test_a_property_that_nobody_can_read_is_named_and_left_alone() -> None:
     assert unread_property(table) == f"{FILES} = a while"
     assert unread_property({FILES: "interval 1 day"}) == ""
     assert altered(table, "a", 3 * DAY_S)[FILES] == "a while"
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-1", "1e400", "99999999999999", "²"])
+def test_a_hold_that_nobody_has_written_counts_for_nothing(text: str) -> None:
+    table = {"iscp.hold.x": text}
+    assert altered(table, "a", DAY_S) == table | {"iscp.hold.a": "86400"}
+    assert altered(table | {"iscp.hold.a": "86400"}, "a", 0.0) == table
