@@ -69,7 +69,7 @@ def test_what_the_user_sets_meanwhile_is_the_users() -> None:
     assert altered(shorter, "a", 0.0) == {FILES: "interval 2 hours"}
 
 
-HOLDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=12)
+HOLDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=12)
 
 
 @given(st.sampled_from(["", "interval 0 seconds", "interval 1 day", "interval 20 days"]), HOLDS)
