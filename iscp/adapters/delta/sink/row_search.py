@@ -120,9 +120,12 @@ class _Step:
     def combine(self, known: Codes, values: pa.ChunkedArray) -> Codes:
         """Of rows that have these values beside a `known` combination, which combination that is now; -1: none."""
         codes = codes_of(comparable_values(values), self.distinct)
-        combined = known * len(self.distinct) + codes
+        found: Codes = np.full(len(codes), -1, np.int64)
+        there = np.flatnonzero((codes >= 0) & (known >= 0))  # few of all rows
+        combined = known[there] * len(self.distinct) + codes[there]
         at = np.minimum(np.searchsorted(self.combinations, combined), len(self.combinations) - 1)
-        found: Codes = np.where((codes >= 0) & (known >= 0) & (self.combinations[at] == combined), at, -1)
+        same = self.combinations[at] == combined
+        found[there[same]] = at[same]
         return found
 
 
