@@ -23,6 +23,10 @@ class TotalKind(StrEnum):
     MOST = "most"
     LEAST = "least"
 
+    @property
+    def is_extreme(self) -> bool:
+        return self in (TotalKind.MOST, TotalKind.LEAST)
+
 
 @dataclass(frozen=True, slots=True)
 class Total:
@@ -52,7 +56,7 @@ Totals = tuple[Total, ...]
 def moved(kind: TotalKind, before: Total, change: TotalChange) -> Total | None:
     """The total with the change; None: all rows have to be looked at, as the extreme may be gone."""
     count, total = before.count + change.count, before.sum + change.sum
-    if kind not in (TotalKind.MOST, TotalKind.LEAST):
+    if not kind.is_extreme:
         return Total(count, total)
     beyond = max if kind is TotalKind.MOST else min
     reached = [each for each in (before.extreme, change.came) if each is not None]

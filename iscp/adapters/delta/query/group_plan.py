@@ -8,11 +8,11 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.plan_tree import PlanNode
+from iscp.adapters.delta.query.total_functions import WHOLE
 from iscp.core.group_query import GroupQuery, Measure, Output
 from iscp.core.query_plan import OperatorKind
 
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-_KEYS = (*_WHOLE, T.StringType, T.DateType, T.BooleanType)
+_KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
 _FUNCTIONS = {"Sum": Measure.SUM, "Average": Measure.AVERAGE, "Count": Measure.COUNT}
 _DIGITS_MAX = 18
 """Of a decimal whose values and their sums fit in a whole number of 64 bits."""
@@ -93,4 +93,4 @@ class _Finder:
 
     def _adds_up(self, name: str) -> bool:
         kind = self._types[name]
-        return isinstance(kind, _WHOLE) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)
+        return isinstance(kind, WHOLE) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)

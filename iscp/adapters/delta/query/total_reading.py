@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _DIGITS = Context(prec=100)
-_EXTREMES = (TotalKind.MOST, TotalKind.LEAST)
 _FIELDS = 4
 
 
@@ -98,13 +97,13 @@ def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
     if signed is None:
         return
     values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
-    plain = [each for each in values if not (each.function.distinct or each.function.kind in _EXTREMES)]
+    plain = [each for each in values if not (each.function.distinct or each.function.kind.is_extreme)]
     if plain:
         yield _part(plans, plain, signed.plan, signed.weight)
     for each in values:
         if each.function.distinct:
             yield from _changed_distinct(plans, below, each)
-        elif each.function.kind in _EXTREMES:
+        elif each.function.kind.is_extreme:
             yield _changed_extreme(plans, each, signed)
 
 
@@ -174,7 +173,7 @@ def counting(value: TotalValue) -> Column:
 def _measures(value: TotalValue, *, weighted: bool) -> list[Column]:
     kind, extreme = value.function.kind, F.lit(None)
     count, total = count_and_sum(value, weighted=weighted)
-    if kind in _EXTREMES:
+    if kind.is_extreme:
         beyond = F.max if kind is TotalKind.MOST else F.min
         extreme = _as_whole(beyond(F.when(counting(value), _argument(value))), value.function.type)
     return _texts(count, total, extreme, F.lit(None))
