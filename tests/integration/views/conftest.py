@@ -147,6 +147,15 @@ class ViewBench:
             self.row = self.row._replace(seq=outcome.seq, watermark=outcome.watermark)
         return outcome
 
+    def follow(self, rounds: int) -> set[str]:
+        """Changed and refreshed so often, and equal each time; the strategies that were taken."""
+        strategies = set()
+        for _ in range(rounds):
+            self.lake.change()
+            strategies.add(self.refresh().strategy)
+            self.assert_equal()
+        return strategies
+
     def restart(self) -> None:
         """What a node remembers is gone."""
         self.source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))

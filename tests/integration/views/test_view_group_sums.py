@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.selection import in_full
+
 from .conftest import SCHEMAS, ViewBench
 
 QUERIES = (
@@ -25,9 +27,7 @@ QUERIES = (
 SOME = (0, 2, 5)
 
 
-@pytest.mark.parametrize(
-    "number", [each if each in SOME else pytest.param(each, marks=pytest.mark.full) for each in range(len(QUERIES))]
-)
+@pytest.mark.parametrize("number", in_full(range(len(QUERIES)), SOME))
 def test_they_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
     view = new_view(QUERIES[number], seed=700 + number, refresh="incremental")
     view.refresh()

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.query_explanation import OperatorUpkeep
+from tests.selection import in_full
 
 from .conftest import SCHEMAS, ViewBench
 
@@ -32,9 +33,7 @@ TOTALS = (
 SOME = (1, 2, 8)
 
 
-@pytest.mark.parametrize(
-    "number", [each if each in SOME else pytest.param(each, marks=pytest.mark.full) for each in range(len(TOTALS))]
-)
+@pytest.mark.parametrize("number", in_full(range(len(TOTALS)), SOME))
 def test_totals_follow_changes_of_all_kinds(new_view: Callable[..., ViewBench], number: int) -> None:
     view = new_view(TOTALS[number], seed=400 + number, refresh="incremental")
     view.refresh()
