@@ -18,6 +18,7 @@ from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
 from iscp.cli.admin.apply_plan import Wanted
 from iscp.cli.admin.view_entry import view_options
 from iscp.cli.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
+from iscp.cli.untrusted_yaml import SafeDumper, SafeLoader, refuse_vast
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.errors import InvalidRequest
@@ -35,25 +36,10 @@ _CONSUMER_DEFAULT = "replica"
 FILE_CHARS_MAX = 100_000_000
 """Characters of a job file; a longer one is refused. 100,000 jobs have a fifth of it."""
 
-VALUES_MAX = 3_000_000
-"""Values, lists and mappings of a job file, of which each takes 400 bytes; a file with more is refused. 100,000 jobs
-have a third of it."""
-
-NESTING_MAX = 100
-"""Lists and mappings within each other in a job file; a file with more is refused."""
-
-ALIASED_CHARS_MAX = 10_000_000
-"""Values and characters that the aliases of a job file repeat; a file with more is refused, as each job has its own."""
-
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
-# In C where libyaml is there: thousands of jobs take seconds without it.
-_Safe: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-
-class _Loader(_Safe):  # type: ignore[misc, valid-type]
+class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
     """Refuses a field that is given twice, of which YAML itself would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -117,7 +103,7 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
         text = stream.read(FILE_CHARS_MAX + 1)
         if len(text) > FILE_CHARS_MAX:
             raise InvalidRequest(f"has more than {FILE_CHARS_MAX} characters", field=source, remedy="Split it")
-        _refuse_vast(text, source)
+        refuse_vast(text, source)
         documents = list(yaml.load_all(text, _Loader))
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a number or time that there is not
         raise InvalidRequest(
@@ -130,42 +116,6 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     return [Wanted(_request(entry, place), place) for entry, place in zip(entries, places, strict=True)]
 
 
-def _refuse_vast(text: str, source: str) -> None:
-    """Before it is read: libyaml would end the process, without a word, where Python's stack ends; and aliases of
-    aliases are few in a file, and more than any memory where they are written out.
-    """
-    open_at: list[tuple[str | None, int]] = []  # of each list and mapping around, its anchor and the size before it
-    sizes: dict[str, int] = {}
-    size = aliased = values = 0
-    for event in yaml.parse(text, _Safe):
-        values += isinstance(event, yaml.NodeEvent)
-        if values > VALUES_MAX:
-            raise InvalidRequest(f"has more than {VALUES_MAX} values", field=source, remedy="Split it")
-        if isinstance(event, yaml.CollectionStartEvent):
-            open_at.append((event.anchor, size))
-            if len(open_at) > NESTING_MAX:
-                raise InvalidRequest(f"is nested deeper than {NESTING_MAX}", field=source, remedy="Write it flatter")
-            size += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_at.pop()
-            if anchor is not None:
-                sizes[anchor] = size - before
-        elif isinstance(event, yaml.ScalarEvent):
-            size += 1 + len(event.value)
-            if event.anchor is not None:
-                sizes[event.anchor] = 1 + len(event.value)
-        elif isinstance(event, yaml.AliasEvent):
-            # One that is in what it names has no size yet, and is refused as it is read.
-            size += (repeated := sizes.get(event.anchor or "", 0))
-            aliased += repeated
-            if aliased > ALIASED_CHARS_MAX:
-                raise InvalidRequest(
-                    f"has aliases that repeat more than {ALIASED_CHARS_MAX} values and characters",
-                    field=source,
-                    remedy="Write the values out, or split the file",
-                )
-
-
 def entry_of(job: JobView) -> dict[str, Any]:
     """A job as a file says it."""
     account = {} if job.account == DEFAULT_ACCOUNT else {"account": job.account}
@@ -176,7 +126,7 @@ def entry_of(job: JobView) -> dict[str, Any]:
 
 
 def to_yaml(entries: Sequence[dict[str, Any]]) -> str:
-    return str(yaml.dump(entries, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(entries, Dumper=SafeDumper, sort_keys=False, allow_unicode=True))
 
 
 def _entries(document: Any) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from iscp.cli.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.cli.view.imported_views import ImportedViews
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_options import read_text
@@ -55,7 +56,9 @@ def _files(path: Path) -> list[Path]:
 
 def _patterns(path: Path) -> Iterator[str]:
     try:
-        root: Any = yaml.safe_load(read_text(str(path), str(path), PIPELINE_CHARS_MAX))
+        text = read_text(str(path), str(path), PIPELINE_CHARS_MAX)
+        refuse_vast(text, str(path))
+        root: Any = yaml.load(text, SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"is not YAML: {error}", field=str(path), remedy=_REMEDY) from error
     libraries = root.get("libraries") if isinstance(root, dict) else None
