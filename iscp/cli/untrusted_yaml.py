@@ -1,4 +1,4 @@
-"""YAML as anyone may have written it, refused before it takes more memory or time than what it says is worth."""
+"""YAML as anyone may have written it, refused where it would take all memory or time to read."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ SafeDumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper
 def refuse_vast(text: str, source: str) -> None:
     """Before it is read: libyaml would end the process, without a word, where Python's stack ends; and aliases of
     aliases are few in a file, and more than any memory where they are written out.
+
+    Raises InvalidRequest whose field is `source`, and yaml.YAMLError for what is no YAML.
     """
     open_at: list[tuple[str | None, int]] = []  # of each list and mapping around, its anchor and the size before it
     sizes: dict[str, int] = {}

@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from iscp.cli.admin.job_file import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX, read_jobs
+from iscp.cli.admin.job_file import read_jobs
+from iscp.cli.untrusted_yaml import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest
 

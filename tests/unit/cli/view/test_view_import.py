@@ -151,6 +151,7 @@ def test_models_of_dbt_whose_meta_says_so_are_taken_over(run: Run, tmp_path: Pat
         ("manifest.json", '{"nodes": {"a": 7, "b": {"resource_type": "model", "meta": 7}}}'),
         ("spark-pipeline.yml", "]["),
         ("spark-pipeline.yml", "7"),
+        ("spark-pipeline.yml", "[" * 100_000),
         ("spark-pipeline.yml", "libraries: [7]"),
         ("spark-pipeline.yml", "libraries: [{glob: {include: /etc/**}}]"),
         ("spark-pipeline.yml", "libraries: [{glob: {include: a**}}]"),
