@@ -72,7 +72,30 @@ def nodes(tmp_path: Path) -> Iterator[ManyNodes]:
         made.stop()
 
 
+def rebuild_and_follow(chain: Chain) -> None:
+    """A rebuild of a view is a commit as any other, also where its rows are the same."""
+    client = chain.cluster.client
+    client.resync(chain.base, "sums")
+    built = newest_version(chain.sums)
+    wait_for("it is rebuilt", lambda: newest_version(chain.sums) > built + 1)
+    wait_for(
+        "the view on it has seen that",
+        lambda: client.status(chain.sums, "large").applied_version == newest_version(chain.sums),
+    )
+
+
 @pytest.mark.spark
+def test_a_change_reaches_all_of_a_chain_without_a_probe(cluster: Cluster) -> None:
+    chain = Chain(cluster)
+    cluster.start(**NEVER)
+    chain.create()
+    chain.change(10)
+    chain.assert_follows()
+    rebuild_and_follow(chain)
+
+
+@pytest.mark.spark
+@pytest.mark.further  # each time: on one node above, and hints to other nodes in test_node_clients.py
 @pytest.mark.timeout(600)
 def test_a_change_reaches_all_of_a_chain_across_nodes_without_a_probe(nodes: ManyNodes) -> None:
     chain = Chain(nodes)
@@ -83,14 +106,7 @@ def test_a_change_reaches_all_of_a_chain_across_nodes_without_a_probe(nodes: Man
         wait_for(f"{node} runs {table}", lambda table=table, node=node: nodes.holder(table) == node)  # type: ignore[misc]
     chain.change(10)
     chain.assert_follows()
-    # A rebuild of a view is a commit as any other, also where its rows are the same.
-    nodes.client.resync(chain.base, "sums")
-    built = newest_version(chain.sums)
-    wait_for("it is rebuilt", lambda: newest_version(chain.sums) > built + 1)
-    wait_for(
-        "the view on it has seen that",
-        lambda: nodes.client.status(chain.sums, "large").applied_version == newest_version(chain.sums),
-    )
+    rebuild_and_follow(chain)
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_a_view_and_a_view_on_it_follow_both_tables_through_a_kill(cluster: Clus
 
 
 @pytest.mark.spark
+@pytest.mark.further  # each time: test_admin_service_several_tables.py
 def test_a_notification_of_a_table_that_only_views_read_has_them_follow_it(cluster: Cluster) -> None:
     views = Views(cluster)
     cluster.start(ISCP_PROBE__INTERVAL_MIN_S="600", ISCP_PROBE__INTERVAL_MAX_S="600")
