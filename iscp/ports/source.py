@@ -183,6 +183,14 @@ class ChangeSource(Protocol):
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""
 
+    def rows_with(
+        self, uri: str, version: int, keys: pa.Table, columns: Sequence[str], rows_max: int
+    ) -> pa.Table | None:
+        """These `columns` of all rows, as of `version`, that have one of these `keys` (values of some of its columns).
+
+        Without Spark; None: that is for Spark to do, as there may be more than `rows_max`, or they are not plain.
+        """
+
     def size(self, uri: str, version: int) -> TableSize:
         """What the table's files say as of `version`; reads the log, and no rows."""
 

@@ -244,6 +244,9 @@ class FakeSource:
         self.snapshot_sessions.append(session)
         return dict(self.states[version])
 
+    def rows_with(self, uri: str, version: int, keys: Any, columns: Sequence[str], rows_max: int) -> None:
+        """All is read by Spark."""
+
     def small_snapshot(self, session: Any, uri: str, version: int) -> None:
         """All of its snapshots are for Spark to read."""
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
-from iscp.adapters.delta.sink.row_search import LACKING
+from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.group_query import GroupQuery, Totals, result_column
 from iscp.core.netting import Op
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 GROUPS_MAX = 20_000
 """Groups that one refresh changes without Spark; more are for Spark."""
 
-_CHANGE_TYPE = "_change_type"
-_WRITTEN = ("insert", "update_postimage")
 _ROWS = "n"
 
 
@@ -118,14 +117,13 @@ def _column(values: Any, kind: pa.DataType) -> Any:
 
 def sum_up(query: GroupQuery, changes: pa.Table) -> GroupDeltas:
     """What changed rows, each with `_change_type`, come to by group."""
-    came = pc.is_in(changes[_CHANGE_TYPE], value_set=pa.array(_WRITTEN))
-    weight = pc.if_else(came, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
+    weight = weights_of(changes)
     keys = key_columns(query)
     columns: dict[str, Any] = {name: changes[key] for name, key in zip(keys, query.keys, strict=True)} | {_ROWS: weight}
     for place, column in enumerate(query.measured):
         values = changes[column]
         columns[f"c{place}"] = pc.if_else(pc.is_valid(values), weight, 0)
-        columns[f"s{place}"] = _signed(query, column, values, came)
+        columns[f"s{place}"] = _signed(query, column, values, pc.greater(weight, 0))
     numbers = _number_columns(query)
     found = pa.table(columns).group_by(keys, use_threads=False).aggregate([(name, "sum") for name in numbers])
     summed = found.rename_columns([name.removesuffix("_sum") for name in found.schema.names])

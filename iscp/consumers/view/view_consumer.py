@@ -144,6 +144,8 @@ class ViewConsumer:
         began_s = self._clock.monotonic_s()
         if not by_time and (merged := self._follow_groups(context, spans, end)) is not None:
             return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
+        if not by_time and (changed := self._follow_joins(context, spans, end)) is not None:
+            return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
         choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), self._memory.samples)
         if choice.strategy is Strategy.FULL:
             return self._recompute(context, end, choice.reason, warn=False)
@@ -184,6 +186,19 @@ class ViewConsumer:
             return self._renew(context, tag), 0
         self._kept.merge(context, found.kept, key_columns(groups.query), tag)
         return replace(merge_held(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
+
+    def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
+        """Without Spark; None: this is for Spark to do."""
+        joins, tag = self._memory.joins(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
+        if joins is None or not self._sink.marks_rows(tag):
+            return None
+        rows = joins.change(context, self._source, spans)
+        if rows is None:
+            return None
+        if not len(rows):
+            return self._renew(context, tag), 0
+        position = self._sink.change_rows(rows, tag, context.guard)
+        return None if position is None else (replace(position, sources=tag.sources), len(rows))
 
     def _follow_rows(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag

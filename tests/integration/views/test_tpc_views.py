@@ -101,6 +101,7 @@ def test_some_queries_follow_changes_of_all_their_tables(
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1_800)  # a query of 36 tables takes minutes
 @pytest.mark.parametrize(("suite", "number"), [(suite, number) for suite, every in QUERIES.items() for number in every])
 def test_all_queries_follow_changes_of_all_their_tables(
     tmp_path: Path, spark_runtime: SparkRuntime, suite: str, number: int

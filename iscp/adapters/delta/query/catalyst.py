@@ -103,6 +103,9 @@ class Catalyst:
     def times(self, left: Expression, right: Expression) -> Expression:
         return self._expressions.Multiply(left, right)
 
+    def id_of(self, attribute: Expression) -> int:
+        return int(attribute.exprId().id())
+
     def column(self, expression: Expression) -> Expression | None:
         """The attribute that it is, or gives another name; None: it is something else."""
         inner = expression.child() if self.is_a(expression, "Alias") else expression

@@ -27,7 +27,7 @@ def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) 
         (node,) = node.inputs
     if node.operator.kind is not OperatorKind.TABLE:
         return None
-    named = {int(each.exprId().id()): each for each in catalyst.output(node.plan)}
+    named = {catalyst.id_of(each): each for each in catalyst.output(node.plan)}
     finder = _Finder(catalyst, named)
     keys = [finder.column(each) for each in root.keys[0]]
     found = [
@@ -88,7 +88,7 @@ class _Finder:
     def _named(self, expression: Expression) -> str | None:
         if not self._catalyst.is_a(expression, "AttributeReference"):
             return None
-        found = self._columns.get(int(expression.exprId().id()))
+        found = self._columns.get(self._catalyst.id_of(expression))
         return None if found is None else str(found.name())
 
     def _adds_up(self, name: str) -> bool:

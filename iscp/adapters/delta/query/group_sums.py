@@ -22,7 +22,7 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, collected
 from iscp.adapters.delta.query.total_functions import WHOLE, TotalFunction, aggregates_of, finished, total_functions
 from iscp.adapters.delta.query.total_reading import TotalValue, count_and_sum, value_columns
-from iscp.adapters.delta.sink.row_search import LACKING
+from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.core.netting import Op
 from iscp.core.query_plan import OperatorKind
 from iscp.core.sql_names import OP

@@ -131,18 +131,17 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
     node = _lowest_of_same_partitions(node)
     if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
         return None
-    ids = [_id(each) for each in node.keys[0]]
+    ids = [catalyst.id_of(each) for each in node.keys[0]]
     unique = node.operator.kind is OperatorKind.AGGREGATE
     lists = [node.plan.aggregateExpressions()] if unique else []
     lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
     for columns in lists:
-        passed = {
-            _id(inner): _id(each) for each in catalyst.items(columns) if (inner := catalyst.column(each)) is not None
-        }
+        columns_passed = [(each, catalyst.column(each)) for each in catalyst.items(columns)]
+        passed = {catalyst.id_of(inner): catalyst.id_of(each) for each, inner in columns_passed if inner is not None}
         if not all(each in passed for each in ids):
             return None
         ids = [passed[each] for each in ids]
-    places = {_id(each): place for place, each in enumerate(catalyst.output(root.plan))}
+    places = {catalyst.id_of(each): place for place, each in enumerate(catalyst.output(root.plan))}
     found = tuple(places[each] for each in ids)
     return ResultKeys(node, found, unique) if len({*found}) == len(found) else None
 
@@ -159,10 +158,6 @@ def _lowest_of_same_partitions(node: PlanNode) -> PlanNode:
 
 def _partitions(window: PlanNode) -> list[str]:
     return [str(each.canonicalized().toString()) for each in (window.keys[0] if window.keys else ())]
-
-
-def _id(attribute: Expression) -> int:
-    return int(attribute.exprId().id())
 
 
 @dataclass(frozen=True, slots=True)

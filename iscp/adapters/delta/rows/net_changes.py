@@ -55,6 +55,12 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
 
 
+def weights_of(raw: pa.Table) -> pa.ChunkedArray:
+    """Of each change +1 for a row that came, and -1 for one that went."""
+    came = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES))
+    return pc.if_else(came, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
+
+
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     """As `net_by_spark`, but without `_iscp_doubtful`: raises ChangesUnavailableError itself where rows share a key."""
     keys, versions = _numbered(raw, key), raw[COMMIT_VERSION].to_numpy()

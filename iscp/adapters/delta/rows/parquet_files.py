@@ -93,7 +93,7 @@ class ParquetRows:
         named = self._parquet.metadata.metadata or {}
         if named.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in named for mark in _LEGACY_MARKS):
             return True
-        return not any(_is_early(column) for column in rows.columns)
+        return not has_early_days(rows)
 
     def _open(self, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
         source = pa.BufferReader(self._content)
@@ -142,6 +142,11 @@ def _decoded_bytes(column: pa.ChunkedArray) -> int:
         return int(column.nbytes)
     lengths = (pc.sum(pc.binary_length(each.dictionary).take(each.indices)).as_py() or 0 for each in column.chunks)
     return sum(lengths) + len(column) * _OFFSET_BYTES
+
+
+def has_early_days(rows: pa.Table) -> bool:
+    """Whether dates or times of these rows are of days of which calendars differ."""
+    return any(map(_is_early, rows.columns))
 
 
 def _is_early(column: pa.ChunkedArray) -> bool:

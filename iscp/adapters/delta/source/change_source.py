@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.checkpointed import contradicts
 from iscp.adapters.delta.log.commits import Commit, commit_stamp, list_log, read_changed_files, read_commit
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS, fits_arrow
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
@@ -24,7 +24,8 @@ from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_change
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
 from iscp.adapters.delta.source.range_cut import steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
-from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows, load_version
+from iscp.adapters.delta.source.row_lookup import RowLookup
+from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
@@ -38,7 +39,7 @@ from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRang
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 R = TypeVar("R")
@@ -58,7 +59,7 @@ class _Known:
 
 
 class DeltaChangeSource:
-    """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole."""
+    """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole, or behind locks."""
 
     def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX, by_spark: BySpark | None = None) -> None:
         """Changes whose files have more bytes are read and reduced by Spark; 0: all are.
@@ -69,6 +70,7 @@ class DeltaChangeSource:
         self._by_spark = by_spark
         self._known: dict[str, _Known] = {}
         self._checkpoints: dict[str, tuple[str, ...]] = {}
+        self._lookup = RowLookup()
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))
@@ -157,7 +159,7 @@ class DeltaChangeSource:
         after = partial(self.snapshot, session, uri, span.last_version)
         with reading_changes(f"read the change data feed of {uri}" if by_cdf else f"read what was added to {uri}"):
             rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
-            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else _inserted_by(span)
+            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else inserted_by(span)
             frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
             again = partial(self._read_rewritten, uri, span, columns)
             return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers, again)
@@ -221,6 +223,14 @@ class DeltaChangeSource:
         except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
             return None  # Spark reads it, or says what is missing as of every other table
         return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)))
+
+    def rows_with(
+        self, uri: str, version: int, keys: pa.Table, columns: Sequence[str], rows_max: int
+    ) -> pa.Table | None:
+        if not self._small_bytes_max:
+            return None
+        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        return self._lookup.find(uri, version, shape, keys, columns, rows_max)
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns
@@ -288,12 +298,3 @@ def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_
         if found is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         yield found
-
-
-def _inserted_by(span: SourceRange) -> list[Column]:
-    """What the change data feed would say beside rows that were added."""
-    return [
-        F.lit("insert").alias(CHANGE_TYPE),
-        F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
-        F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
-    ]

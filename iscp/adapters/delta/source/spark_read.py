@@ -12,15 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import read_added_files
 from iscp.adapters.delta.log.table_opening import LogGapError, list_again
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 
 def load_version(session: SparkSession, uri: str, version: int | None = None) -> DataFrame:
@@ -63,6 +65,15 @@ def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataF
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
     rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
     return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
+
+
+def inserted_by(span: SourceRange) -> list[Column]:
+    """What the change data feed would say beside rows that were added."""
+    return [
+        F.lit("insert").alias(CHANGE_TYPE),
+        F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
+        F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
+    ]
 
 
 def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:

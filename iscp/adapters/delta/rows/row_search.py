@@ -76,22 +76,27 @@ def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list
     return _first_of_each(found, need)
 
 
-def find_keys(files: Sequence[DataFile], keys: pa.Table, schema: pa.Schema) -> tuple[list[Places], pa.Table]:
+def find_keys(
+    files: Sequence[DataFile], keys: pa.Table, schema: pa.Schema, rows_max: int = CANDIDATES_MAX
+) -> tuple[list[Places], pa.Table]:
     """Of each file the places of all rows that have one of these keys, and these rows, in the order of their places.
 
-    Of large files columns besides the keys are read only where there is such a row. Raises NotReadableHere.
+    Of large files columns besides the keys are read only where there is such a row. Raises NotReadableHere, also where
+    a file has more than `rows_max` of these rows.
     """
     steps = list(_steps(keys))
     with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
         # To hand over what is held already takes longer than to search it.
         each = map if all(file.is_small for file in files) else pool.map
-        found = list(each(lambda file: _with_keys(file, steps, schema), files if len(keys) else ()))
+        found = list(each(lambda file: _with_keys(file, steps, schema, rows_max), files if len(keys) else ()))
     rows = pa.concat_tables([schema.empty_table(), *(part for _, parts in found for part in parts)])
     return [places for places, _ in found] or [_none() for _ in files], rows
 
 
-def _with_keys(file: DataFile, steps: Sequence[_Step], schema: pa.Schema) -> tuple[Places, list[pa.Table]]:
-    places, rows = [_none()], []
+def _with_keys(
+    file: DataFile, steps: Sequence[_Step], schema: pa.Schema, rows_max: int
+) -> tuple[Places, list[pa.Table]]:
+    places, rows, count = [_none()], [], 0
     with file.hold_rows(schema) as groups:
         for group in groups:
             known = np.zeros(group.end - group.begin, np.int64)
@@ -101,6 +106,9 @@ def _with_keys(file: DataFile, steps: Sequence[_Step], schema: pa.Schema) -> tup
             gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
             known[gone] = -1
             at = np.flatnonzero(known >= 0)
+            count += len(at)
+            if count > rows_max:
+                raise NotReadableHere
             if len(at):
                 places.append(at + group.begin)
                 rows.append(group.read(schema, at))

@@ -1,0 +1,75 @@
+"""Finds the rows of a source that have some keys, in its data files and without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
+from iscp.adapters.delta.rows.data_file import DataFile
+from iscp.adapters.delta.rows.net_changes import arrow_schema
+from iscp.adapters.delta.rows.parquet_files import has_early_days
+from iscp.adapters.delta.rows.row_search import find_keys
+from iscp.adapters.delta.source.arrow_read import Shape
+
+TABLES_MAX = 64
+"""Sources of a node whose files are remembered from one lookup to the next; of the longest unused they are forgotten,
+and their log is read again."""
+
+SEARCHED_BYTES_MAX = 8 * 1024**3
+"""Bytes of a source's files in which rows are searched here; larger tables are left to Spark."""
+
+
+@dataclass
+class _Files:
+    """Of one table, as of the version that was searched last."""
+
+    reader: StateReader
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def at(self, version: int) -> list[DataFile]:
+        """Raises NotReadableHere."""
+        with self.lock:
+            adds = self.reader.read(version).adds
+        # A clone has its files elsewhere.
+        elsewhere = any(path.startswith("/") or urlsplit(path).scheme for path in adds)
+        if elsewhere or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
+            raise NotReadableHere
+        return [DataFile(self.reader.uri, add) for add in adds.values()]
+
+
+class RowLookup:
+    """Safe for threads."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, _Files] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(
+        self, uri: str, version: int, shape: Shape, keys: pa.Table, columns: Sequence[str], rows_max: int
+    ) -> pa.Table | None:
+        """As ChangeSource.rows_with; `shape`: of the version. Raises StorageError."""
+        if shape.partitions or not shape.readable(columns) or has_early_days(keys):
+            return None
+        schema = arrow_schema(shape.selected(columns))
+        with suppress(NotReadableHere, pa.ArrowException), direct_work(), delta_faults(f"search rows of {uri}"):
+            keys = keys.cast(pa.schema([schema.field(name) for name in keys.schema.names]))
+            _, rows = find_keys(self._files(uri).at(version), keys, schema, rows_max)
+            rows.validate(full=True)  # texts may hold bytes that are none
+            return rows if len(rows) <= rows_max and not has_early_days(rows) else None
+        return None
+
+    def _files(self, uri: str) -> _Files:
+        with self._lock:
+            found = self._tables.pop(uri, None) or _Files(StateReader(uri))
+            self._tables[uri] = found
+            if len(self._tables) > TABLES_MAX:
+                self._tables.popitem(last=False)
+            return found

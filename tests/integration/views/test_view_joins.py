@@ -1,0 +1,127 @@
+"""Views whose rows are joined without Spark: where few rows of plain tables changed, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.query.join_plan import find_join_query
+from iscp.adapters.delta.query.query_analysis import analyze_query
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.selection import in_full
+
+from .conftest import SCHEMAS, Lake, ViewBench
+
+pytestmark = pytest.mark.spark
+
+NewView = Callable[..., ViewBench]
+
+PLAIN = (
+    "select t.a, t.b, u.x, y from t join u on t.a = u.a",
+    "select t1.a, t1.n, t2.b c, u.y, u.y z from t t1 join t t2 on t1.a = t2.a and t1.b = t2.b join u on u.x = t2.b",
+    "select a, n, b as again from t where b = 'p' and a >= 2",
+    "select u.x, t.n from t, u where t.a = u.a and u.y <> 2 and 'q' >= u.x",
+)
+OTHERS = (
+    "select t.a, t.d, u.x from t join u on t.a = u.a",  # a double, of which zeros have signs
+    "select t.a, u.x from t join u on t.d = u.y",
+    "select t.a, u.x from t join u on t.a <=> u.a",
+    "select t.a, u.x from t left join u on t.a = u.a",
+    "select t.a + 1 a, u.x from t join u on t.a = u.a",
+    "select t.a, u.x from t join u on t.a = u.a and t.b < u.x",
+    "select t.b, u.x from t join u on t.b collate utf8_lcase = u.x collate utf8_lcase",
+    "select t.a, u.x from t join u on t.a = u.a where t.n > 1",
+    "select u.x from t cross join u",
+    "select distinct t.a, u.x from t join u on t.a = u.a",
+)
+
+
+@pytest.mark.parametrize("sql", in_full(PLAIN, [PLAIN[1]]))
+def test_joined_rows_follow_random_changes_without_spark(new_view: NewView, sql: str) -> None:
+    view = new_view(sql, seed=61)
+    view.refresh()
+    strategies = view.follow(4)
+    view.restart()
+    strategies |= view.follow(1)
+    assert "joins" in strategies
+    assert strategies <= {"joins", "unchanged"}
+
+
+def test_what_may_come_out_otherwise_is_left_to_spark(spark_runtime: SparkRuntime) -> None:
+    session = spark_runtime.new_session()
+    schemas = {
+        "t": "a bigint, b string, d double, n decimal(10,2)",
+        "u": "a bigint, x string, y bigint",
+    }
+    written = {name: session.createDataFrame([], schema).schema.json() for name, schema in schemas.items()}
+    analyzed = {sql: analyze_query(session, sql, written) for sql in (*PLAIN, *OTHERS)}
+    found = {sql for sql, each in analyzed.items() if find_join_query(each.catalyst, each.root) is not None}
+    assert found == {*PLAIN}
+
+
+def test_a_change_of_the_other_table_and_of_both_is_followed(new_view: NewView) -> None:
+    view = new_view(PLAIN[0], seed=62)
+    view.refresh()
+    for names in (("u",), ("t",), ("t", "u")):
+        for name in names:
+            uri = view.lake.uris[name]
+            rows = DeltaTable(uri).to_pyarrow_table()
+            write_deltalake(uri, rows.slice(0, 2), mode="append")
+            DeltaTable(uri).update(updates={"a": "2"}, predicate="a = 1")
+        assert view.refresh().strategy == "joins"
+        view.assert_equal()
+
+
+def test_rows_that_deletion_vectors_of_a_source_take_out_are_not_joined(
+    new_view: NewView, spark_runtime: SparkRuntime
+) -> None:
+    view = new_view(PLAIN[0], seed=63)
+    view.refresh()
+    session, uri = spark_runtime.new_session(), view.lake.uris["u"]
+    session.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    view.refresh()
+    session.sql(f"DELETE FROM delta.`{uri}` WHERE y = 2 OR x = 'p'")
+    assert view.refresh().strategy == "joins"
+    write_deltalake(view.lake.uris["t"], pa.table([[1, 2, 3], ["p", "q", None], [None] * 3, [None] * 3], SCHEMAS["t"]),
+                    mode="append")  # fmt: skip
+    assert view.refresh().strategy == "joins"
+    view.assert_equal()
+
+
+class Partitioned(Lake):
+    """`u` has its `x` in paths, not in files."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        super().__init__(root, seed)
+        rows = DeltaTable(self.uris["u"]).to_pyarrow_table()
+        self.uris["u"] = str(root / "parts")
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(self.uris["u"], rows, partition_by=["x"], configuration=feed)
+
+
+def test_a_table_whose_columns_are_in_paths_is_searched_by_spark(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    view = ViewBench(Partitioned(tmp_path, 64), spark_runtime, PLAIN[0], refresh="incremental")
+    view.refresh()
+    t = view.lake.uris["t"]
+    write_deltalake(t, DeltaTable(t).to_pyarrow_table().slice(0, 3), mode="append")
+    assert view.refresh().strategy == "incremental"
+    view.assert_equal()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_keys_are_searched_in_files_of_all_kinds(tmp_path: Path, most: int) -> None:
+    """Rows of one of them or all: no more than allowed, and none that is gone, whatever else is in the table."""
+    uri = str(tmp_path / "t")
+    for ids in ([1, 2, None], [2, 3], [4]):
+        write_deltalake(uri, pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)}), mode="append")
+    source = DeltaChangeSource()
+    keys = pa.table({"id": pa.array([2, 4, 9], pa.int64())})
+    rows = source.rows_with(uri, 2, keys, ("id", "v"), most)
+    assert (None if rows is None else sorted(rows["id"].to_pylist())) == (None if most < 3 else [2, 2, 4])
+    old: Sequence[int] = source.rows_with(uri, 0, keys, ("id", "v"), 9)["id"].to_pylist()  # type: ignore[index]
+    assert old == [2]
