@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.query.join_plan import find_join_query
 from iscp.adapters.delta.query.query_analysis import analyze_query
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.selection import in_full
 
@@ -111,17 +110,3 @@ def test_a_table_whose_columns_are_in_paths_is_searched_by_spark(tmp_path: Path,
     write_deltalake(t, DeltaTable(t).to_pyarrow_table().slice(0, 3), mode="append")
     assert view.refresh().strategy == "incremental"
     view.assert_equal()
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_keys_are_searched_in_files_of_all_kinds(tmp_path: Path, most: int) -> None:
-    """Rows of one of them or all: no more than allowed, and none that is gone, whatever else is in the table."""
-    uri = str(tmp_path / "t")
-    for ids in ([1, 2, None], [2, 3], [4]):
-        write_deltalake(uri, pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)}), mode="append")
-    source = DeltaChangeSource()
-    keys = pa.table({"id": pa.array([2, 4, 9], pa.int64())})
-    rows = source.rows_with(uri, 2, keys, ("id", "v"), most)
-    assert (None if rows is None else sorted(rows["id"].to_pylist())) == (None if most < 3 else [2, 2, 4])
-    old: Sequence[int] = source.rows_with(uri, 0, keys, ("id", "v"), 9)["id"].to_pylist()  # type: ignore[index]
-    assert old == [2]

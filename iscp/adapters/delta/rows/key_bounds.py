@@ -6,6 +6,7 @@ keys are like that, as they count upwards. Each key column is taken for itself: 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
@@ -93,6 +94,17 @@ def _readable(bounds: KeyBounds) -> KeyBounds:
 
 def _replaced(value: Any) -> bool:
     return isinstance(value, str) and "\ufffd" in value
+
+
+def may_hold(add: Mapping[str, Any], column: str, values: Sequence[Any]) -> bool:
+    """Whether a file, by its statistics, may have one of `values` (whole numbers or texts, ascending) in the column."""
+    ends = _ends(statistics_of(add), column.lower())
+    if not ends:
+        return ends is None
+    if not values or type(values[0]) is not type(ends[0]):
+        return bool(values)
+    place = bisect_left(values, ends[0])
+    return place < len(values) and bool(values[place] <= ends[1])
 
 
 class HeldKeys:

@@ -2,7 +2,8 @@
 
 A column is compared with the values that it has in the rows that are wanted. As soon as there are as many rows left as
 are wanted, of each combination of values, they are the wanted ones, as the table holds these: the other columns need
-not be read. So one column of whole numbers is mostly all that is decoded.
+not be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics has
+none of the values.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places
+from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
 from iscp.ports.source import ChangesUnavailableError
 
@@ -44,6 +47,8 @@ class _Candidates:
 
     def narrow(self, column: pa.Schema, step: _Step) -> None:
         """Leave the rows whose values, with those of the columns before, are one of the step's combinations."""
+        if self.places is None and not step.may_be_in(self.file):
+            self.places = _none()
         if self.places is not None and not len(self.places):
             return
         begin, parts = 0, [_none()]
@@ -97,6 +102,8 @@ def _with_keys(
     file: DataFile, steps: Sequence[_Step], schema: pa.Schema, rows_max: int
 ) -> tuple[Places, list[pa.Table]]:
     places, rows, count = [_none()], [], 0
+    if not all(step.may_be_in(file) for step in steps):
+        return _none(), []
     with file.hold_rows(schema) as groups:
         for group in groups:
             known = np.zeros(group.end - group.begin, np.int64)
@@ -118,12 +125,17 @@ def _with_keys(
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A column of wanted rows: its values in them, and the `combinations` of these with what was known before; `known`:
-    of each wanted row which combination it has."""
+    of each wanted row which combination it has. `ascending`: the distinct values, where statistics bound such."""
 
     name: str
     distinct: pa.Array
     combinations: Codes
     known: Codes
+    ascending: Sequence[Any] | None
+
+    def may_be_in(self, file: DataFile) -> bool:
+        """Whether one of the values may be in the file, by its statistics."""
+        return self.ascending is None or may_hold(file.add, self.name, self.ascending)
 
     def combine(self, known: Codes, values: pa.ChunkedArray) -> Codes:
         """Of rows that have these values beside a `known` combination, which combination that is now; -1: none."""
@@ -143,7 +155,14 @@ def _steps(wanted: pa.Table) -> Iterator[_Step]:
         values = comparable_values(wanted[name])
         distinct = pc.unique(values)
         combinations, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
-        yield _Step(name, distinct, combinations, known)
+        yield _Step(name, distinct, combinations, known, _ascending(distinct))
+
+
+def _ascending(values: pa.Array) -> Sequence[Any] | None:
+    kind = values.type
+    if values.null_count or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+        return None
+    return sorted(values.to_pylist())
 
 
 def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:

@@ -56,7 +56,8 @@ class RowLookup:
         self, uri: str, version: int, shape: Shape, keys: pa.Table, columns: Sequence[str], rows_max: int
     ) -> pa.Table | None:
         """As ChangeSource.rows_with; `shape`: of the version. Raises StorageError."""
-        if shape.partitions or not shape.readable(columns) or has_early_days(keys):
+        in_paths = not {*columns}.isdisjoint(shape.partitions)
+        if in_paths or not shape.readable(columns) or has_early_days(keys):
             return None
         schema = arrow_schema(shape.selected(columns))
         with suppress(NotReadableHere, pa.ArrowException), direct_work(), delta_faults(f"search rows of {uri}"):

@@ -18,6 +18,7 @@ from iscp.adapters.delta.rows.key_bounds import (
     bounded,
     bounds_of_arrow,
     bounds_of_row,
+    may_hold,
     spanning,
 )
 from tests.fakes.commit_files import commit_path
@@ -152,3 +153,34 @@ def test_bounds_of_changes_leave_out_columns_with_a_null_and_types_without_order
 def test_bounds_of_several_groups_are_those_of_all_of_them() -> None:
     assert spanning([]) == {}
     assert spanning([{"id": (3, 5), "v": ("a", "b")}, {"id": (1, 4)}]) == {"id": (1, 5)}
+
+
+STATS = {
+    "numRecords": 3,
+    "minValues": {"Id": 10, "s": "m"},
+    "maxValues": {"Id": 20, "s": "p" * 32},
+    "nullCount": {"v": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "may"),
+    [
+        ("id", [1, 9, 21], False),
+        ("id", [1, 15], True),
+        ("id", [10], True),
+        ("id", [20, 30], True),
+        ("id", [], False),
+        ("id", ["a"], True),
+        ("s", ["a", "l"], False),
+        ("s", ["n"], True),
+        ("s", ["p" * 32 + "q"], True),
+        ("s", ["q"], False),
+        ("v", [1], False),
+        ("unknown", [1], True),
+    ],
+)
+def test_a_file_that_cannot_have_any_of_the_values_is_passed_over(column: str, values: list[Any], may: bool) -> None:
+    """A text that was cut off stands for all that begin with it; nulls are none of the values."""
+    assert may_hold({"stats": json.dumps(STATS)}, column, values) is may
+    assert may_hold({}, column, values)
