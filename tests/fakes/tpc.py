@@ -102,7 +102,7 @@ class Tpc:
 def _name_columns(top: exp.Select) -> None:
     seen: set[str] = set()
     for place, column in enumerate(list(top.expressions)):
-        name = column.alias_or_name or column.unnest().alias_or_name
+        name = column.alias or (column.unnest().name if isinstance(column.unnest(), exp.Column) else "")
         if isinstance(column, exp.Star):
             continue
         if not name or name.lower() in seen or any(sign in name for sign in _SIGNS):
