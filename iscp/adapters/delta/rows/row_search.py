@@ -24,6 +24,9 @@ from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
 from iscp.ports.source import ChangesUnavailableError
 
+SEARCHED_BYTES_MAX = 8 * 1024**3
+"""Bytes of a table's files in which rows are searched here; larger tables are left to Spark."""
+
 CANDIDATES_MAX = 10_000_000
 """Rows that may be the wanted ones, by the columns compared so far; more are left to Spark."""
 

@@ -23,16 +23,13 @@ from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
-from iscp.adapters.delta.rows.row_search import find_keys, find_rows
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import Conflict
 from iscp.core.sql_names import WEIGHT
 from iscp.ports.sink import CommitTag
-
-SEARCHED_BYTES_MAX = 8 * 1024**3
-"""Bytes of a table's files in which rows are searched here; larger tables are left to Spark."""
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 """Of a table whose rows are taken out so."""

@@ -16,15 +16,12 @@ from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.parquet_files import has_early_days
-from iscp.adapters.delta.rows.row_search import find_keys
+from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys
 from iscp.adapters.delta.source.arrow_read import Shape
 
 TABLES_MAX = 64
 """Sources of a node whose files are remembered from one lookup to the next; of the longest unused they are forgotten,
 and their log is read again."""
-
-SEARCHED_BYTES_MAX = 8 * 1024**3
-"""Bytes of a source's files in which rows are searched here; larger tables are left to Spark."""
 
 
 @dataclass
