@@ -1,8 +1,8 @@
 """Groups whose counts, sums and averages follow from what changed rows add and take away.
 
-For a query that groups the rows of one table by its columns. Of each group a row is kept: how many rows it has, and of
-each column that is added up how many values are not null, and their sum. All are whole numbers (a decimal without its
-point), so that nothing drifts. A group is there while it has rows.
+For a query that groups rows of a table, or of joined tables, by their columns. Of each group a row is kept: how many
+rows it has, and of each column that is added up how many values are not null, and their sum. All are whole numbers (a
+decimal without its point), so that nothing drifts. A group is there while it has rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEASURED = (Measure.COUNT, Measure.SUM, Measure.AVERAGE)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`name` in the result; `column` of the table (empty: of ROWS). `scale`: digits behind the point of what it is in
+    """`name` in the result; `column` of the rows (empty: of ROWS). `scale`: digits behind the point of what it is in
     the result (None: it is no decimal)."""
 
     name: str
@@ -48,19 +48,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """`keys`: columns of the table, each of them in `outputs` too. `scales`: by column that is added up, the digits
+    """`keys`: columns of the rows, each of them in `outputs` too. `scales`: by column that is added up, the digits
     behind its point (0: it is a whole number)."""
 
-    table: str
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
     scales: Mapping[str, int]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the table that it takes."""
-        counted = (each.column for each in self.outputs if each.column)
-        return tuple(dict.fromkeys((*self.keys, *counted)))
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -112,7 +105,7 @@ def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
 def result_column(
     output: Output, query: GroupQuery, keys: Mapping[str, Sequence[Any]], totals: Totals
 ) -> Sequence[Any]:
-    """A column of the groups' rows in the result. `keys`: by the table's columns, the groups' values of them."""
+    """A column of the groups' rows in the result. `keys`: by the rows' columns, the groups' values of them."""
     place = query.measured.index(output.column) if output.measure in MEASURED else -1
     match output.measure:
         case Measure.KEY:

@@ -15,11 +15,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
-from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.group_query import GroupQuery, Totals, result_column
 from iscp.core.netting import Op
-from iscp.core.sql_names import OP, quoted
+from iscp.core.sql_names import OP, WEIGHT, quoted
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -52,15 +51,15 @@ def key_columns(query: GroupQuery) -> list[str]:
     return [f"k{place}" for place in range(len(query.keys))]
 
 
-def kept_frame(query: GroupQuery, table: DataFrame) -> DataFrame:
-    """What is kept of all rows of the table: `k0`, … the keys, `n` rows, and of each measured column `c0`, … how many
-    are not null, and `s0`, … their sum."""
+def kept_frame(query: GroupQuery, rows: DataFrame) -> DataFrame:
+    """What is kept of all rows: `k0`, … the keys, `n` rows, and of each measured column `c0`, … how many are not null,
+    and `s0`, … their sum."""
     keys = [F.col(quoted(key)).alias(name) for key, name in zip(query.keys, key_columns(query), strict=True)]
     measures: list[Column] = [F.count("*").alias(_ROWS)]
     for place, column in enumerate(query.measured):
         measures.append(F.count(quoted(column)).alias(f"c{place}"))
         measures.append(F.coalesce(F.sum(_whole(query, column)), F.lit(0)).cast("long").alias(f"s{place}"))
-    return table.groupBy(*keys).agg(*measures)
+    return rows.groupBy(*keys).agg(*measures)
 
 
 def _whole(query: GroupQuery, column: str) -> Column:
@@ -116,8 +115,8 @@ def _column(values: Any, kind: pa.DataType) -> Any:
 
 
 def sum_up(query: GroupQuery, changes: pa.Table) -> GroupDeltas:
-    """What changed rows, each with `_change_type`, come to by group."""
-    weight = weights_of(changes)
+    """What changed rows come to by group, each of which has come or gone once, as its WEIGHT says."""
+    weight = changes[WEIGHT]
     keys = key_columns(query)
     columns: dict[str, Any] = {name: changes[key] for name, key in zip(keys, query.keys, strict=True)} | {_ROWS: weight}
     for place, column in enumerate(query.measured):

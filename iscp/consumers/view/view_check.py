@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.near_rows import are_near, has_doubles
-from iscp.consumers.view.view_query import RefreshEnd, ViewQuery
+from iscp.consumers.view.table_spans import RefreshEnd
+from iscp.consumers.view.view_query import ViewQuery
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.watermark import Position, Watermark, committed_apart

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.query.plan_tree import has_values_above
+from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.source.change_set import reading_changes
 from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
 from iscp.consumers.commit_tag import commit_tag
@@ -18,13 +19,13 @@ from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import measuring
+from iscp.consumers.view.table_spans import RefreshEnd, Spans, hold_tables, resolve_spans
 from iscp.consumers.view.view_memory import ViewMemory
-from iscp.consumers.view.view_query import RefreshEnd, Spans, ViewQuery, resolve_spans
+from iscp.consumers.view.view_query import ViewQuery
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import EngineError, InvariantBroken
 from iscp.core.job_row import JobRow
 from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
-from iscp.core.source_holds import holder_of
 from iscp.core.time_dependence import exact_instant_s, next_refresh_at_s
 from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
@@ -86,7 +87,7 @@ class ViewConsumer:
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            self._hold(context)
+            hold_tables(context, self._source, self._view)
             end = self._end(order.to)
             done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
@@ -96,13 +97,6 @@ class ViewConsumer:
         if by_time is not None:
             due_at_s = next_refresh_at_s(by_time, end.instant_s, self._clock.now_s(), self._interval_s)
         return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s, due_at_s=due_at_s)
-
-    def _hold(self, context: ConsumeContext) -> None:
-        """Where the user allows it, before anything is read; what was altered there is a version without a row."""
-        for uri in sorted(set(self._view.tables.values())) if self._view.hold_s else ():
-            context.guard.check()  # this commits to the table itself, which no seq protects
-            if self._source.hold(context.session, uri, holder_of(context.row.key), self._view.hold_s):
-                log.info("source.held", extra={"table": uri, "job": context.row.key.job_name})
 
     def _count_rows(self, sources: SourceMarks) -> int:
         """Of all tables, as their logs say; below 0 where one does not."""
@@ -142,10 +136,8 @@ class ViewConsumer:
         if not spans.moved and not by_time:
             return self._unchanged(context, end, "no table has changed")
         began_s = self._clock.monotonic_s()
-        if not by_time and (merged := self._follow_groups(context, spans, end)) is not None:
-            return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
-        if not by_time and (changed := self._follow_joins(context, spans, end)) is not None:
-            return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
+        if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
+            return done
         choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), self._memory.samples)
         if choice.strategy is Strategy.FULL:
             return self._recompute(context, end, choice.reason, warn=False)
@@ -161,20 +153,30 @@ class ViewConsumer:
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
     def _unchanged(self, context: ConsumeContext, end: RefreshEnd, reason: str) -> Refreshed:
-        position = replace(context.position, sources=end.marks)
-        return Refreshed(Consumed(position, 0, 0), "unchanged", reason, committed=False)
+        there = Consumed(replace(context.position, sources=end.marks), 0, 0)
+        return Refreshed(there, "unchanged", reason, committed=False)
 
     def _tail_tag(self, context: ConsumeContext, end: RefreshEnd, as_of_s: float) -> CommitTag:
         from_version, to = context.position.watermark.version, end.tables[self._own].to
         return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
 
-    def _follow_groups(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
+    def _follow_directly(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
         """Without Spark, but for what has to be kept at first; None: this is for Spark to do."""
+        if (merged := self._follow_groups(context, spans, end)) is not None:
+            return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
+        if (changed := self._follow_joins(context, spans, end)) is not None:
+            return Refreshed(Consumed(*changed, 0), "joins", "few rows of a view of joined tables have changed")
+        return None
+
+    def _follow_groups(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
         groups = self._memory.groups(lambda: self._query(context, end).analyzed)
         if groups is None:
             return None
+        if (changes := groups.rows.changes(context, self._source, spans)) is None:
+            return None
+        before = lambda: self._query(context, end).group_input_before(spans)  # noqa: E731
         try:
-            found = groups.change(context, self._source, spans, self._kept)
+            found = groups.change(context, changes, self._kept, before)
         except UnfitGroupsError:
             self._memory.give_up_groups()
             return None
@@ -188,13 +190,12 @@ class ViewConsumer:
         return replace(merge_held(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
 
     def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
-        """Without Spark; None: this is for Spark to do."""
-        joins, tag = self._memory.joins(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
-        if joins is None or not self._sink.marks_rows(tag):
+        joined, tag = self._memory.rows(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
+        if joined is None or not self._sink.marks_rows(tag):
             return None
-        rows = joins.change(context, self._source, spans)
-        if rows is None:
+        if (changes := joined.changes(context, self._source, spans)) is None:
             return None
+        rows = net_rows(changes)
         if not len(rows):
             return self._renew(context, tag), 0
         position = self._sink.change_rows(rows, tag, context.guard)

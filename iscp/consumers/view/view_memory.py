@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -13,13 +14,13 @@ from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.join_plan import find_join_query
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
-from iscp.adapters.delta.rows.joined_rows import changed_join, net_rows
+from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.consumers.view.view_query import Spans
+from iscp.consumers.view.table_spans import Spans
 from iscp.core.group_query import GroupQuery
 from iscp.core.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.refresh_choice import RefreshSample, with_sample
@@ -28,52 +29,30 @@ from iscp.core.time_dependence import TimeDependence
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource, SourceRange
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-@dataclass(frozen=True, slots=True)
-class ViewGroups:
-    """A view that is kept group by group; `uri`: of its table, `columns`: of its result."""
 
-    query: GroupQuery
-    uri: str
-    columns: pa.Schema
-
-    @measured_as(Part.CHANGES)
-    def change(
-        self, context: ConsumeContext, source: ChangeSource, spans: Spans, kept: KeptInput
-    ) -> GroupChanges | None:
-        """How the groups change; None: too much has changed. Raises UnfitGroupsError."""
-        span = spans.by_uri[self.uri]
-        read = source.read_cdf if span.cdf_on else source.read_appends
-        changes = read(context.session, self.uri, span, self.query.columns, 1)
-        try:
-            rows = changes.with_equal_rows().held
-            if rows is None:
-                return None
-            deltas = sum_up(self.query, rows)
-            if len(deltas.keys) > GROUPS_MAX:
-                return None
-            if not kept.is_at(context):
-                table = source.snapshot(context.session, self.uri, span.from_version)
-                kept.write(context, kept_frame(self.query, table), context.position)
-            found = change_groups(self.query, deltas, kept.groups(context, deltas.keys), self.columns)
-            count_read(len(rows))
-            return found
-        finally:
-            changes.release()
+SERVED_LEAST = 3
+"""Refreshes that what is kept of groups has to serve, on average, to be written again where it is of other versions: it
+is computed of all rows, which views whose changes are now few and now many would pay each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class ViewJoins:
-    """A view whose rows are joined without Spark where few changed; `uris`: of each table in the query, `columns`: the
-    names of the result's."""
+class ViewRows:
+    """Rows of tables that are joined without Spark where few changed; `uris`: of each table in the query, `columns`:
+    what the rows' columns are called."""
 
     query: JoinQuery
     uris: tuple[str, ...]
     columns: tuple[str, ...]
 
     @measured_as(Part.CHANGES)
-    def change(self, context: ConsumeContext, source: ChangeSource, spans: Spans) -> pa.Table | None:
-        """Each distinct changed row of the result, with WEIGHT. None: they are not few, or may come out otherwise."""
+    def changes(self, context: ConsumeContext, source: ChangeSource, spans: Spans) -> pa.Table | None:
+        """With WEIGHT, +1 for each that came and -1 for each that went.
+
+        None: they are not few, or may come out otherwise.
+        """
 
         def find(step: JoinStep, keys: pa.Table) -> pa.Table:
             uri, columns = self.uris[step.place], self.query.tables[step.place].columns
@@ -89,8 +68,9 @@ class ViewJoins:
                 if (span := spans.by_uri[uri]).changes_data
             }
             if len(changed) <= CHANGED_TABLES_MAX:
-                rows = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
-                return net_rows(rows.rename_columns([*self.columns, WEIGHT]))
+                count_read(sum(map(len, changed.values())))
+                found = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
+                return found.rename_columns([*self.columns, WEIGHT])
         return None
 
     def _changed_rows(
@@ -104,8 +84,50 @@ class ViewJoins:
         rows = changes.with_equal_rows().held
         if rows is None or len(rows) > CHANGED_ROWS_MAX:
             raise NotReadableHere
-        count_read(len(rows))
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))
+
+
+@dataclass
+class KeepingWorth:
+    """Whether what is kept of groups saves more than it costs to write it, once other refreshes have come between."""
+
+    written: int = 0
+    served: int = 0
+
+    def write(self) -> bool:
+        """Whether it is to be written; that counts."""
+        if self.served < SERVED_LEAST * self.written:
+            return False
+        self.written += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ViewGroups:
+    """A view that is kept group by group; `columns`: of its result."""
+
+    query: GroupQuery
+    rows: ViewRows
+    columns: pa.Schema
+    worth: KeepingWorth
+
+    @measured_as(Part.CHANGES)
+    def change(
+        self, context: ConsumeContext, changes: pa.Table, kept: KeptInput, before: Callable[[], DataFrame]
+    ) -> GroupChanges | None:
+        """How the groups change by `changes` of the rows; `before`: all rows as they were, as `c0`, `c1`, …
+
+        None: too many have changed, or what is kept is not at hand. Raises UnfitGroupsError.
+        """
+        deltas = sum_up(self.query, changes)
+        if len(deltas.keys) > GROUPS_MAX:
+            return None
+        if not kept.is_at(context):
+            if not self.worth.write():
+                return None
+            kept.write(context, kept_frame(self.query, before()), context.position)
+        self.worth.served += 1
+        return change_groups(self.query, deltas, kept.groups(context, deltas.keys), self.columns)
 
 
 class ViewMemory:
@@ -115,8 +137,9 @@ class ViewMemory:
         """`tables`: the URIs by their names in the query. `by_time`: as the query was when it was analyzed last."""
         self._tables = tables
         self._groups: ViewGroups | None = None
-        self._joins: ViewJoins | None = None
+        self._rows: ViewRows | None = None
         self._analyzed = False
+        self._worth = KeepingWorth()
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
@@ -128,23 +151,26 @@ class ViewMemory:
         self._find_out(analyze)
         return self._groups
 
-    def joins(self, analyze: Callable[[], AnalyzedQuery]) -> ViewJoins | None:
+    def rows(self, analyze: Callable[[], AnalyzedQuery]) -> ViewRows | None:
         """How the view's rows are joined, if they can be here; found out as `groups`."""
         self._find_out(analyze)
-        return self._joins
+        return self._rows
 
     def _find_out(self, analyze: Callable[[], AnalyzedQuery]) -> None:
         if self._analyzed:
             return
         analyzed = analyze()
-        groups = find_group_query(analyzed.catalyst, analyzed.root, analyzed.columns)
-        joins = find_join_query(analyzed.catalyst, analyzed.root)
-        if groups is not None:
-            self._groups = ViewGroups(groups, self._tables[groups.table], to_arrow_schema(analyzed.columns))
-        if joins is not None:
-            uris = tuple(self._tables[each.name] for each in joins.tables)
-            self._joins = ViewJoins(joins, uris, tuple(analyzed.columns.names))
+        grouped = find_group_query(analyzed.catalyst, analyzed.root, analyzed.columns)
+        joined = find_join_query(analyzed.catalyst, analyzed.root)
+        if grouped is not None:
+            rows = self._joined(grouped.rows, [f"c{place}" for place in range(len(grouped.rows.outputs))])
+            self._groups = ViewGroups(grouped.query, rows, to_arrow_schema(analyzed.columns), self._worth)
+        if joined is not None:
+            self._rows = self._joined(joined, analyzed.columns.names)
         self._analyzed = True
+
+    def _joined(self, query: JoinQuery, names: Sequence[str]) -> ViewRows:
+        return ViewRows(query, tuple(self._tables[each.name] for each in query.tables), tuple(names))
 
     def give_up_groups(self) -> None:
         """Until the view is computed from all rows again."""
@@ -152,4 +178,4 @@ class ViewMemory:
 
     def forget_query(self) -> None:
         """The tables' columns may be others."""
-        self._groups, self._joins, self._analyzed = None, None, False
+        self._groups, self._rows, self._analyzed = None, None, False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,21 +21,17 @@ from iscp.adapters.delta.query.total_reading import learn_totals
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
+from iscp.consumers.view.table_spans import RefreshEnd, Spans
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.iteration import Bounds
 from iscp.core.sql_names import OP
 from iscp.core.time_dependence import TimeDependence
 from iscp.core.totals import NO_TOTALS, QueryTotals
-from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-_UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
-"""A view is at one version of each table, never between two."""
 
 SMALL_BYTES_MAX = 16 * 1024**2
 """Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
@@ -44,61 +39,6 @@ SMALL_BYTES_MAX = 16 * 1024**2
 _CHANGE_TYPE = "_change_type"
 _STAMPS = ("_commit_version", "_commit_timestamp")
 _WRITTEN = ("insert", "update_postimage")
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """What each table, by its URI, went through since the view's last refresh; `as_of_s` and `totals`: as in Position,
-    at that."""
-
-    by_uri: Mapping[str, SourceRange]
-    as_of_s: float = 0.0
-    totals: QueryTotals = NO_TOTALS
-
-    @property
-    def moved(self) -> bool:
-        return any(span.changes_data for span in self.by_uri.values())
-
-    @property
-    def bytes(self) -> int:
-        return sum(span.bytes for span in self.by_uri.values() if span.changes_data)
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshEnd:
-    """What a query is taken of: a version of each table, by its URI, and the Unix time, if it goes by that."""
-
-    tables: Mapping[str, SourceRange]
-    instant_s: float
-
-    @property
-    def marks(self) -> SourceMarks:
-        return {uri: SourceMark(span.table_id, span.to) for uri, span in self.tables.items()}
-
-
-@measured_as(Part.SPANS)
-def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> Spans:
-    """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
-    found = {}
-    for uri, newest in end.tables.items():
-        mark = position.sources.get(uri)
-        if mark is None:
-            raise ChangesUnavailableError(f"the view has not read {uri} before")
-        if mark.table_id != newest.table_id:
-            raise ChangesUnavailableError(f"{uri} was replaced")
-        span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
-        _refuse_unfit(uri, span, mark.watermark.at_s)
-        found[uri] = span
-    return Spans(found, position.as_of_s, position.totals)
-
-
-def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
-    if committed_apart(span.from_at_s, applied_at_s):
-        raise ChangesUnavailableError(f"the log of {uri} was recreated")
-    if span.new_schema:
-        raise ChangesUnavailableError(f"the columns of {uri} have changed")
-    if span.changes_data and not (span.cdf_on or span.inserts_only):
-        raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")
 
 
 @dataclass
@@ -173,7 +113,7 @@ class ViewQuery:
         if self.sums is not None:
             return all_sums(self._at_ends(), self.sums)
         rows = self._at_ends().result(self.kept, At.NEW)
-        return rows.toDF(*[f"c{place}" for place in range(len(rows.columns))])
+        return rows.toDF(*_numbered(rows))
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
         """The result, made of the input that is kept."""
@@ -191,6 +131,16 @@ class ViewQuery:
             if self.keeps_totals:
                 learn_totals(plans, self.analyzed.root)
         return plans
+
+    def group_input_before(self, spans: Spans) -> DataFrame:
+        """All rows of which the groups at the top were made, as `c0`, `c1`, …"""
+        (node,) = self.analyzed.root.inputs
+        tables = {
+            name: TableChange(self._opener(uri, spans.by_uri[uri]), lambda: None)
+            for name, uri in self.view.tables.items()
+        }
+        rows = SignedPlans(self.analyzed.catalyst, tables, Instants()).result(node, At.OLD)
+        return rows.toDF(*_numbered(rows))
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -297,3 +247,7 @@ class ViewQuery:
         frame = found.all(())
         weight = F.when(F.col(_CHANGE_TYPE).isin(*_WRITTEN), F.lit(1)).otherwise(F.lit(-1)).cast("long")
         return frame.withColumn(WEIGHT, weight).drop(_CHANGE_TYPE, *_STAMPS)
+
+
+def _numbered(rows: DataFrame) -> list[str]:
+    return [f"c{place}" for place in range(len(rows.columns))]

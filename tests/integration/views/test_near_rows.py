@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.consumers.view.near_rows import are_near, has_doubles
 
 pytestmark = pytest.mark.spark
 NAN = float("nan")

@@ -26,6 +26,7 @@ NewView = Callable[..., ViewBench]
 
 SUMS = "select b, count(*) c, sum(n) s, avg(a) m from t group by b"
 SEVERAL = "select a, b, count(n) k from t group by b, a"
+JOINED = "select u.x, t.b, count(*) c, sum(u.y) s, sum(t.n) n, avg(t.a) m from t join u on t.a = u.a group by u.x, t.b"
 TOUCHED = "select d, min(a) lo, count(distinct b) k, max(n) hi from t group by d"
 NESTED = "select struct(a, b) k, max(n) m from t group by struct(a, b)"
 COLLATED = "select min(b) lo, count(*) c from t group by b collate utf8_lcase"
@@ -59,7 +60,7 @@ class Follower:
         )
 
 
-@pytest.mark.parametrize("sql", [SUMS, SEVERAL, TOUCHED])
+@pytest.mark.parametrize("sql", [SUMS, SEVERAL, JOINED, TOUCHED])
 def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql: str) -> None:
     """Of keys that are null, -0.0 or NaN, and groups that go and come back; others make checkpoints, and a node that
     knows nothing takes over, in between."""

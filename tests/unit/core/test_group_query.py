@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from iscp.core.group_query import WHOLE_MOST, GroupQuery, Measure, Output, Totals, result_column
 
 QUERY = GroupQuery(
-    "t",
     ("g",),
     (
         Output("name", Measure.KEY, "g"),
@@ -86,4 +85,4 @@ def test_groups_are_added_place_by_place_and_one_that_is_not_sound_spoils_all() 
 
 
 def test_a_query_knows_its_columns() -> None:
-    assert (QUERY.columns, QUERY.measured, QUERY.key_names()) == (("g", "x", "d"), ("x", "d"), ("name",))
+    assert (QUERY.measured, QUERY.key_names()) == (("x", "d"), ("name",))

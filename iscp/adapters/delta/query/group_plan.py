@@ -1,15 +1,18 @@
-"""Finds out whether a plan is one that groups the rows of one table by its columns, and counts and adds up others."""
+"""Finds out whether a plan is one that groups rows of a table, or of joined ones, and counts and adds up columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
+from iscp.adapters.delta.query.join_plan import find_joined_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.total_functions import WHOLE
 from iscp.core.group_query import GroupQuery, Measure, Output
+from iscp.core.join_query import JoinQuery
 from iscp.core.query_plan import OperatorKind
 
 _KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
@@ -18,17 +21,23 @@ _DIGITS_MAX = 18
 """Of a decimal whose values and their sums fit in a whole number of 64 bits."""
 
 
-def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) -> GroupQuery | None:
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """`query` names the columns of `rows` by their places: `c0`, `c1`, …"""
+
+    query: GroupQuery
+    rows: JoinQuery
+
+
+def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) -> GroupedRows | None:
     """`columns`: of the result. None where it is none, or one whose values do not add up exactly."""
     if root.operator.kind is not OperatorKind.AGGREGATE or not root.keys:
         return None
     (node,) = root.inputs
-    while node.operator.kind is OperatorKind.PROJECT and _only_passes(catalyst, node):
-        (node,) = node.inputs
-    if node.operator.kind is not OperatorKind.TABLE:
+    rows = find_joined_columns(catalyst, node)
+    if rows is None:
         return None
-    named = {catalyst.id_of(each): each for each in catalyst.output(node.plan)}
-    finder = _Finder(catalyst, named)
+    finder = _Finder(catalyst, catalyst.output(node.plan))
     keys = [finder.column(each) for each in root.keys[0]]
     found = [
         finder.output(each, field)
@@ -42,23 +51,19 @@ def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) 
     scales = {
         each.column: finder.scale(each.column) for each in outputs if each.measure in (Measure.SUM, Measure.AVERAGE)
     }
-    return GroupQuery(node.operator.table, tuple(key for key in keys if key), tuple(outputs), scales)
-
-
-def _only_passes(catalyst: Catalyst, node: PlanNode) -> bool:
-    return all(catalyst.is_a(each, "AttributeReference") for each in catalyst.items(node.plan.projectList()))
+    return GroupedRows(GroupQuery(tuple(key for key in keys if key), tuple(outputs), scales), rows)
 
 
 class _Finder:
-    """`columns`: of the table, by the ids that expressions know them by."""
+    """`columns`: of the rows."""
 
-    def __init__(self, catalyst: Catalyst, columns: Mapping[int, Expression]) -> None:
+    def __init__(self, catalyst: Catalyst, columns: Sequence[Expression]) -> None:
         self._catalyst = catalyst
-        self._columns = columns
-        self._types = {each.name(): catalyst.type_of(each) for each in columns.values()}
+        self._names = {catalyst.id_of(each): f"c{place}" for place, each in enumerate(columns)}
+        self._types = {f"c{place}": catalyst.type_of(each) for place, each in enumerate(columns)}
 
     def column(self, expression: Expression) -> str | None:
-        """The table's column that it is, if rows can be grouped by it here."""
+        """The column that it is, if rows can be grouped by it here."""
         name = self._named(expression)
         return name if name is not None and isinstance(self._types[name], _KEYS) else None
 
@@ -88,8 +93,7 @@ class _Finder:
     def _named(self, expression: Expression) -> str | None:
         if not self._catalyst.is_a(expression, "AttributeReference"):
             return None
-        found = self._columns.get(self._catalyst.id_of(expression))
-        return None if found is None else str(found.name())
+        return self._names.get(self._catalyst.id_of(expression))
 
     def _adds_up(self, name: str) -> bool:
         kind = self._types[name]

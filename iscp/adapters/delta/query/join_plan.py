@@ -31,16 +31,26 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 def find_join_query(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     """None where it is none, or one whose rows are not certain to come out the same elsewhere."""
-    finder = _JoinReader(catalyst)
+    if not all(_is_one_of(catalyst.type_of(each), _SHOWN) for each in catalyst.output(root.plan)):
+        return None
+    return find_joined_columns(catalyst, root)
+
+
+def find_joined_columns(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
+    """As `find_join_query`, where values of any type may be in the result."""
+    reader = _JoinReader(catalyst)
     try:
-        known = finder.read(root)
+        known = reader.read(root)
     except _OtherPlan:
         return None
     outputs = [known[catalyst.id_of(each)] for each in catalyst.output(root.plan)]
-    if not all(isinstance(finder.type_of(each), _SHOWN) for each in outputs):
-        return None
-    query = JoinQuery(finder.joined(outputs), tuple(finder.equalities), tuple(outputs))
+    query = JoinQuery(reader.joined(outputs), tuple(reader.equalities), tuple(outputs))
     return query if query.connected and all(each.columns for each in query.tables) else None
+
+
+def _is_one_of(kind: T.DataType, kinds: tuple[type[T.DataType], ...]) -> bool:
+    """And compares as its values are written."""
+    return isinstance(kind, kinds) and not (isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation())
 
 
 class _OtherPlan(Exception):  # noqa: N818  (not a fault: it is for others to carry out)
@@ -67,11 +77,6 @@ class _JoinReader:
             )
             for place, name in enumerate(self.names)
         )
-
-    def type_of(self, column: Column) -> T.DataType | None:
-        """None: one that compares in a way of its own."""
-        kind = self._types[column]
-        return None if isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation() else kind
 
     def read(self, node: PlanNode) -> Mapping[int, Column]:
         """What each column that the plan gives is, by its id. Raises _OtherPlan."""
@@ -116,8 +121,8 @@ class _JoinReader:
             if not self.catalyst.is_a(part, "EqualTo"):
                 raise _OtherPlan
             left, right = (self._column(each, known) for each in (part.left(), part.right()))
-            kinds = [self.type_of(each) for each in (left, right)]
-            if kinds[0] != kinds[1] or not isinstance(kinds[0], _KEYS) or left.place == right.place:
+            kind = self._types[left]
+            if kind != self._types[right] or not _is_one_of(kind, _KEYS) or left.place == right.place:
                 raise _OtherPlan
             self.equalities.append(Equality(left, right))
 
@@ -139,8 +144,8 @@ class _JoinReader:
         if self.catalyst.is_a(left, "Literal"):
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, known)
-        kind = self.type_of(column)
-        if not (isinstance(kind, _COMPARED) and self.catalyst.is_a(right, "Literal") and right.value() is not None):
+        kind = self._types[column]
+        if not (_is_one_of(kind, _COMPARED) and self.catalyst.is_a(right, "Literal") and right.value() is not None):
             raise _OtherPlan
         value = str(right.value()) if isinstance(kind, T.StringType) else int(right.value())
         return column, ("!=" if unequal else operator, value)

@@ -29,10 +29,10 @@ Find = Callable[[JoinStep, pa.Table], pa.Table]
 
 
 def changed_join(query: JoinQuery, changed: Mapping[int, pa.Table], find: Find, rows_max: int) -> pa.Table:
-    """How the result changes: its columns, in order, and WEIGHT; a row may be there several times.
+    """How the result changes: its columns as `c0`, `c1`, …, and WEIGHT, 1 or -1: a row may be there several times.
 
-    `changed`: of some of the tables, by their places, the changed rows, with WEIGHT. `find` gives rows as they are
-    afterwards. Raises NotReadableHere where there are more than `rows_max` on the way.
+    `changed`: of some of the tables, by their places, the changed rows, each with 1 or -1 as WEIGHT. `find` gives rows
+    as they are afterwards. Raises NotReadableHere where there are more than `rows_max` on the way.
     """
     counting = {place: _counting(query, place, rows) for place, rows in changed.items()}
     parts = []
@@ -40,7 +40,7 @@ def changed_join(query: JoinQuery, changed: Mapping[int, pa.Table], find: Find, 
         rows = _joined(query, {each: counting[each] for each in chosen}, find, rows_max)
         weights = pc.multiply(rows[WEIGHT], pa.scalar(sign, pa.int64()))
         shown = [rows[_name(each)] for each in query.outputs]  # a column may be shown twice
-        parts.append(pa.table([*shown, weights], names=[*map(str, range(len(shown))), WEIGHT]))
+        parts.append(pa.table([*shown, weights], names=[*(f"c{place}" for place in range(len(shown))), WEIGHT]))
     return pa.concat_tables(parts)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, weights_of
 from iscp.consumers.view.group_state import UnfitGroupsError, change_groups, key_columns, sum_up
 from iscp.core.group_query import WHOLE_MOST, GroupQuery, Measure, Output
-from iscp.core.sql_names import OP
+from iscp.core.sql_names import OP, WEIGHT
 
 SOURCE = pa.schema(
     [("g", pa.string()), ("h", pa.date32()), ("x", pa.int32()), ("d", pa.decimal128(18, 2)), ("t", pa.string())]
@@ -28,7 +29,6 @@ VALUES: list[list[Any]] = [
     [None, "a text"],
 ]
 QUERY = GroupQuery(
-    "t",
     ("g", "h"),
     (
         Output("n", Measure.ROWS),
@@ -62,7 +62,8 @@ def changed(rows: Iterable[tuple[str, Row]]) -> pa.Table:
     listed = list(rows)
     columns = [pa.array([row[place] for _, row in listed], field.type) for place, field in enumerate(SOURCE)]
     kinds = pa.array([kind for kind, _ in listed], pa.string())
-    return pa.Table.from_arrays(columns, schema=SOURCE).append_column("_change_type", kinds)
+    feed = pa.Table.from_arrays(columns, schema=SOURCE).append_column(CHANGE_TYPE, kinds)
+    return feed.append_column(WEIGHT, weights_of(feed))
 
 
 def result(rows: Counter[Row]) -> dict[Row, Row]:

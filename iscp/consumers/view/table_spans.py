@@ -1,0 +1,85 @@
+"""Which versions of its tables a view goes through in a refresh."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iscp.consumers.view.refresh_parts import Part, measured_as
+from iscp.consumers.view.view_spec import ViewSpec
+from iscp.core.iteration import Bounds
+from iscp.core.source_holds import holder_of
+from iscp.core.totals import NO_TOTALS, QueryTotals
+from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+
+log = logging.getLogger(__name__)
+
+_UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
+"""A view is at one version of each table, never between two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What each table, by its URI, went through since the view's last refresh; `as_of_s` and `totals`: as in Position,
+    at that."""
+
+    by_uri: Mapping[str, SourceRange]
+    as_of_s: float = 0.0
+    totals: QueryTotals = NO_TOTALS
+
+    @property
+    def moved(self) -> bool:
+        return any(span.changes_data for span in self.by_uri.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(span.bytes for span in self.by_uri.values() if span.changes_data)
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshEnd:
+    """What a query is taken of: a version of each table, by its URI, and the Unix time, if it goes by that."""
+
+    tables: Mapping[str, SourceRange]
+    instant_s: float
+
+    @property
+    def marks(self) -> SourceMarks:
+        return {uri: SourceMark(span.table_id, span.to) for uri, span in self.tables.items()}
+
+
+@measured_as(Part.SPANS)
+def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> Spans:
+    """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
+    found = {}
+    for uri, newest in end.tables.items():
+        mark = position.sources.get(uri)
+        if mark is None:
+            raise ChangesUnavailableError(f"the view has not read {uri} before")
+        if mark.table_id != newest.table_id:
+            raise ChangesUnavailableError(f"{uri} was replaced")
+        span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
+        _refuse_unfit(uri, span, mark.watermark.at_s)
+        found[uri] = span
+    return Spans(found, position.as_of_s, position.totals)
+
+
+def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
+    if committed_apart(span.from_at_s, applied_at_s):
+        raise ChangesUnavailableError(f"the log of {uri} was recreated")
+    if span.new_schema:
+        raise ChangesUnavailableError(f"the columns of {uri} have changed")
+    if span.changes_data and not (span.cdf_on or span.inserts_only):
+        raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")
+
+
+def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:
+    """Where the user allows it, before anything is read; what was altered there is a version without a row."""
+    for uri in sorted(set(view.tables.values())) if view.hold_s else ():
+        context.guard.check()  # this commits to the table itself, which no seq protects
+        if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):
+            log.info("source.held", extra={"table": uri, "job": context.row.key.job_name})
