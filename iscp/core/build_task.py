@@ -1,0 +1,95 @@
+"""Builds: the first snapshot of a table for a job, cut into tasks (after ScyllaDB's view building coordinator).
+
+The pieces of a snapshot are its data files, and the parts of very large ones. A piece belongs to a range by the highest
+bits of the CRC32 of its name, so that a range is some pieces, read once, and ranges follow a binary tree: 1 is the whole
+snapshot, n is cut into 2n and 2n+1, and those two are put together again as n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+from zlib import crc32
+
+DEPTH_MAX = 16
+"""How often a snapshot may be cut: into 65,536 ranges, at 256 MiB each 16 TiB."""
+
+WHOLE = 1
+_BITS = 32
+
+
+class TaskType(StrEnum):
+    BUILD_RANGE = "build_range"
+    PROCESS_STAGING = "process_staging"
+
+    __hash__ = str.__hash__
+
+
+class BuildTask(NamedTuple):
+    """One job's part in one range of a snapshot, from when it was created until it is finished or deleted.
+
+    An aborted task is never revived: what is still to be done is another task, with an id of its own. `node_id` is
+    where it is to run.
+    """
+
+    task_id: str
+    task_type: TaskType
+    aborted: bool
+    table_id: str
+    job_id: str
+    range_id: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """What a job's tasks have in common: what is read, for which job; the same as long as its build goes on.
+
+    `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups. `depth`: how
+    often the snapshot was cut at first.
+    """
+
+    job_id: str
+    account: str
+    table_id: str
+    job_name: str
+    table_uri: str
+    version: int
+    spec_json: str
+    piece_bytes: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBatch:
+    """A range that is read once for several jobs; all plans are of one table and version, each of another job."""
+
+    range_id: int
+    plans: tuple[BuildPlan, ...]
+
+
+def piece_range(name: str, depth: int) -> int:
+    """The range, of those that are cut `depth` times, that a piece belongs to."""
+    return (1 << depth) + (crc32(name.encode()) >> (_BITS - depth))
+
+
+def depth(range_id: int) -> int:
+    """How often the whole was cut to get it; raises ValueError for what is no range."""
+    if not WHOLE <= range_id < 2 << DEPTH_MAX:
+        raise ValueError(f"{range_id} is no range: they go from {WHOLE} to {(2 << DEPTH_MAX) - 1}")
+    return range_id.bit_length() - 1
+
+
+def children(range_id: int) -> tuple[int, int]:
+    return 2 * range_id, 2 * range_id + 1
+
+
+def parent(range_id: int) -> int:
+    return range_id // 2
+
+
+def covers(range_id: int, other: int) -> bool:
+    """Whether all of `other` is in the range: it is the same, or was cut from it."""
+    below = depth(other) - depth(range_id)
+    return below >= 0 and other >> below == range_id
