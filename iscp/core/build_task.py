@@ -1,8 +1,8 @@
 """Builds: the first snapshot of a table for a job, cut into tasks (after ScyllaDB's view building coordinator).
 
 The pieces of a snapshot are its data files, and the parts of very large ones. A piece belongs to a range by the highest
-bits of the CRC32 of its name, so that a range is some pieces, read once, and ranges follow a binary tree: 1 is the whole
-snapshot, n is cut into 2n and 2n+1, and those two are put together again as n.
+bits of the CRC32 of its name, so that a range is some pieces, read once, and ranges follow a binary tree: 1 is all of
+the snapshot, n is cut into 2n and 2n+1, and those two are put together again as n.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class BuildTask(NamedTuple):
 class BuildPlan:
     """What a job's tasks have in common: what is read, for which job; the same as long as its build goes on.
 
-    `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups. `depth`: how
-    often the snapshot was cut at first.
+    `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups (0: none is).
+    `depth`: how often the snapshot was cut at first.
     """
 
     job_id: str

@@ -38,6 +38,7 @@ class ErrorCode(IntEnum):
     JOB_LOG_DAMAGED = 18
     HISTORY_DAMAGED = 19
     FILE_LOST = 20
+    PLAN_OUTDATED = 21
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -229,6 +230,12 @@ class FileLost(StorageError):
     """A data file that a table's log names is gone or damaged: a retry finds the same until that changes."""
 
     code = ErrorCode.FILE_LOST
+
+
+class PlanOutdated(TemporaryError):
+    """What a build is to read, or for whom, is not there any more: its job requests another, or is built without."""
+
+    code = ErrorCode.PLAN_OUTDATED
 
 
 class JobLogDamaged(StorageError):
