@@ -37,6 +37,7 @@ _STYLES = {
     "leaving": "yellow",
     "joining": "yellow",
     "pending": "cyan",
+    "building": "cyan",
     "running": "cyan",
     "completed": "green",
     "ready": "green",

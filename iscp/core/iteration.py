@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from iscp.core.build_request import BuildRequest
 from iscp.core.errors import ErrorCode
 from iscp.core.job_row import JobRow
 from iscp.core.verification import VerifyReport
@@ -90,7 +91,7 @@ class JobOutcome:
     `verified`: what a comparison found, if that was the purpose.
     `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
     `strategy_reason`: how a query's rows were brought up to date, and why so; `rows_in` and `parts_s`: as in
-    HistoryEntry; `due_at_s`: as in Refreshed.
+    HistoryEntry; `due_at_s`: as in Refreshed. `build`: it waits for a build by ranges, and has applied nothing yet.
     """
 
     row: JobRow
@@ -113,6 +114,7 @@ class JobOutcome:
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
+    build: BuildRequest | None = None
 
     @property
     def ok(self) -> bool:

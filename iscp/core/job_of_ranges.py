@@ -34,4 +34,4 @@ def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
 
 
 _BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
-_REASONS = (Reason.NONE, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)
+_REASONS = (Reason.NONE, Reason.BUILDING, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)

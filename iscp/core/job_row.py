@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from iscp.core.build_request import BuildRequest, exact_build, parse_build
 from iscp.core.errors import ErrorCode
 from iscp.core.exact_watermarks import exact_sources, parse_sources, sources_document
 from iscp.core.ids import JobKey
@@ -44,6 +45,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     QUARANTINED = "quarantined"
     QUOTA = "quota"
+    BUILDING = "building"
 
     __hash__ = str.__hash__
 
@@ -59,7 +61,8 @@ class JobStatus:
     `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
     due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
     job of several tables, how far it has come in each; a report leaves it empty where that was not seen. `due_at_s`:
-    when it runs again though no table has changed, as its rows depend on the time (0: they do not).
+    when it runs again though no table has changed, as its rows depend on the time (0: they do not). `build`: what it
+    has requested, as long as its first snapshot is built by ranges.
     """
 
     from_version: int = -1
@@ -80,6 +83,7 @@ class JobStatus:
     retry_at_s: float = 0.0
     due_at_s: float = 0.0
     sources: SourceMarks = field(default_factory=dict)
+    build: BuildRequest | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -101,6 +105,7 @@ class JobStatus:
                 **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
                 **({"sources": sources_document(self.sources)} if self.sources else {}),
                 **({"due_at": self.due_at_s} if self.due_at_s else {}),
+                **({"build": self.build.document()} if self.build else {}),
             },
             separators=(",", ":"),
         )
@@ -125,6 +130,7 @@ _STATUS: Mapping[str, Check] = {
     "retry_at_s": exact_float,
     "due_at_s": exact_float,
     "sources": exact_sources,
+    "build": exact_build,
 }
 exact_status = exact_fields(JobStatus, _STATUS)
 """As it may be kept. Raises ValueError where a number or a name in it cannot be."""
@@ -145,7 +151,11 @@ def _status_of(root: Mapping[str, Any]) -> JobStatus:
     # In the job log names of times have no unit.
     given = {name: name.removesuffix("_version").removesuffix("_s") for name in _STATUS}
     found = {name: root[key] for name, key in given.items() if key in root}
-    return JobStatus(**found | ({"sources": parse_sources(root["sources"])} if "sources" in root else {}))
+    if "sources" in root:
+        found["sources"] = parse_sources(root["sources"])
+    if "build" in root:
+        found["build"] = parse_build(root["build"])
+    return JobStatus(**found)
 
 
 class JobRow(NamedTuple):
@@ -199,6 +209,11 @@ class JobRow(NamedTuple):
     def sources(self) -> SourceMarks:
         """How far each of several tables was read; empty for a job of one, and before anything was applied."""
         return self.status.sources if '"sources"' in self.status_json else {}
+
+    @property
+    def build(self) -> BuildRequest | None:
+        """What it has requested, as long as its first snapshot is built by ranges."""
+        return self.status.build if '"build"' in self.status_json else None
 
     @property
     def paused(self) -> bool:
@@ -267,7 +282,7 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
 
 def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobStatus:
     """`status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
-    status = replace(status, dead_letters=last.dead_letters, warning=last.warning)
+    status = replace(status, dead_letters=last.dead_letters, warning=last.warning, build=status.build or last.build)
     if not retried:
         return replace(status, error_code=ErrorCode.OK, error_msg="")
     return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)

@@ -19,6 +19,8 @@ def next_start(job: JobView, now_s: float) -> str:
     """`now_s`: Unix seconds."""
     if job.reason is Reason.PAUSED:
         return "not before `iscp-admin job resume`: the job is paused"
+    if job.reason is Reason.BUILDING:
+        return "when the ranges of its first snapshot are built, which all nodes do"
     if job.state is JobState.RUNNING:
         return "an iteration is running"
     if job.state is JobState.PENDING:

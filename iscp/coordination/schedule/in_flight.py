@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from iscp.coordination.job_states import JobEvent
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
+from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, Purpose

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from iscp.coordination.job_states import JobEvent
 from iscp.coordination.schedule.in_flight import InFlightIteration
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
+from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
 from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+
+BUILD_LOOK_S = 5.0
+"""How long a job that is built by ranges waits before it sees if all are there; sooner where it is notified."""
 
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
 
@@ -97,6 +101,9 @@ class Settlement:
         before = job.row
         job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
         code, message = outcome.error_code, outcome.error_msg
+        if outcome.ok and outcome.build is not None:
+            self._record_build(job, outcome)
+            return
         if outcome.ok and self._stalled(job, before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
         if code == ErrorCode.OK:
@@ -132,6 +139,7 @@ class Settlement:
         target = self._run.iteration.to_version
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
+        job.request_build(None)
         self._record_run(job, up_to_date=job.near)
         job.await_time(outcome.due_at_s, self._now_s, self._at_s)
         moved |= self._take_marks(job, outcome)
@@ -153,6 +161,17 @@ class Settlement:
         if self._run.table.further:
             self._run.table.further.compare([job.several])
         return news
+
+    def _record_build(self, job: TrackedJob, outcome: JobOutcome) -> None:
+        """It waits for its first rows, which is no fault, and is said once."""
+        reported = job.reported_state, job.reported_reason
+        news = outcome.build != job.build or reported != (JobState.PENDING, Reason.BUILDING)
+        job.request_build(outcome.build)
+        job.near, job.failures, job.file_lost = False, 0, False
+        job.wait(self._now_s, BUILD_LOOK_S)
+        if news:
+            status = self._status(outcome, ErrorCode.OK, "")
+            self.reports.append(job.report(JobEvent.BUILD, Reason.BUILDING, status))
 
     def _record_interruption(self, job: TrackedJob, draw: float) -> None:
         job.near = False

@@ -108,6 +108,8 @@ class Schedule:
         for table in state.shards.get(shard, ()):
             if targets:
                 table.doubt_targets()
+            for job in table.jobs:
+                job.look_for_build()
             table_visits.bring_back(state, table)
 
     def _take_answer(self, event: ProbeAnswered) -> None:

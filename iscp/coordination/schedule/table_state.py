@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
+from iscp.coordination.job_states import JobEvent
 from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
-from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
+from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.backoff import doubled_s, jittered_s
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode

@@ -7,55 +7,20 @@ hundred thousand of these lie idle in one node: slots, and nothing that can be d
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 
 from iscp.coordination.further_tables import SeveralTables
+from iscp.coordination.job_states import JOB_STATES, JobEvent
 from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace
 from iscp.core.backoff import quarantined
+from iscp.core.build_request import BuildRequest
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.several_tables import further_tables
 from iscp.core.spec import TriggerType
 from iscp.core.start_rule import Candidate, SharingGroup, company_of, run_spec
-from iscp.core.state_table import StateTable
 from iscp.core.target_state import TargetSeen
-
-
-class JobEvent(Enum):
-    """What changes the state of a job that is reported. A person may change it too, in the job's row."""
-
-    QUEUE = "iteration waits for long"
-    START = "iteration runs for long"
-    SUCCEED = "iteration succeeded"
-    FAIL = "iteration, source, trigger or target failed"
-    INTERRUPT = "iteration canceled"
-    RECOVER = "source or trigger answers again"
-    TAKE_OVER = "taken over from another node"
-
-
-# state diagram of JOB_STATES
-#
-#   any                           ── iteration waits for long ────────────────────▶  pending
-#   any                           ── iteration runs for long ─────────────────────▶  running
-#   any                           ── iteration succeeded ─────────────────────────▶  completed
-#   any                           ── iteration, source, trigger or target failed ─▶  error
-#   pending | running             ── iteration canceled ──────────────────────────▶  canceled
-#   any                           ── source or trigger answers again ─────────────▶  completed
-#   pending | running | canceled  ── taken over from another node ────────────────▶  completed
-
-JOB_STATES: StateTable[JobState, JobEvent] = StateTable(
-    {
-        JobEvent.QUEUE: dict.fromkeys(JobState, JobState.PENDING),
-        JobEvent.START: dict.fromkeys(JobState, JobState.RUNNING),
-        JobEvent.SUCCEED: dict.fromkeys(JobState, JobState.COMPLETED),
-        JobEvent.FAIL: dict.fromkeys(JobState, JobState.ERROR),
-        JobEvent.INTERRUPT: dict.fromkeys((JobState.PENDING, JobState.RUNNING), JobState.CANCELED),
-        JobEvent.RECOVER: dict.fromkeys(JobState, JobState.COMPLETED),
-        JobEvent.TAKE_OVER: dict.fromkeys((JobState.PENDING, JobState.RUNNING, JobState.CANCELED), JobState.COMPLETED),
-    }
-)
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 
@@ -243,6 +208,8 @@ class TrackedJob:
             if self.pace is not None:
                 self.pace.faults = 0
             self.reported_state, self.reported_reason = row.state, row.reason
+        if self.build and row.watermark.version < 0 and not row.build:
+            row = _with_build(row, self.build)  # its report has not come to the owner yet
         there, here = (row.seq, row.watermark.version), (self.row.seq, self.row.watermark.version)
         marks = self.several.marks if self.several and there <= here else row.sources
         if there < here or marks != row.sources:
@@ -272,13 +239,30 @@ class TrackedJob:
         row = self.row
         if status is not None and self.due_at_s:
             status = replace(status, due_at_s=self.due_at_s)
+        if status is not None and self.build:
+            status = replace(status, build=self.build)
         return JobReport(row.key, row.job_id, row.watermark, row.seq, self.reported_state, self.reported_reason, status)
 
     def correction(self) -> JobReport | None:
         """Where the row still says that an iteration of an earlier node is under way."""
-        if self.row.state not in _UNFINISHED:
+        if self.row.state not in _UNFINISHED or self.row.reason is Reason.BUILDING:
             return None
         return self.report(JobEvent.TAKE_OVER, self.row.reason)
+
+    @property
+    def build(self) -> BuildRequest | None:
+        """What it has requested, as long as it is not built."""
+        return self.row.build
+
+    def request_build(self, wanted: BuildRequest | None) -> None:
+        """The row says so from now on, for whatever runs by it; None: it needs none (any more)."""
+        if wanted != self.build:
+            self.row = _with_build(self.row, wanted)
+
+    def look_for_build(self) -> None:
+        """Its build may have been finished: it need not wait to see that."""
+        if self.build and not self.failures:
+            self.retry_at_s = 0.0
 
     def wait(self, now_s: float, wait_s: float) -> None:
         self.retry_at_s = now_s + wait_s
@@ -294,3 +278,7 @@ class TrackedJob:
         """
         if self.file_lost and self.retry_at_s:
             self.retry_at_s = min(self.retry_at_s, now_s + config.cap_s)
+
+
+def _with_build(row: JobRow, build: BuildRequest | None) -> JobRow:
+    return row._replace(status_json=replace(row.status, build=build).to_json())

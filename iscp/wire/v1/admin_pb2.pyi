@@ -63,6 +63,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_PAUSED: _Reason.ValueType  # 3
     REASON_QUARANTINED: _Reason.ValueType  # 4
     REASON_QUOTA: _Reason.ValueType  # 5
+    REASON_BUILDING: _Reason.ValueType  # 6
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
 
@@ -72,6 +73,7 @@ REASON_RETRYING: Reason.ValueType  # 2
 REASON_PAUSED: Reason.ValueType  # 3
 REASON_QUARANTINED: Reason.ValueType  # 4
 REASON_QUOTA: Reason.ValueType  # 5
+REASON_BUILDING: Reason.ValueType  # 6
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Action:
@@ -774,6 +776,7 @@ class JobStatus(_message.Message):
     RETRY_AT_S_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     DUE_AT_S_FIELD_NUMBER: _builtins.int
+    BUILD_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -795,6 +798,10 @@ class JobStatus(_message.Message):
     """When it runs again though no table has changed, as its rows depend on the time; 0: they do not."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMark]: ...
+    @_builtins.property
+    def build(self) -> Global___BuildRequest:
+        """What it has requested, as long as its first snapshot is built by ranges."""
+
     def __init__(
         self,
         *,
@@ -816,14 +823,42 @@ class JobStatus(_message.Message):
         retry_at_s: _builtins.float = ...,
         sources: _abc.Iterable[Global___SourceMark] | None = ...,
         due_at_s: _builtins.float = ...,
+        build: Global___BuildRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
+
+@_typing.final
+class BuildRequest(_message.Message):
+    """A version of the source, cut depth times; larger files than piece_bytes are cut too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PIECE_BYTES_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    piece_bytes: _builtins.int
+    depth: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        piece_bytes: _builtins.int = ...,
+        depth: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "piece_bytes", b"piece_bytes", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BuildRequest: _TypeAlias = BuildRequest  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):

@@ -14,6 +14,7 @@ from iscp.adapters.grpc.admin.convert import (
 )
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire, upkeep_to_wire
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.channel.wire_builds import build_from_wire, build_to_wire
 from iscp.adapters.grpc.channel.wire_marks import marks_from_wire, marks_to_wire
 from iscp.core.api_views import (
     ClusterView,
@@ -29,7 +30,7 @@ from iscp.core.progress import PROGRESS_CHECKS, RunProgress
 from iscp.core.verification import Comparison, Sample, VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 
-_STATUS_FIELDS = tuple(field.name for field in pb.JobStatus.DESCRIPTOR.fields if field.name != "sources")
+_STATUS_FIELDS = tuple(field.name for field in pb.JobStatus.DESCRIPTOR.fields if field.name not in ("sources", "build"))
 
 
 _JOB_FIELDS = (
@@ -83,7 +84,7 @@ def job_to_wire(job: JobView) -> pb.Job:
     return pb.Job(
         state=STATE_TO_WIRE[job.state],
         reason=REASON_TO_WIRE[job.reason],
-        status=pb.JobStatus(sources=marks_to_wire(job.status.sources), **fields_of(job.status, _STATUS_FIELDS)),
+        status=_status_to_wire(job.status),
         upkeep=upkeep_to_wire(job.upkeep),
         progress=progress_to_wire(job.progress) if job.progress else None,
         **fields_of(job, _JOB_FIELDS),
@@ -108,8 +109,14 @@ def job_from_wire(message: pb.Job) -> JobView:
     )
 
 
+def _status_to_wire(status: JobStatus) -> pb.JobStatus:
+    plain = fields_of(status, _STATUS_FIELDS)
+    return pb.JobStatus(sources=marks_to_wire(status.sources), build=build_to_wire(status.build), **plain)
+
+
 def _status_from_wire(message: pb.JobStatus) -> JobStatus:
-    return JobStatus(sources=marks_from_wire(message.sources), **fields_of(message, _STATUS_FIELDS))
+    plain = fields_of(message, _STATUS_FIELDS)
+    return JobStatus(sources=marks_from_wire(message.sources), build=build_from_wire(message), **plain)
 
 
 def progress_to_wire(progress: RunProgress) -> pb.Progress:

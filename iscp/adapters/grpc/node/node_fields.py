@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 
 from iscp.adapters.grpc.admin.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
+from iscp.adapters.grpc.channel.wire_builds import build_from_wire, build_to_wire
 from iscp.adapters.grpc.channel.wire_marks import marks_from_wire, marks_to_wire
 from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
@@ -45,7 +46,7 @@ _SHARD_STATE_TO_WIRE = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") 
 _SHARD_STATE_FROM_WIRE = {number: state for state, number in _SHARD_STATE_TO_WIRE.items()}
 
 # Fields that have the same names on the wire, in the order of the dataclass.
-_STATUS_NAMES = tuple(field.name for field in fields(JobStatus) if field.name != "sources")
+_STATUS_NAMES = tuple(field.name for field in fields(JobStatus) if field.name not in ("sources", "build"))
 _status_values = attrgetter(*_STATUS_NAMES)
 _HISTORY_NAMES = tuple(field.name for field in fields(HistoryEntry))
 _history_values = attrgetter(*_HISTORY_NAMES)
@@ -180,11 +181,16 @@ def _report_of(wire: pb.JobReport) -> JobReport:
 
 def _status(status: JobStatus) -> Fields:
     values = dict(zip(_STATUS_NAMES, _status_values(status), strict=True))
-    return values | ({"sources": marks_to_wire(status.sources)} if status.sources else {})
+    build = {"build": build_to_wire(status.build)} if status.build else {}
+    return values | build | ({"sources": marks_to_wire(status.sources)} if status.sources else {})
 
 
 def _status_of(wire: pb.Status) -> JobStatus:
-    return replace(JobStatus(*_status_values(wire)), sources=marks_from_wire(wire.sources))
+    return JobStatus(
+        **dict(zip(_STATUS_NAMES, _status_values(wire), strict=True)),
+        sources=marks_from_wire(wire.sources),
+        build=build_from_wire(wire),
+    )
 
 
 def _seen(seen: SourceSeen) -> Fields:

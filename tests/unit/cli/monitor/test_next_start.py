@@ -45,6 +45,7 @@ def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
         (a_job(reason=Reason.PAUSED, state=JobState.ERROR), "not before `iscp-admin job resume`: the job is paused"),
         (a_job(state=JobState.RUNNING), "an iteration is running"),
         (a_job(state=JobState.PENDING), "an iteration is queued"),
+        (a_job(state=JobState.PENDING, reason=Reason.BUILDING), "when the ranges of its first snapshot are built"),
         (a_job(state=JobState.ERROR, status=JobStatus(error_code=10_001)), "the error is permanent"),
         (a_job(state=JobState.ERROR, reason=Reason.QUARANTINED), "backoff.quarantine_s"),
         (a_job(state=JobState.ERROR, reason=Reason.RETRYING), "a retry with growing pauses"),

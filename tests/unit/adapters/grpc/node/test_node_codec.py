@@ -26,6 +26,7 @@ from iscp.coordination.protocol.messages import (
     SourceSeen,
     Sync,
 )
+from iscp.core.build_request import BuildRequest
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
@@ -63,6 +64,7 @@ SHARDS, EPOCHS, KEYS, MARKS = (
 )
 SOURCES = st.dictionaries(OF_TYPE["str"], every(SourceMark, watermark=MARKS), max_size=3)
 PARTS = st.dictionaries(OF_TYPE["str"], OF_TYPE["float"], max_size=3)
+BUILDS = st.none() | every(BuildRequest, depth=st.integers(0, 16))
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
@@ -70,7 +72,7 @@ REPORTS = every(
     watermark=MARKS,
     state=st.none() | st.sampled_from(JobState),
     reason=st.none() | st.sampled_from(Reason),
-    status=st.none() | every(JobStatus, error_code=CODES, sources=SOURCES),
+    status=st.none() | every(JobStatus, error_code=CODES, sources=SOURCES, build=BUILDS),
 )
 CHECKPOINTS = every(
     ShardCheckpoint,
