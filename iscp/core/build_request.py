@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iscp.core.build_task import DEPTH_MAX
 from iscp.core.untrusted_values import exact_int, shown
+
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +44,23 @@ def exact_build(found: object, name: str = "build") -> BuildRequest | None:
     if not isinstance(found, BuildRequest):
         raise ValueError(f"{name} is {shown(found)}, which is no BuildRequest")
     return parse_build(found.document())
+
+
+@dataclass(frozen=True, slots=True)
+class BuildId:
+    """What the ranges of one build have in common; `digest` differs wherever they could not be put together."""
+
+    job_id: str
+    version: int
+    digest: str
+
+
+def build_id(job_id: str, spec_json: str, request: BuildRequest, source_id: str, source_at_s: float) -> BuildId:
+    """`source_id` and `source_at_s`: of the table at the request's version, and when that was committed.
+
+    So a table that was dropped and made again at this place, and has come to the same version, is another build.
+    """
+    consumer = json.loads(spec_json).get("iteration", {}).get("consumer")
+    what = [request.version, request.piece_bytes, source_id, source_at_s, consumer]
+    digest = hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return BuildId(job_id, request.version, digest)

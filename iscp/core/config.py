@@ -143,6 +143,17 @@ class BackoffConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildConfig:
+    """First snapshots of large tables, which all nodes build, range by range."""
+
+    table_bytes_min: int = _setting(
+        1024**3, "Tables of so many bytes are built by ranges, smaller ones by one node at once; 0: none is", least=0
+    )
+    range_bytes: int = _setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
+    tables_at_once: int = _setting(1, "Tables that are built at a time", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
     """Refreshes and purges that consumers of others offer."""
 
@@ -214,6 +225,7 @@ class NodeConfig:
     bounds: Bounds = field(default_factory=Bounds)
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
+    build: BuildConfig = field(default_factory=BuildConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)

@@ -245,7 +245,7 @@ class Needs:
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     `small_snapshots`: a SNAPSHOT of few rows is read without Spark (Retriever.small_snapshot).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
-    `reads_itself`: it is a RefreshingConsumer, and is handed no rows.
+    `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: it is a RangeBuiltConsumer.
     """
 
     changes: ChangeDetail = ChangeDetail.NET
@@ -255,6 +255,7 @@ class Needs:
     small_snapshots: bool = False
     delta_target: bool = True
     reads_itself: bool = False
+    ranges: bool = False
 
 
 class ConsumerKind(Protocol):

@@ -1,11 +1,52 @@
-"""What builds a range of a snapshot at a node."""
+"""What builds a range of a snapshot at a node, and what it needs of sources and of consumers."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from iscp.core.build_request import BuildId
 from iscp.core.build_task import RangeBatch
+from iscp.core.watermark import Watermark
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer
+from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@runtime_checkable
+class RangeBuiltConsumer(Consumer, Protocol):
+    """Keeps a sink whose first rows may be staged range by range, and published at once."""
+
+    def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
+        """Whether the sink, once claimed, takes them as it is. `source` as in `claim`."""
+
+    def ranges(self, build: BuildId) -> StagedRanges: ...
+
+    def kept_of(self, rows: DataFrame) -> DataFrame:
+        """What the sink holds of some rows of the source."""
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
+        """All rows of the source at `to`, in one commit at seq + 1; raises Conflict.
+
+        None: they do not make up what the sink should hold, as rows of several ranges share a key. Nothing was done.
+        """
+
+
+class RangeReader(Protocol):
+    """Reads ranges of a table's snapshots."""
+
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> DataFrame | None:
+        """The rows of a range, read whenever they are evaluated; None: nothing is in it.
+
+        Raises ChangesUnavailableError, StorageError and EngineError.
+        """
+
+    def read_once(self, rows: DataFrame) -> AbstractContextManager[DataFrame]:
+        """The same rows, computed once for all who evaluate them."""
 
 
 class RangeBuilder(Protocol):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from iscp.core.build_request import BuildId
 from iscp.core.column_identity import ColumnIds
 from iscp.core.job_row import JobRow
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -59,6 +61,53 @@ class Manifest:
     bytes: int
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
+
+
+class BuildEnd(StrEnum):
+    """Why a build does not go on: what it reads is gone, or its job cannot be built so."""
+
+    OUTDATED = "outdated"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedState:
+    """What a target has of a build. `begun`: it was begun, and nobody has removed it since."""
+
+    begun: bool = False
+    end: BuildEnd | None = None
+    ranges: frozenset[int] = frozenset()
+
+    @property
+    def goes_on(self) -> bool:
+        return self.begun and self.end is None
+
+
+class StagedRanges(Protocol):
+    """The ranges of one build, staged under its target, of which readers see nothing. Safe for threads and processes.
+
+    All raise StorageError, what uses Spark EngineError too.
+    """
+
+    def state(self) -> StagedState: ...
+
+    def begin(self) -> None:
+        """From now on ranges may be staged; what earlier builds of the target have left is removed."""
+
+    def stage(self, range_id: int, rows: DataFrame | None) -> None:
+        """Write the rows of a range, and then its manifest, if there is none: the first one counts. None: no rows.
+
+        Raises PlanOutdated where the build was removed meanwhile.
+        """
+
+    def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
+        """Those of ranges that are there; None: files that they name are gone."""
+
+    def end(self, why: BuildEnd) -> None:
+        """It does not go on; whoever works on it learns that from `state`."""
+
+    def remove(self) -> None:
+        """Its manifests, and those of earlier builds of the target. Its files are the table's, or VACUUM takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +232,12 @@ class Sink(Protocol):
 
     def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
         """As `stage`, without Spark, of rows none of which shares its key. None: this is for Spark to do."""
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        """What is staged of one build; safe for threads, as nothing else here is."""
+
+    def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
+        """Whether no two rows of staged files share a key; null equals null."""
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         """Make staged files the table's whole content, in one commit."""

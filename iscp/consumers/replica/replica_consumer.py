@@ -13,10 +13,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
-from iscp.consumers.replica.shared_keys import matches
+from iscp.consumers.replica.shared_keys import differing
 from iscp.consumers.validation import (
     CONSUMER_PATH,
 )
+from iscp.core.build_request import BuildId
 from iscp.core.column_identity import other_columns
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.iteration import DataType
@@ -26,7 +27,7 @@ from iscp.core.spec import JobSpec, OnDuplicate, OnSchemaChange
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
-from iscp.ports.sink import CommitTag, Sink
+from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def unwritable_name(names: Sequence[str]) -> str:
 
 
 class ReplicaConsumer:
-    """Keeps one replica (ports RenewingConsumer, TidyingConsumer)."""
+    """Keeps one replica (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer)."""
 
     def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
         self._policies = spec
@@ -82,7 +83,7 @@ class ReplicaConsumer:
             return self._tail(context, retriever, tag)
         if (consumed := self._consume_directly(context, retriever, tag)) is not None:
             return consumed
-        wanted = self.filtered(retriever.snapshot)
+        wanted = self.kept_of(retriever.snapshot)
         self._refuse_unwritable_name(wanted.columns)
         if retriever.data_type is DataType.DIFFERENCE:
             self._refuse_changed_schema(context, wanted)
@@ -96,6 +97,23 @@ class ReplicaConsumer:
         finally:
             if shared is not None:
                 shared.release()
+
+    def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
+        wanted = self.kept_of(source)
+        if unwritable_name(wanted.columns) or self._keeps_all(context, DataType.SNAPSHOT):
+            return False
+        return self._sink.schema_matches(wanted.schema.json())
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        return self._sink.ranges(build)
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
+        if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
+            return None
+        tag = commit_tag(context, DataType.SNAPSHOT.value, NOTHING_APPLIED, to)
+        tag = replace(tag, dead=self._keep_dead(context, None, 0, to))
+        rows, size = (sum(getattr(each, name) for each in manifests) for name in ("rows", "bytes"))
+        return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 
     def _consume_directly(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed | None:
         """A snapshot of few rows, without Spark; None where that cannot be."""
@@ -183,7 +201,7 @@ class ReplicaConsumer:
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = kept(_differing(wanted, held, key))
+        frame = kept(differing(wanted, held, key))
         try:
             rows = frame.count()
             position = self._sink.merge(context.session, frame, key, tag, context.guard)
@@ -207,7 +225,7 @@ class ReplicaConsumer:
         kept = [*self._spec.columns, *besides]
         return rows.select([names[name.lower()] for name in kept]).rename_columns(kept)
 
-    def filtered(self, frame: DataFrame) -> DataFrame:
+    def kept_of(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
     def _find_shared(self, frame: DataFrame) -> Shared | None:
@@ -255,17 +273,3 @@ class ReplicaConsumer:
                 remedy="Bring it back; or rebuild the target with `iscp-admin job resync`; or set it to evolve",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
-
-
-def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
-    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
-    same = matches("w", "h", wanted.columns)
-    joined = w.join(h, matches("w", "h", key), "full_outer")
-    joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
-    gone = F.col("_iscp_w").isNull()
-    columns = [
-        F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
-        for name in wanted.columns
-    ]
-    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))

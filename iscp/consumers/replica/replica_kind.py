@@ -36,7 +36,7 @@ class ReplicaKind:
 
     name = "replica"
     shared_target = False
-    needs = Needs(small_snapshots=True)
+    needs = Needs(small_snapshots=True, ranges=True)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
@@ -104,7 +104,7 @@ class ReplicaKind:
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaCheck:
         return ReplicaCheck(
-            row.spec.consumer, environment.sink(row.spec.consumer.target), self.open(row, environment).filtered
+            row.spec.consumer, environment.sink(row.spec.consumer.target), self.open(row, environment).kept_of
         )
 
 

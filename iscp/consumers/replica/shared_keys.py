@@ -1,4 +1,4 @@
-"""Conditions on keys, in which null equals null."""
+"""Rows matched by keys, in which null equals null."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.core.sql_names import quoted
+from iscp.core.sql_names import OP, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 
 def matches(first: str, second: str, columns: Sequence[str]) -> Column:
     """Whether the frames aliased `first` and `second` have the same values in `columns`."""
     each = [F.col(f"{first}.{quoted(name)}").eqNullSafe(F.col(f"{second}.{quoted(name)}")) for name in columns]
     return reduce(lambda one, other: one & other, each)
+
+
+def differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
+    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
+    same = matches("w", "h", wanted.columns)
+    joined = w.join(h, matches("w", "h", key), "full_outer")
+    joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
+    gone = F.col("_iscp_w").isNull()
+    columns = [
+        F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
+        for name in wanted.columns
+    ]
+    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))

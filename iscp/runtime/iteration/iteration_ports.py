@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iscp.core.config import BuildConfig
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
@@ -18,6 +19,7 @@ from iscp.runtime.iteration.job_run import JobRun, reconciled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NO_BUILDS = BuildConfig(table_bytes_min=0)
 CONFLICT_TRIES_MAX = 3
 """Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
 backoff."""
@@ -25,7 +27,10 @@ backoff."""
 
 @dataclass(frozen=True, slots=True)
 class IterationPorts:
-    """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment."""
+    """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment.
+
+    `builds`: which first snapshots are built by ranges.
+    """
 
     engine: Engine
     source: ChangeSource
@@ -34,6 +39,7 @@ class IterationPorts:
     clock: Clock
     failpoints: Failpoints
     epoch: Callable[[], int]
+    builds: BuildConfig = NO_BUILDS
 
     def read_position(self, row: JobRow) -> JobRun:
         """The job with its sink's position; raises Superseded where that belongs to a later registration."""

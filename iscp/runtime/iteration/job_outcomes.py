@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from iscp.core.build_request import BuildRequest
 from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
@@ -57,6 +58,11 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
         committed=bool(done.committed),
         due_at_s=exact_float(done.due_at_s, "due_at_s"),
     )
+
+
+def awaiting_build(row: JobRow, position: Position, request: BuildRequest) -> JobOutcome:
+    """Its sink is claimed, and its first rows are built by ranges."""
+    return JobOutcome(row=row, watermark=row.watermark, seq=position.seq, data_type=DataType.SNAPSHOT, build=request)
 
 
 def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bool = False) -> JobOutcome:

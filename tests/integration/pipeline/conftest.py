@@ -23,14 +23,14 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.settings import variable
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.config import DIRECT_BYTES_MAX
+from iscp.core.config import DIRECT_BYTES_MAX, BuildConfig
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.source import ChangeSource
-from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
@@ -92,9 +92,20 @@ class Pipeline:
         small_bytes_max: int | None = None,
         kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
         on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
+        builds: BuildConfig = NO_BUILDS,
     ) -> Runner:
+        ports = self.new_ports(failpoints, small_bytes_max, kinds, builds)
+        return Runner(ports, bounds or Bounds(), on_committed)
+
+    def new_ports(
+        self,
+        failpoints: ScriptedFailpoints,
+        small_bytes_max: int | None = None,
+        kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
+        builds: BuildConfig = NO_BUILDS,
+    ) -> IterationPorts:
         source = DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark)
-        ports = IterationPorts(
+        return IterationPorts(
             self.engine,
             source,
             kinds,
@@ -102,8 +113,8 @@ class Pipeline:
             SystemClock(),
             failpoints,
             epoch=lambda: 1,
+            builds=builds,
         )
-        return Runner(ports, bounds or Bounds(), on_committed)
 
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:
         spec = ConsumerSpec("replica", self.target(name), **consumer)
@@ -181,7 +192,7 @@ class Pipeline:
 
     def assert_equal_by_spark(self, name: str, columns: tuple[str, ...] = ()) -> None:
         """As `assert_equal`, for sources that not everyone can read, and with the columns' order."""
-        expected = self._source_by_spark()
+        expected = self.source_by_spark()
         if columns:
             places = {column.lower(): place for place, column in enumerate(expected.column_names)}
             expected = expected.select([places[column.lower()] for column in columns])
@@ -189,9 +200,14 @@ class Pipeline:
         assert [column.lower() for column in target.column_names] == [
             column.lower() for column in expected.column_names
         ]
+        self.assert_holds(name, expected)
+
+    def assert_holds(self, name: str, expected: pa.Table) -> None:
+        """Row by row, whatever the source is by now."""
+        target = DeltaTable(self.target(name)).to_pyarrow_table().select(expected.column_names)
         assert _values(target) == _values(expected)
 
-    def _source_by_spark(self) -> pa.Table:
+    def source_by_spark(self) -> pa.Table:
         """Read once for all targets that are compared with it."""
         log = sorted((file.name, file.stat().st_mtime_ns) for file in Path(self.source, "_delta_log").iterdir())
         if self._read is None or self._read[0] != (self.source, log):

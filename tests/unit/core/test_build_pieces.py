@@ -54,7 +54,7 @@ def test_a_range_is_its_halves(files: list[tuple[str, int, str]], range_id: int)
     assert sorted(pieces(whole, files)) == sorted([each for half in halves for each in pieces(half, files)])
 
 
-def test_files_and_deletion_vectors_are_told_apart_and_so_are_parts() -> None:
+def test_files_and_deletion_vectors_are_distinguished_and_so_are_parts() -> None:
     first, second = parts_of("a.parquet", PIECE + 1, PIECE)
     names = {piece_name("a.parquet", vector, part) for vector in ("", "u1", "u2") for part in (first, second)}
     assert len(names) == 6

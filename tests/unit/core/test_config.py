@@ -13,9 +13,9 @@ from iscp.core.setting_list import Setting, settings
 
 VALID = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake/iscp"))
 UNITLESS = {  # counts, and what is no number
-    *("compact_commits", "quarantine_after", "concurrency"),
+    *("compact_commits", "tables_at_once", "quarantine_after", "concurrency"),
 }
-UNITS = ("_s", "_mb", "_max")
+UNITS = ("_s", "_mb", "_max", "_min", "_bytes")
 
 
 def test_the_defaults_are_valid() -> None:

@@ -35,12 +35,15 @@ from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.schema_evolution import conformed
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
+from iscp.adapters.delta.sink.staged_keys import have_own_keys
+from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.build_request import BuildId
 from iscp.core.errors import Conflict
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position
@@ -221,6 +224,12 @@ class DeltaSink:
 
     def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
         return stage_rows(rows, key, self._uri, tag, self._failpoints)
+
+    def ranges(self, build: BuildId) -> DeltaStagedRanges:
+        return DeltaStagedRanges(self._uri, build, self._failpoints)
+
+    def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
+        return have_own_keys(session, self._uri, manifests, key)
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         refuse_unusable(self._uri)  # it may have become so since the claim

@@ -49,15 +49,19 @@ _TABLE_FEATURES = 7
 
 
 def stage(frame: DataFrame, uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest:
+    staged = stage_in(frame, uri, _folder(tag))
+    failpoints.reach("snapshot.staged")
+    return staged
+
+
+def stage_in(frame: DataFrame, uri: str, folder: str) -> Manifest:
     """Delta itself thus makes the files' statistics.
 
     The log is removed at once, so that what a dead writer leaves behind are plain files, which VACUUM of the target
     takes.
     """
-    folder = _folder(tag)
-    with spark_faults(f"stage a snapshot for {uri}"):
+    with spark_faults(f"stage rows for {uri}"):
         frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(f"{uri}/{folder}")
-        failpoints.reach("snapshot.staged")
     return _take_manifest(uri, folder)
 
 

@@ -7,7 +7,7 @@ passes over commits that are gone. Its streams go the same way as this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
 
     Raises ChangesUnavailableError where a commit of it is gone.
     """
-    delta, log, snapshot = _open_log(session, uri, span.last_version)
+    delta, log, snapshot = open_log(session, uri, span.last_version)
     first, last = span.from_version + 1, span.last_version
     reader, name = delta.commands.cdc.CDCReader, "changesToDF"
     try:
@@ -53,15 +53,22 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
 
 def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
-    delta, log, snapshot = _open_log(session, uri, span.last_version)
-    jvm: Any = session._jvm
-    files = jvm.java.util.ArrayList()
+    actions: list[str] = []
     for version in range(span.from_version + 1, span.last_version + 1):
         lines = read_added_files(uri, version)
         if lines is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
-        for line in lines:
-            files.add(delta.actions.Action.fromJson(line))
+        actions += lines
+    return frame_of_files(open_log(session, uri, span.last_version), session, actions)
+
+
+def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> DataFrame:
+    """All rows of chosen files of a table, by the actions that added them, with the columns of what was `opened`."""
+    delta, log, snapshot = opened
+    jvm: Any = session._jvm
+    files = jvm.java.util.ArrayList()
+    for each in actions:
+        files.add(delta.actions.Action.fromJson(each))
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
     rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
     return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
@@ -82,7 +89,7 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
 
     def open_table(uri: str, version: int) -> Shape:
         with spark_faults(f"open {uri} at version {version}"):
-            _, _, snapshot = _open_log(session, uri, version)
+            _, _, snapshot = open_log(session, uri, version)
             if snapshot.schema().nonEmpty():
                 load_version(session, uri, version)  # else types that it does not read show at the first iteration
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
@@ -97,7 +104,7 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     return open_table
 
 
-def _open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
+def open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
     """Delta's package, the table's log, and what it is at a version."""
     return list_again(partial(_list_log, session, uri, version))
 

@@ -79,9 +79,14 @@ class ApplyRun:
     ) -> JobOutcome:
         """Have the consumer commit. `session`: that of the rows handed, which nobody else may use meanwhile."""
         consumed: Consumed = work.consumer.consume(self.ports.context(session, work, span, self.guard), handed)
-        # From here on it is in the sink: whatever fails is no reason to apply it again, as the sink's position says.
+        return self.committed(work, consumed, handed.data_type, handed.from_version, warning)
+
+    def committed(
+        self, work: JobRun, consumed: Consumed, data_type: DataType, from_version: int, warning: str
+    ) -> JobOutcome:
+        """It is in the sink: from here on no fault is a reason to apply it again, as the sink's position says."""
         self.ports.failpoints.reach("report.before")
-        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, warning)
+        outcome = applied(work.row, consumed, data_type, from_version, warning)
         if work.whole:
             self.on_committed(outcome)
         if isinstance(work.consumer, TidyingConsumer):

@@ -13,6 +13,14 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.change_reader import Snapshot
+from iscp.runtime.iteration.apply.range_build import (
+    RunningBuild,
+    find_build,
+    publish_build,
+    remove_build,
+    request_build,
+)
+from iscp.runtime.iteration.job_outcomes import awaiting_build
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 if TYPE_CHECKING:
@@ -27,13 +35,11 @@ def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> l
 
 def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
     """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
-    source, uri, to_version = run.ports.source, run.uri, None
-    if work.data_type is DataType.SNAPSHOT:
-        to_version = run.iteration.to_version
-    try:
-        span = source.newest(uri) if to_version is None else source.at(uri, to_version)
-    except ChangesUnavailableError:
-        span = source.newest(uri)
+    source, uri = run.ports.source, run.uri
+    build = find_build(run, work) if work.data_type is DataType.SNAPSHOT else None
+    if build is not None and (done := _go_on(run, work, build)) is not None:
+        return done
+    span = _span(run, work)
     goes_on = work.data_type is not DataType.SNAPSHOT
     if goes_on:
         read_policy.refuse_rebuild(work.row.spec, work.position, span, lambda: _applied_at_s(run, work))
@@ -45,6 +51,30 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
     read_policy.refuse_collated(work.row.spec, span)
     with run.ports.engine.session() as session:
         return _rebuild(run, session, work, span, reason)
+
+
+def _go_on(run: ApplyRun, work: JobRun, build: RunningBuild) -> JobOutcome | None:
+    """With a build that the job has requested before; None: it is none that could go on."""
+    if not build.state.goes_on or work.position.job_id != work.row.job_id:
+        return None
+    if not build.whole:
+        return awaiting_build(work.row, work.position, build.request)
+    with run.ports.engine.session() as session:
+        done = publish_build(run, session, work, build)
+    if done is not None:
+        remove_build(work)
+    return done
+
+
+def _span(run: ApplyRun, work: JobRun) -> SourceRange:
+    """The version to which the job is to be brought."""
+    source, uri, to_version = run.ports.source, run.uri, None
+    if work.data_type is DataType.SNAPSHOT:
+        to_version = run.iteration.to_version
+    try:
+        return source.newest(uri) if to_version is None else source.at(uri, to_version)
+    except ChangesUnavailableError:
+        return source.newest(uri)
 
 
 def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
@@ -59,6 +89,8 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
         work = replace(
             work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), _columns(rows))
         )
+    if from_nothing and (waits := request_build(run, session, work, span, rows)) is not None:
+        return waits
     data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
     from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
     handed = run.retriever(data_type, work, span, from_version, rows=rows)
@@ -67,7 +99,9 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     if reason:
         log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
     warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
-    return run.consume(session, work, handed, span, warning)
+    done = run.consume(session, work, handed, span, warning)
+    remove_build(work)
+    return done
 
 
 def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, *, small: bool) -> Snapshot:

@@ -1,0 +1,58 @@
+"""Whether rows of staged files share a key, by their key columns alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.rows.net_changes import has_own_keys
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage.table_files import files_of
+from iscp.core.sql_names import quoted
+from iscp.ports.sink import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS_HELD_BYTES_MAX = 256 * 1024**2
+"""Memory for the keys of staged rows; more of them are compared by Spark, which takes longer to begin."""
+
+
+def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
+    """Whether each row has a key that no other has; null equals null. The files are of tables without mapped names."""
+    if not key or not manifests:
+        return True
+    fields = {field["name"].lower(): field for field in json.loads(manifests[0].schema_json)["fields"]}
+    names = [str(fields[name.lower()]["name"]) for name in key]
+    paths = [unquote(str(add["path"])) for manifest in manifests for add in manifest.add_actions]
+    held = _read_keys(uri, paths, names)
+    if held is not None and has_own_keys(held, names):
+        return True
+    # Rows that share one, or values that compare in Spark in a way of their own.
+    schema = T.StructType([T.StructField.fromJson({**fields[name.lower()], "metadata": {}}) for name in key])
+    with spark_faults(f"compare the keys of what is staged for {uri}"):
+        rows = session.read.schema(schema).parquet(*[f"{uri}/{path}" for path in paths])
+        counted = rows.groupBy(*[F.col(quoted(name)) for name in names]).agg(F.count("*").alias("_iscp_rows"))
+        return counted.where("_iscp_rows > 1").isEmpty()
+
+
+def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table | None:
+    """None: they take more memory than they are allowed."""
+    store, left = files_of(uri), KEYS_HELD_BYTES_MAX
+    parts: list[pa.Table] = []
+    with direct_work(), delta_faults(f"read the keys of what is staged for {uri}"):
+        for path in paths:
+            with store.open_input_file(path) as source:
+                parts.append(pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(list(names)))
+            left -= parts[-1].nbytes
+            if left < 0:
+                return None
+        return pa.concat_tables(parts)

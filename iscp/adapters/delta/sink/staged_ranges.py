@@ -1,0 +1,140 @@
+"""The ranges of a build under their target (port StagedRanges).
+
+The rows lie in folders like those of other staged tables, one for each attempt: once published they are the target's
+files, and those of attempts that did not count VACUUM takes. What says that they count, a manifest for each range, lies
+in a folder that neither readers nor VACUUM open. So a build may take as long as VACUUM keeps files that are in no
+commit, a week if nobody has changed that; one whose files are gone is noticed before it is published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.sink.staging import stage_in
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import S3, place
+from iscp.adapters.delta.storage.nested_tables import STAGED
+from iscp.core.build_request import BuildId
+from iscp.core.errors import PlanOutdated
+from iscp.ports.sink import BuildEnd, Manifest, StagedState
+from iscp.ports.system import Failpoints
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MANIFESTS_AT_ONCE = 16
+"""Manifests that are read side by side, as a store may take long to answer; others wait."""
+
+FILES_LISTED_MAX = 1_000_000
+"""Files of a build that are seen where its target is listed; with more of them it is taken for one that lost some."""
+
+_FOLDER = "_iscp-build"
+_FORMAT = 1
+_BEGUN = "begun.json"
+_NO_ROWS = Manifest((), "", 0, 0, {}, {})
+
+
+class DeltaStagedRanges:
+    """Of one build and one target."""
+
+    def __init__(self, uri: str, build: BuildId, failpoints: Failpoints) -> None:
+        self._uri = uri
+        self._build = build
+        self._failpoints = failpoints
+        self._name = f"{build.version}-{build.digest}"
+        self._all = f"{place(uri)}/{_FOLDER}"
+        self._marks = f"{self._all}/{build.job_id}/{self._name}"
+        self._rows = f"{STAGED}-{build.job_id}-{build.digest}"
+
+    def state(self) -> StagedState:
+        with storage_faults(f"list {self._marks}"):
+            names = {*files.names(self._marks)}
+        end = next((each for each in BuildEnd if f"{each.value}.json" in names), None)
+        ranges = (name.removesuffix(".json") for name in names)
+        return StagedState(_BEGUN in names, end, frozenset(int(each) for each in ranges if each.isdecimal()))
+
+    def begin(self) -> None:
+        self._remove(but=self._name)
+        self._mark(_BEGUN, {"version": self._build.version}, first=True)
+
+    def end(self, why: BuildEnd) -> None:
+        with suppress(PlanOutdated):  # it is removed already
+            self._mark(f"{why.value}.json", {})
+
+    def stage(self, range_id: int, rows: DataFrame | None) -> None:
+        staged = _NO_ROWS
+        if rows is not None:
+            staged = stage_in(rows, self._uri, f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}")
+        self._failpoints.reach("range.staged")
+        document = {
+            "rows": staged.rows,
+            "bytes": staged.bytes,
+            "adds": staged.add_actions,
+            "schema": staged.schema_json,
+            "protocol": staged.protocol,
+            "metadata": staged.metadata,
+        }
+        self._mark(f"{range_id}.json", document)
+        self._failpoints.reach("range.counted")
+
+    def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
+        with ThreadPoolExecutor(MANIFESTS_AT_ONCE, "iscp-manifests") as pool:
+            found = list(pool.map(self._read, ranges))
+        with storage_faults(f"list {self._rows}"):
+            there = {*files.names_below(f"{place(self._uri)}/{self._rows}", FILES_LISTED_MAX)}
+        whole: list[Manifest] = []
+        for manifest in found:
+            named = [] if manifest is None else [str(add["path"]) for add in manifest.add_actions]
+            if manifest is None or not all(path.removeprefix(f"{self._rows}/") in there for path in named):
+                return None
+            whole.append(manifest)
+        return [each for each in whole if each.add_actions]
+
+    def remove(self) -> None:
+        self._remove(but="")
+
+    def _read(self, range_id: int) -> Manifest | None:
+        path = f"{self._marks}/{range_id}.json"
+        try:
+            with storage_faults(f"read {path}"):
+                found = json.loads(files.read(path)[0])
+            keys = ("adds", "schema", "rows", "bytes", "protocol", "metadata")
+            adds, *others = (found[key] for key in keys)
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+        return Manifest(tuple(adds), *others)
+
+    def _mark(self, name: str, document: dict[str, object], *, first: bool = False) -> None:
+        """Put a file if none of its name is there. Raises PlanOutdated where the build was removed."""
+        path = f"{self._marks}/{name}"
+        gone = f"the build of {self._uri} at version {self._build.version} was removed"
+        if not first and not self.state().begun:
+            raise PlanOutdated(gone)
+        try:
+            with storage_faults(f"write {path}"):
+                if first and not path.startswith(S3):
+                    os.makedirs(self._marks, exist_ok=True)
+                files.create(path, json.dumps({"format": _FORMAT, **document}).encode())
+        except FileNotFoundError as error:
+            raise PlanOutdated(gone) from error
+
+    def _remove(self, but: str) -> None:
+        """What this job, and earlier ones of the target, have left."""
+        with storage_faults(f"clear {self._all}"):
+            for job_id, name in sorted({*self._builds()}):
+                if job_id < self._build.job_id or (job_id == self._build.job_id and name != but):
+                    with suppress(FileNotFoundError):
+                        files.remove_tree(f"{self._all}/{job_id}/{name}")
+
+    def _builds(self) -> Iterator[tuple[str, str]]:
+        for path in files.names_below(self._all, FILES_LISTED_MAX):
+            job_id, _, rest = path.partition("/")
+            if rest:
+                yield job_id, rest.partition("/")[0]

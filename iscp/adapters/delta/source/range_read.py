@@ -1,0 +1,124 @@
+"""Reads ranges of a table's snapshot by Spark: exactly the files, and parts of files, that are in them.
+
+Which these are follows from the names of all files, so that every node has to list the same ones: Spark's snapshot has
+them all, whatever kind of checkpoint they are in.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.sink.schema_evolution import without_void
+from iscp.adapters.delta.source.change_set import reading_changes
+from iscp.adapters.delta.source.spark_read import frame_of_files, open_log
+from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.storage.table_files import files_of
+from iscp.core.build_pieces import PieceOfFile, files_in_range, row_spans
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+LISTINGS_KEPT_MAX = 4
+"""Snapshots whose files are remembered for the next range; of others they are listed again."""
+
+_UNREAD = frozenset({"stats"})
+"""What takes most of an action's room, and no reader of chosen files needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of a snapshot: of each its path, bytes and deletion vector, and its action as JSON."""
+
+    files: tuple[tuple[str, int, str], ...]
+    actions: Mapping[str, str]
+
+
+class DeltaRangeReader:
+    """Port RangeReader. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> DataFrame | None:
+        with reading_changes(f"read a range of {uri} at version {version}"):
+            opened = open_log(session, uri, version)
+            listing = self._list(session, uri, version, opened[2])
+            found = files_in_range(listing.files, piece_bytes, range_id)
+            if found.empty:
+                return None
+            whole = [listing.actions[path] for path in found.whole]
+            frames = [frame_of_files(opened, session, whole)] if whole else []
+            for path, pieces in found.parts.items():
+                rows = frame_of_files(opened, session, [listing.actions[path]])
+                frames.append(rows.where(_places(uri, path, pieces)))
+            return without_void(reduce(DataFrame.unionAll, frames))
+
+    @contextmanager
+    def read_once(self, rows: DataFrame) -> Iterator[DataFrame]:
+        held = kept(rows)
+        try:
+            yield held
+        finally:
+            release(held)
+
+    def _list(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
+        key = uri, version, str(snapshot.metadata().id())
+        with self._lock:
+            if (known := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return known
+        listing = _list_files(session, snapshot)
+        with self._lock:
+            self._kept[key] = listing
+            if len(self._kept) > LISTINGS_KEPT_MAX:
+                self._kept.popitem(last=False)
+        return listing
+
+
+def _list_files(session: SparkSession, snapshot: Any) -> _Listing:
+    frame = DataFrame(snapshot.allFiles().toDF(), session)
+    action = F.to_json(F.struct(*[F.col(name) for name in frame.columns if name not in _UNREAD]))
+    rows = frame.select("path", "size", F.to_json("deletionVector").alias("vector"), action.alias("action"))
+    table = sorted(rows.toArrow().to_pylist(), key=lambda row: str(row["path"]))
+    files = tuple((row["path"], row["size"], _vector_id(row["vector"])) for row in table)
+    return _Listing(files, {row["path"]: f'{{"add":{row["action"]}}}' for row in table})
+
+
+def _vector_id(text: str | None) -> str:
+    if text is None:
+        return ""
+    vector = json.loads(text)
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset', 0)}"
+
+
+def _places(uri: str, path: str, pieces: Sequence[PieceOfFile]) -> Column:
+    """By its place in the file, which rows that are gone have too, a row belongs to one row group for certain."""
+    place = F.col("_metadata.row_index")
+    spans = row_spans(_group_rows(uri, path), pieces)
+    each = [(place >= F.lit(first)) & (place < F.lit(last)) for first, last in spans]
+    return reduce(lambda one, other: one | other, each, F.lit(False))
+
+
+def _group_rows(uri: str, path: str) -> list[int]:
+    """How many rows each row group of a file has, those included that are gone."""
+    try:
+        with storage_faults(f"read {path}"), files_of(uri).open_input_file(unquote(path)) as source:
+            footer = pq.ParquetFile(source).metadata
+            return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    except FileNotFoundError as error:
+        raise ChangesUnavailableError(f"{path} is gone") from error

@@ -1,0 +1,106 @@
+"""Stages ranges of a build at a node (port RangeBuilder): one read of the source for all jobs of a batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iscp.core.build_request import BuildRequest, build_id
+from iscp.core.build_task import BuildPlan, RangeBatch
+from iscp.core.build_tiling import is_staged
+from iscp.core.errors import EngineError, FileLost, PermanentError, PlanOutdated
+from iscp.core.ids import JobKey
+from iscp.core.job_row import JobRow
+from iscp.ports.range_builder import RangeBuiltConsumer, RangeReader
+from iscp.ports.sink import BuildEnd, StagedRanges
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.system import Guard
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+
+if TYPE_CHECKING:
+    pass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _JobPart:
+    """One job's part in a batch."""
+
+    plan: BuildPlan
+    consumer: RangeBuiltConsumer
+    ranges: StagedRanges
+
+
+class SnapshotRangeBuilder:
+    """Safe for threads. Where a job's own part fails for good, that job is built without ranges, and no other waits."""
+
+    def __init__(self, ports: IterationPorts, reader: RangeReader) -> None:
+        self._ports = ports
+        self._reader = reader
+
+    def build(self, batch: RangeBatch, guard: Guard) -> None:
+        guard.check()
+        plan = batch.plans[0]
+        try:
+            span = self._ports.source.at(plan.table_uri, plan.version)
+        except ChangesUnavailableError as error:
+            raise PlanOutdated(f"version {plan.version} of {plan.table_uri} is gone: {error}") from error
+        parts = [part for part in self._open(batch, span) if not is_staged(batch.range_id, part.ranges.state().ranges)]
+        if not parts:
+            return
+        self._ports.failpoints.reach("range.before")
+        try:
+            self._stage(batch, parts, guard)
+        except (ChangesUnavailableError, FileLost) as error:
+            for part in parts:
+                part.ranges.end(BuildEnd.OUTDATED)
+            raise PlanOutdated(f"version {plan.version} of {plan.table_uri} cannot be read: {error}") from error
+
+    def _open(self, batch: RangeBatch, span: SourceRange) -> Iterator[_JobPart]:
+        """Of the jobs whose builds go on; raises PlanOutdated where none does."""
+        over = 0
+        for plan in batch.plans:
+            row = _row_of(plan)
+            consumer = self._ports.kinds(row.spec.consumer.kind).open(row, self._ports.environment)
+            assert isinstance(consumer, RangeBuiltConsumer)
+            request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
+            ranges = consumer.ranges(build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s))
+            if ranges.state().goes_on:
+                yield _JobPart(plan, consumer, ranges)
+            else:
+                over += 1
+        if over == len(batch.plans):
+            raise PlanOutdated(f"the build of {batch.plans[0].table_uri} at version {span.to.version} is over")
+
+    def _stage(self, batch: RangeBatch, parts: Sequence[_JobPart], guard: Guard) -> None:
+        plan = parts[0].plan
+        with self._ports.engine.session() as session, ExitStack() as kept:
+            rows = self._reader.rows(session, plan.table_uri, plan.version, batch.range_id, plan.piece_bytes)
+            if rows is not None and len(parts) > 1:
+                rows = kept.enter_context(self._reader.read_once(rows))
+            for part in parts:
+                guard.check()
+                with _refusing(part):
+                    part.ranges.stage(batch.range_id, None if rows is None else part.consumer.kept_of(rows))
+
+
+@contextmanager
+def _refusing(part: _JobPart) -> Iterator[None]:
+    """What a job's own rows do not bear, its iteration is to report: it reads all of them as one snapshot."""
+    try:
+        yield
+    except PlanOutdated:
+        log.info("build.over", extra={"table": part.plan.table_uri, "job": part.plan.job_name})
+    except (PermanentError, EngineError) as error:
+        about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}
+        log.warning("build.refused", extra=about)
+        part.ranges.end(BuildEnd.REFUSED)
+
+
+def _row_of(plan: BuildPlan) -> JobRow:
+    key = JobKey(plan.account, plan.table_id, plan.job_name)
+    return JobRow(key, plan.job_id, plan.spec_json, plan.table_uri, plan.table_uri)
