@@ -12,17 +12,19 @@ from obstore.store import from_url
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
+from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.errors import Conflict, NotOwner, StorageError, TableNotFound
+from iscp.core.build_request import BuildId
+from iscp.core.errors import Conflict, NotOwner, PlanOutdated, StorageError, TableNotFound
 from iscp.core.job_row import LogEntry
 from iscp.core.sql_names import WEIGHT
 from iscp.core.watermark import Watermark
-from iscp.ports.sink import CommitTag
+from iscp.ports.sink import CommitTag, StagedState
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
 
@@ -142,3 +144,22 @@ def test_rows_of_a_target_are_marked_as_gone(uri: str) -> None:
 
 def tag(seq: int, base: int) -> CommitTag:
     return CommitTag(seq, "j", "s", -1, Watermark(), 1, base, f"a{seq}", "tail")
+
+
+def test_ranges_of_a_build_are_counted_once(uri: str) -> None:
+    def ranges(job_id: str) -> DeltaStagedRanges:
+        return DeltaStagedRanges(uri, BuildId(job_id, 1, "abcd"), EnvironmentFailpoints({}))
+
+    earlier, build = ranges("a0"), ranges("a1")
+    earlier.begin()
+    with pytest.raises(PlanOutdated):
+        build.stage(1, None)
+    build.begin()
+    for range_id in (2, 3, 2):
+        build.stage(range_id, None)
+    assert build.state() == StagedState(True, None, frozenset({2, 3}))
+    assert build.manifests([2, 3]) == []
+    assert not earlier.state().begun
+    build.remove()
+    build.remove()
+    assert not build.state().begun

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +24,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from tests.fakes.build_driver import BuildDriver
+from tests.fakes.build_driver import BuildDriver, plan_of
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import BY_SPARK, Pipeline
@@ -308,3 +314,29 @@ def test_tables_below_the_limit_and_rows_that_somebody_holds_are_built_at_once(p
     lost = job._replace(watermark=built.watermark, seq=7)
     outcome = pipeline.run(lost, runner=cluster.runner)[0]
     assert outcome.build is None, "without a key a target that was built once loses no row any more"
+
+
+@BY_SPARK
+def test_a_process_that_is_killed_has_no_more_done_again_than_its_range(
+    cluster: Cluster, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    add_files(pipeline, 10)
+    driver = cluster.driver(pipeline.job("target", key=("id",)))
+    driver.iterate()
+    ranges, plan = driver.waiting, json.dumps(asdict(plan_of(driver.rows[0])))
+    assert len(ranges) > 3
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.fakes.build_program", str(tmp_path / "spark"), plan],
+        input="".join(f"{each}\n" for each in ranges),
+        env=os.environ | {"ISCP_FAILPOINTS": "range.staged=kill:3"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (killed.returncode, killed.stdout.split()) == (-signal.SIGKILL, [str(each) for each in ranges[:2]])
+    for range_id in ranges:
+        assert driver.work(range_id) is None
+    assert cluster.failpoints.reached.count("range.before") == len(ranges) - 2
+    assert driver.iterate()[0].watermark.version >= 0
+    pipeline.assert_equal("target")

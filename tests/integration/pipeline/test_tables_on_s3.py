@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import obstore
 import pytest
+from deltalake import DeltaTable
 from obstore.store import from_url
 
 from iscp.adapters.delta.spark.session import SparkRuntime
@@ -13,6 +14,7 @@ from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
 
 from .conftest import Pipeline
+from .test_builds import Cluster
 
 pytestmark = pytest.mark.spark
 
@@ -50,3 +52,17 @@ def folders(uri: str) -> list[str]:
     """The folders right below a place on S3."""
     listed = obstore.list_with_delimiter(from_url(uri))
     return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
+
+
+def test_a_build_by_ranges(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
+    pipeline = Pipeline(s3.uri("builds"), spark_runtime, 0)
+    for start in range(100, 160, 20):
+        pipeline.insert(range(start, start + 20))
+    driver = Cluster(pipeline).driver(pipeline.job("keyed", key=("id",)), pipeline.job("bare", where="g < 3"))
+    driver.iterate()
+    driver.split(driver.waiting[0])
+    pipeline.upsert(range(5), "later")
+    frozen_at = DeltaTable(pipeline.source, version=3).to_pyarrow_table()
+    driver.finish()
+    pipeline.assert_holds("keyed", frozen_at)
+    assert [row.watermark.version for row in driver.rows] == [3, 3]

@@ -107,7 +107,7 @@ class DeltaStagedRanges:
                 found = json.loads(files.read(path)[0])
             keys = ("adds", "schema", "rows", "bytes", "protocol", "metadata")
             adds, *others = (found[key] for key in keys)
-        except (FileNotFoundError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
         return Manifest(tuple(adds), *others)
 

@@ -1,0 +1,196 @@
+"""First snapshots by ranges against Spark's own copy of a table: `python -m benchmarks.build [--json]`.
+
+One process is all nodes, one range after another, so that what the cut costs shows, and not how many nodes there are.
+By turns: `CREATE TABLE … AS SELECT` of the same table, a job built in one piece and in ranges, without a key and with
+one, and five jobs, each with other columns or rows, built in one read of each range. `--small` measures first snapshots
+of small tables instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.core.build_task import BuildPlan, RangeBatch
+from iscp.core.config import BuildConfig
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.guards import OpenGuard
+
+AIMS = {"ratio_one_job": 1.1, "ratio_five_jobs": 0.8, "cut_overhead": 0.1}
+FILES = 16
+SHAPES: tuple[dict[str, Any], ...] = (
+    {},
+    {"where": "amount >= 0"},
+    {"columns": ("id", "text", "amount", "day", "code")},
+    {"where": "code <> 'x'"},
+    {"columns": ("id", "text", "amount", "note", "code")},
+)
+"""Five jobs that keep nearly all of a table, each in a way of its own."""
+
+
+class Bench:
+    """One table, its copies by Spark, and builds of it."""
+
+    def __init__(self, root: Path, spark: SparkRuntime) -> None:
+        self.root = root
+        self.source = str(root / "source")
+        self.spark = spark
+        self._engine = SparkEngine(spark.root, spark.new_session)
+        self._numbers = itertools.count(1)
+
+    def copy_by_spark(self) -> None:
+        target = self.root / f"ctas-{next(self._numbers)}"
+        with self._engine.session() as session:
+            session.sql(f"CREATE TABLE delta.`{target}` USING delta AS SELECT * FROM delta.`{self.source}`")
+
+    def build(self, range_bytes: int, *shapes: dict[str, Any]) -> None:
+        """Jobs of these shapes, from nothing until they are published."""
+        source, clock, failpoints = DeltaChangeSource(), SystemClock(), EnvironmentFailpoints({})
+        ports = IterationPorts(
+            self._engine,
+            source,
+            lambda name: ReplicaKind(),
+            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source),
+            clock,
+            failpoints,
+            epoch=lambda: 1,
+            builds=BuildConfig(table_bytes_min=1, range_bytes=range_bytes),
+        )
+        runner = Runner(ports, Bounds(), lambda outcome: None)
+        builder = SnapshotRangeBuilder(ports, DeltaRangeReader())
+        rows = [after(row, self._iterate(runner, row)) for row in map(self._job, shapes)]
+        plans = tuple(map(plan_of, rows))
+        for range_id in range(1 << plans[0].depth, 2 << plans[0].depth):
+            builder.build(RangeBatch(range_id, plans), OpenGuard())
+        for row in rows:
+            outcome = self._iterate(runner, row)
+            assert outcome.committed, outcome.error_msg
+
+    def _job(self, shape: dict[str, Any]) -> JobRow:
+        name = f"copy-{next(self._numbers)}"
+        spec = JobSpec(ConsumerSpec("replica", str(self.root / name), **shape))
+        key = JobKey("default", str(DeltaTable(self.source).metadata().id), name)
+        return JobRow(key, f"{next(self._numbers):012x}", spec.to_json(), self.source, self.source)
+
+    def _iterate(self, runner: Runner, row: JobRow) -> JobOutcome:
+        (outcome,) = runner.run(Iteration(next(self._numbers), row.key.table_id, self.source, (row,)), OpenGuard())
+        return outcome
+
+
+def after(row: JobRow, outcome: JobOutcome) -> JobRow:
+    assert outcome.build is not None, outcome.error_msg
+    return row._replace(seq=outcome.seq, status_json=JobStatus(build=outcome.build).to_json())
+
+
+def plan_of(row: JobRow) -> BuildPlan:
+    assert row.build is not None
+    key, build = row.key, row.build
+    return BuildPlan(
+        row.job_id,
+        key.account,
+        key.table_id,
+        key.job_name,
+        row.table_uri,
+        build.version,
+        row.spec_json,
+        build.piece_bytes,
+        build.depth,
+    )
+
+
+def write_source(uri: str, rows: int) -> int:
+    """Bytes of its files."""
+    draw = np.random.default_rng(7)
+    for part in range(FILES):
+        ids = np.arange(part, rows, FILES)
+        table = {
+            "id": pa.array(ids, pa.int64()),
+            "text": [f"{each:x}" for each in draw.integers(0, 2**60, len(ids))],
+            "amount": draw.random(len(ids)),
+            "day": pa.array((ids % 3650).astype(np.int32)).cast(pa.date32()),
+            "code": [f"c{each}" for each in ids % 1000],
+            "note": [f"note {each % 77} of {each}" for each in ids],
+        }
+        write_deltalake(uri, pa.table(table), mode="append")
+    return sum(pa.table(DeltaTable(uri).get_add_actions())["size_bytes"].to_pylist())
+
+
+def measure(bench: Bench, size: int, ranges: int, rounds: int) -> dict[str, float]:
+    """Medians of seconds; the first round, in which Spark gets warm, does not count."""
+    works: dict[str, Callable[[], None]] = {
+        "ctas_s": bench.copy_by_spark,
+        "one_piece_s": lambda: bench.build(size, {}),
+        "ranges_s": lambda: bench.build(size // ranges, {}),
+        "keyed_s": lambda: bench.build(size // ranges, {"key": ("id",)}),
+        "five_jobs_s": lambda: bench.build(size // ranges, *SHAPES),
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            began_s = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - began_s)
+            click.echo(f"{number} {name} {times[name][-1]:.1f}", err=True)
+    return {name: round(statistics.median(each[1:]), 2) for name, each in times.items()}
+
+
+def figures(medians: dict[str, float], **about: Any) -> dict[str, Any]:
+    found = {
+        "ratio_one_job": round(medians["ranges_s"] / medians["ctas_s"], 3),
+        "ratio_one_job_with_key": round(medians["keyed_s"] / medians["ctas_s"], 3),
+        "ratio_five_jobs": round(medians["five_jobs_s"] / (5 * medians["ctas_s"]), 3),
+        "cut_overhead": round(medians["ranges_s"] / medians["one_piece_s"] - 1, 3),
+    }
+    aims = [
+        {"aim": f"{name} <= {aim:g}", "measured": found[name], "met": found[name] <= aim} for name, aim in AIMS.items()
+    ]
+    return {"benchmark": "build", "cpus": os.cpu_count(), **about, **medians, **found, "aims": aims}
+
+
+@click.command()
+@click.option("--rows", type=click.IntRange(min=1_000), default=5_000_000, show_default=True)
+@click.option("--ranges", type=click.IntRange(min=1), default=8, show_default=True, help="About so many.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def main(rows: int, ranges: int, rounds: int, as_json: bool) -> None:
+    """Measure builds by ranges beside Spark's own copy."""
+    with tempfile.TemporaryDirectory(prefix="iscp-build-") as folder:
+        spark = SparkRuntime.start(SparkSettings(work_dir=Path(folder, "spark")))
+        try:
+            bench = Bench(Path(folder), spark)
+            size = write_source(bench.source, rows)
+            result = figures(measure(bench, size, ranges, rounds), rows=rows, bytes=size, ranges=ranges)
+        finally:
+            spark.stop()
+    click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What is there of a build under its target, and what of it earlier and later builds leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.storage.nested_tables import table_around
+from iscp.core.build_request import BuildId, BuildRequest, build_id
+from iscp.core.errors import PlanOutdated
+from iscp.ports.sink import BuildEnd, StagedState
+from tests.fakes.guards import ScriptedFailpoints
+
+BUILD = BuildId("0000000000a1", 7, "abcd")
+
+
+def ranges(uri: str, build: BuildId = BUILD) -> DeltaStagedRanges:
+    return DeltaStagedRanges(uri, build, ScriptedFailpoints())
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "target")
+
+
+def test_a_build_goes_on_until_it_is_ended_or_removed(uri: str) -> None:
+    build = ranges(uri)
+    assert build.state() == StagedState()
+    build.begin()
+    build.begin()
+    assert build.state() == StagedState(True)
+    build.stage(5, None)
+    build.stage(4, None)
+    assert ranges(uri).state() == StagedState(True, None, frozenset({4, 5})), "any node sees it"
+    assert build.manifests([4, 5]) == [], "without rows there is nothing to publish"
+    build.end(BuildEnd.OUTDATED)
+    assert build.state().end is BuildEnd.OUTDATED
+    assert not build.state().goes_on
+    build.remove()
+    assert build.state() == StagedState()
+    build.remove()
+
+
+def test_nothing_is_staged_before_it_was_begun_or_after_it_was_removed(uri: str) -> None:
+    build = ranges(uri)
+    with pytest.raises(PlanOutdated):
+        build.stage(1, None)
+    build.begin()
+    build.remove()
+    with pytest.raises(PlanOutdated, match="was removed"):
+        build.stage(1, None)
+    build.end(BuildEnd.REFUSED)
+    assert build.state() == StagedState()
+
+
+def test_the_first_manifest_of_a_range_counts(uri: str) -> None:
+    build = ranges(uri)
+    build.begin()
+    build.stage(1, None)
+    (file,) = Path(uri).rglob("1.json")
+    first = file.stat()
+    build.stage(1, None)
+    assert file.stat() == first
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"adds": []}'])
+def test_a_manifest_that_cannot_be_read_counts_as_gone(uri: str, text: str) -> None:
+    build = ranges(uri)
+    build.begin()
+    build.stage(1, None)
+    (file,) = Path(uri).rglob("1.json")
+    file.write_text(text)
+    assert build.manifests([1]) is None
+    assert build.manifests([2]) is None
+
+
+def test_another_build_of_the_job_and_earlier_jobs_ones_are_removed(uri: str) -> None:
+    newer, earlier, later = (
+        replace(BUILD, version=9, digest="ef"),
+        replace(BUILD, job_id="0000000000a0"),
+        replace(BUILD, job_id="0000000000a2"),
+    )
+    for build in (BUILD, earlier, later):
+        ranges(uri, build).begin()
+    ranges(uri, newer).begin()
+    assert [ranges(uri, build).state().begun for build in (newer, later)] == [True, True]
+    assert [ranges(uri, build).state().begun for build in (BUILD, earlier)] == [False, False]
+    ranges(uri, newer).remove()
+    assert ranges(uri, later).state().begun, "a later registration's is none of ours"
+
+
+def test_a_build_is_taken_for_no_table(uri: str) -> None:
+    ranges(uri).begin()
+    assert table_around(uri) == ""
+
+
+def test_only_ranges_of_the_same_rows_are_put_together() -> None:
+    request, spec = BuildRequest(7, 100, 2), '{"iteration":{"consumer":{"kind":"replica","target":"/x"}}}'
+    first = build_id("j", spec, request, "t-1", 5.0)
+    assert first == build_id("j", spec.replace('{"iter', '{"priority":3,"iter'), request, "t-1", 5.0)
+    assert first == build_id("j", spec, replace(request, depth=3), "t-1", 5.0), "ranges may be split"
+    others = [
+        build_id("j", spec.replace("/x", "/y"), request, "t-1", 5.0),
+        build_id("j", spec, replace(request, piece_bytes=101), "t-1", 5.0),
+        build_id("j", spec, replace(request, version=8), "t-1", 5.0),
+        build_id("j", spec, request, "t-2", 5.0),
+        build_id("j", spec, request, "t-1", 6.0),
+    ]
+    assert len({first.digest, *(each.digest for each in others)}) == 6
