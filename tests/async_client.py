@@ -15,17 +15,20 @@ MADE = {
     "iscp/client/admin_client.py": "iscp/aio/async_client.py",
     "iscp/client/job_reader.py": "iscp/aio/async_job_reader.py",
     "iscp/client/operator_client.py": "iscp/aio/async_operator_client.py",
+    "iscp/client/build_client.py": "iscp/aio/async_build_client.py",
 }
 NAMES = {
     "Client": "AsyncClient",
     "JobReader": "AsyncJobReader",
     "OperatorClient": "AsyncOperatorClient",
+    "BuildClient": "AsyncBuildClient",
     "Caller": "AsyncCaller",
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
     "iscp.client.admin_client": "iscp.aio.async_client",
     "iscp.client.job_reader": "iscp.aio.async_job_reader",
     "iscp.client.operator_client": "iscp.aio.async_operator_client",
+    "iscp.client.build_client": "iscp.aio.async_build_client",
     "iscp.adapters.grpc.channel.retrying_caller": "iscp.adapters.grpc.channel.awaiting_caller",
 }
 DOCS = {

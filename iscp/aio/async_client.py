@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
+from iscp.aio.async_build_client import AsyncBuildClient
 from iscp.aio.async_job_reader import AsyncJobReader
 from iscp.aio.async_operator_client import AsyncOperatorClient
 from iscp.client.request_parts import new_request_id, require_all, with_ids
@@ -33,7 +34,7 @@ class AsyncClient(AsyncJobReader):
     A task that is cancelled ends its call, at the node too; a change may have been made by then.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
-    `operator`.
+    `operator`, and first snapshots that all nodes build in `builds`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class AsyncClient(AsyncJobReader):
     ) -> None:
         super().__init__(AsyncCaller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))
         self.operator = AsyncOperatorClient(self._caller)
+        self.builds = AsyncBuildClient(self._caller)
 
     async def close(self) -> None:
         await self._caller.close()

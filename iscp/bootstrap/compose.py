@@ -23,6 +23,7 @@ from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.members import NodeRecord
+from iscp.runtime.admin.build_service import NoBuilds
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
@@ -75,8 +76,8 @@ def compose(on: Foundation) -> Node:
     alerts = compose_alerts(on, owner, nodes)
     here.alert_counters = alerts.counters
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
-    admin, operator = compose_services(on, cluster, moved, owner, nodes, target_probes)
-    server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    admin, operator, builds = compose_services(on, cluster, moved, owner, nodes, target_probes, NoBuilds())
+    server = AdminServer(admin, config.listen, services=[served, operator, builds], interceptors=[forwarding])
     listen = config.gateway.listen
     serving = GatewayServer(server, listen, __version__) if listen else server
     ends = nodes, collector, peers, forwarding, cluster.etcd

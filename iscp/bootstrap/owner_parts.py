@@ -7,6 +7,7 @@ import random
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.adapters.webhook.http_post import webhooks_of
@@ -15,6 +16,7 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.build_service import OwnerBuilds, TermBuilds
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
@@ -50,7 +52,8 @@ def compose_services(
     owner: OwnerLoop,
     nodes: NodeClients,
     probes: TargetProbes,
-) -> tuple[OwnerAdmin, OperatorServer]:
+    builder: TermBuilds,
+) -> tuple[OwnerAdmin, OperatorServer, BuildServer]:
     """The requests of users and operators, as the owner answers them."""
     kind = on.kinds.kind
     catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
@@ -61,7 +64,9 @@ def compose_services(
     sources = SourceReleases(catalog, kind)
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view, sources)
     resharder = Resharder(owner, catalog, kind, intake)
-    return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes))
+    operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)
+    builds = OwnerBuilds(owner, catalog, builder, admin.change, on.clock)
+    return admin, OperatorServer(operator), BuildServer(builds)
 
 
 def compose_alerts(on: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:

@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.client.build_client import BuildClient
 from iscp.client.job_reader import JobReader
 from iscp.client.operator_client import OperatorClient
 from iscp.client.request_parts import new_request_id, require_all, with_ids
@@ -38,7 +39,7 @@ class Client(JobReader):
     table ids, as the node sees them: give absolute paths.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
-    `operator`.
+    `operator`, and first snapshots that all nodes build in `builds`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Client(JobReader):
     ) -> None:
         super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))
         self.operator = OperatorClient(self._caller)
+        self.builds = BuildClient(self._caller)
 
     def close(self) -> None:
         self._caller.close()

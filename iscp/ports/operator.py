@@ -1,10 +1,11 @@
-"""What is behind the gRPC service `Operator`: requests of operators about nodes and shards."""
+"""What is behind the gRPC services `Operator` and `Builds`: what operators want of nodes, shards and builds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from iscp.core.api_builds import BuildView
 from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.log_lines import LogPage, LogPlace, LogQuery
@@ -51,3 +52,35 @@ class OperatorService(Protocol):
 
     def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         """The lines of all nodes that are about the job; a page for each node. Raises JobNotFound, TableNotFound."""
+
+
+class BuildAdmin(Protocol):
+    """All raise IscpError: InvalidRequest and TableNotFound before anything is changed, NotOwner, Unavailable."""
+
+    def builds(self, table: str) -> list[BuildView]:
+        """Those of a table, or (empty) of all; none where nothing of it is being built."""
+
+    def abort(self, job: JobName) -> int:
+        """Pause the job, or (an empty name) all jobs of the table that are being built; how many tasks end by that.
+
+        What is staged already is kept, for when the job is resumed. Raises JobNotFound; InvalidRequest where nothing
+        is left to be built.
+        """
+
+    def prioritize(self, table: str) -> bool:
+        """Build the table before all others that wait; False where it is its turn already, or its turn is next.
+
+        Raises InvalidRequest where nothing of it is to be built.
+        """
+
+    def split(self, table: str, range_id: int) -> int:
+        """Cut a range of the builds of the table in two, or (0) all; how many are still to be built then.
+
+        Raises InvalidRequest where there is no such range, or it cannot be cut.
+        """
+
+    def merge(self, table: str, range_id: int) -> int:
+        """Put a range together with its other half, or (0) all pairs of the smallest; how many there are then.
+
+        Raises InvalidRequest where the two are not both still to be built.
+        """

@@ -13,16 +13,23 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.registry import ConsumerRegistry
+from iscp.core.api_builds import BuildStage
 from iscp.core.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
+from iscp.core.build_progress import JobBuild, KnownBuilds
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest
+from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.builds import FakeTermBuilds
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
@@ -51,7 +58,10 @@ class FuzzedNode:
         self.admin = owner_admin(owner, catalog, kinds.kind, clock, nodes, views.view, intake=intake)
         store = FakeOverrides(self.world.etcd)
         self.operator = OwnerOperator(owner, store, catalog, Resharder(owner, catalog, kinds.kind, intake), nodes)
-        self.server = AdminServer(self.admin, "127.0.0.1:0", services=(OperatorServer(self.operator),))
+        builder = FakeTermBuilds(KnownBuilds((_build(self.table_id),)))
+        builds = OwnerBuilds(owner, catalog, builder, self.admin.change, clock)
+        services = OperatorServer(self.operator), BuildServer(builds)
+        self.server = AdminServer(self.admin, "127.0.0.1:0", services=services)
         self._register()
         self.server.start()
         self.server.ready()
@@ -89,6 +99,13 @@ class FuzzedNode:
     def close(self) -> None:
         self.server.stop(grace_s=0)
         self.world.close()
+
+
+def _build(table_id: str) -> JobBuild:
+    """The job KEPT is being built, in two ranges."""
+    plan = BuildPlan("id", DEFAULT_ACCOUNT, table_id, KEPT, "/orders", 1, "{}", 0, 1)
+    tasks = (BuildTask(f"{each}", TaskType.BUILD_RANGE, False, table_id, "id", each, "n-1") for each in (2, 3))
+    return JobBuild(plan, BuildStage.BUILDING, tuple(tasks), began_at_s=1.0)
 
 
 def _refuse_trigger(trigger: TriggerSpec) -> None:

@@ -10,12 +10,14 @@ import pytest
 
 import iscp
 from iscp import aio
+from iscp.aio.async_build_client import AsyncBuildClient
 from iscp.aio.async_operator_client import AsyncOperatorClient
+from iscp.client.build_client import BuildClient
 from iscp.client.operator_client import OperatorClient
 from iscp.errors import InvalidRequest
 from tests.async_client import MADE, ROOT, made
 
-PAIRS = [(iscp.Client, aio.Client), (OperatorClient, AsyncOperatorClient)]
+PAIRS = [(iscp.Client, aio.Client), (OperatorClient, AsyncOperatorClient), (BuildClient, AsyncBuildClient)]
 
 
 def surface(of: type) -> dict[str, tuple[object, ...]]:
@@ -31,11 +33,11 @@ def surface(of: type) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=["client", "operator"])
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=["client", "operator", "builds"])
 def test_the_surfaces_are_the_same(sync: type, asynchronous: type) -> None:
     """Names, parameters, kinds, defaults, annotations of what comes and what is returned, and docstrings."""
     assert surface(asynchronous) == surface(sync)
-    assert len(surface(sync)) >= 10
+    assert len(surface(sync)) >= 5
     assert {name for name, method in inspect.getmembers(asynchronous, inspect.iscoroutinefunction)} >= set(
         surface(sync)
     )

@@ -1,4 +1,4 @@
-"""Lets any node answer users: calls of `Admin` and `Operator` go on to the owner, as bytes, and its answers come back.
+"""Lets any node answer users: their calls go on to the owner, as bytes, and its answers come back.
 
 Decides where a call is answered, and when it is repeated: only where nothing can have been done, because it was
 never sent, or came to a node that is not the owner. Knows nothing of what is requested.
@@ -29,7 +29,7 @@ from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
 from iscp.wire.v1 import admin_pb2 as pb
-from iscp.wire.v1 import operator_pb2
+from iscp.wire.v1 import builds_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,11 @@ FORWARDED_KEY = "iscp-forwarded"
 
 _PREFIXES = tuple(
     f"/{service.full_name}/"
-    for service in (pb.DESCRIPTOR.services_by_name["Admin"], operator_pb2.DESCRIPTOR.services_by_name["Operator"])
+    for service in (
+        pb.DESCRIPTOR.services_by_name["Admin"],
+        operator_pb2.DESCRIPTOR.services_by_name["Operator"],
+        builds_pb2.DESCRIPTOR.services_by_name["Builds"],
+    )
 )
 # What each connection says for itself.
 _OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te"})

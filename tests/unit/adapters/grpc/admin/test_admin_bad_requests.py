@@ -21,11 +21,15 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, error_of, status_of
 from iscp.core.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.wire.v1 import admin_pb2, operator_pb2
+from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wire_faults import fill, odd_values, paths, with_value, wrong_values
 
-SERVICES = (admin_pb2.DESCRIPTOR.services_by_name["Admin"], operator_pb2.DESCRIPTOR.services_by_name["Operator"])
+SERVICES = (
+    admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+    operator_pb2.DESCRIPTOR.services_by_name["Operator"],
+    builds_pb2.DESCRIPTOR.services_by_name["Builds"],
+)
 METHODS = [method for service in SERVICES for method in service.methods]
 EACH_FOR_ITSELF = ("Check", "ChangeJobs", "UpdateJobs")
 CREATING = ("Register", "Check")

@@ -1,0 +1,59 @@
+"""Serves a BuildAdmin by gRPC, beside `Admin`."""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from iscp.adapters.grpc.admin.admin_servicer import check_format
+from iscp.adapters.grpc.admin.build_codec import build_pages
+from iscp.adapters.grpc.admin.convert import name_from_wire
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.ports.operator import BuildAdmin
+from iscp.wire.v1 import builds_pb2 as pb
+from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
+
+BUILD_CALLS_MAX = 50
+"""Calls about builds at a time, in addition to users' and operators'."""
+
+
+class BuildServer(pb_grpc.BuildsServicer):
+    """The service's methods; give it to AdminServer as one of its `services`."""
+
+    names = (pb.DESCRIPTOR.services_by_name["Builds"].full_name,)
+    calls_max = BUILD_CALLS_MAX
+
+    def __init__(self, service: BuildAdmin) -> None:
+        self._service = service
+
+    def add_to(self, server: grpc.Server) -> None:
+        pb_grpc.add_BuildsServicer_to_server(self, server)
+
+    def close(self) -> None:
+        """All of its calls end by themselves."""
+
+    def GetBuilds(self, request: pb.GetBuildsRequest, context: grpc.ServicerContext) -> Iterator[pb.BuildPage]:
+        with translate_errors(context, "builds"):
+            check_format(request.format_version)
+            yield from build_pages(self._service.builds(request.table))
+
+    def AbortBuild(self, request: pb.AbortBuildRequest, context: grpc.ServicerContext) -> pb.AbortBuildResponse:
+        with translate_errors(context, "abort_build"):
+            check_format(request.format_version)
+            return pb.AbortBuildResponse(tasks=self._service.abort(name_from_wire(request.job)))
+
+    def PrioritizeBuild(
+        self, request: pb.PrioritizeBuildRequest, context: grpc.ServicerContext
+    ) -> pb.PrioritizeBuildResponse:
+        with translate_errors(context, "prioritize_build"):
+            check_format(request.format_version)
+            return pb.PrioritizeBuildResponse(changed=self._service.prioritize(request.table))
+
+    def ReshardBuild(self, request: pb.ReshardBuildRequest, context: grpc.ServicerContext) -> pb.ReshardBuildResponse:
+        with translate_errors(context, "reshard_build"):
+            check_format(request.format_version)
+            change = self._service.merge if request.merge else self._service.split
+            return pb.ReshardBuildResponse(ranges=change(request.table, request.range_id))

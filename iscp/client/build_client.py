@@ -1,0 +1,57 @@
+"""The part of the Python client that speaks of builds."""
+
+from __future__ import annotations
+
+from iscp.adapters.grpc.admin.build_codec import builds_from_wire
+from iscp.adapters.grpc.admin.convert import name_to_wire, to_message
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.core.api_builds import BuildView
+from iscp.core.api_requests import JobName
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.wire.v1 import builds_pb2 as pb
+from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
+
+
+class BuildClient:
+    """`client.builds`: the first snapshots of large tables, which all nodes build. Raises TableNotFound.
+
+    A node that is too old to build says PermanentError.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._builds = pb_grpc.BuildsStub(caller.channel)
+
+    def list(self, table: str = "") -> list[BuildView]:
+        """The builds of a table, or (empty) of all, what is being built first."""
+        request = to_message(pb.GetBuildsRequest, format_version=FORMAT_VERSION, table=table)
+        return builds_from_wire(self._caller.call(listing(self._builds.GetBuilds), request))
+
+    def abort(self, table: str, name: str = "", *, account: str = DEFAULT_ACCOUNT) -> int:
+        """Pause a job that is being built, or (empty) all of the table, of all accounts; how many tasks end by that.
+
+        What is staged is kept until it is resumed. Raises JobNotFound; InvalidRequest where nothing is to be built.
+        """
+        job = name_to_wire(JobName(table, name, account))
+        request = to_message(pb.AbortBuildRequest, format_version=FORMAT_VERSION, job=job)
+        return int(self._caller.call(self._builds.AbortBuild, request, changes=True).tasks)
+
+    def prioritize(self, table: str) -> bool:
+        """Build the table before all others that wait; False where it is its turn already, or its turn is next."""
+        request = to_message(pb.PrioritizeBuildRequest, format_version=FORMAT_VERSION, table=table)
+        return bool(self._caller.call(self._builds.PrioritizeBuild, request, changes=True).changed)
+
+    def split(self, table: str, *, range_id: int = 0) -> int:
+        """Cut a range of what is to be built in two, or (0) all of them; how many ranges are still to be built then."""
+        return self._reshard(False, table, range_id)
+
+    def merge(self, table: str, *, range_id: int = 0) -> int:
+        """Put a range together with its other half, or (0) all pairs of the smallest; how many there are then."""
+        return self._reshard(True, table, range_id)
+
+    def _reshard(self, merge: bool, table: str, range_id: int) -> int:
+        request = to_message(
+            pb.ReshardBuildRequest, format_version=FORMAT_VERSION, merge=merge, table=table, range_id=range_id
+        )
+        return int(self._caller.call(self._builds.ReshardBuild, request, changes=True).ranges)
