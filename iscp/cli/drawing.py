@@ -32,6 +32,7 @@ _STYLES = {
     "paused": "yellow",
     "quota": "yellow",
     "canceled": "yellow",
+    "aborted": "yellow",
     "cordoned": "yellow",
     "draining": "yellow",
     "leaving": "yellow",
@@ -40,6 +41,7 @@ _STYLES = {
     "building": "cyan",
     "running": "cyan",
     "completed": "green",
+    "publishing": "green",
     "ready": "green",
 }
 """The colour of a value by its last word; only on terminals, and not where NO_COLOR is set."""

@@ -27,6 +27,7 @@ from iscp.cli.admin.job_file import read_jobs
 from iscp.cli.admin.main import cli as iscp_admin
 from iscp.cli.iscp import iscp
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
+from iscp.core.api_builds import BuildTaskView, BuildView
 from iscp.core.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType, HistoryEntry
@@ -274,6 +275,8 @@ def test_every_error_code_is_in_the_table_and_no_other() -> None:
         (ShardView, "table_id, table, node_id", {}),
         (LeftOutJob, "table, name, why", {}),
         (PlacedShard, "table_id, range_id", {}),
+        (BuildView, "table, table_id, account, jobs", {}),
+        (BuildTaskView, "range_id, job_name", {}),
         (EventView, "owner_rev, number", {}),
         (Comparison, "rows_source", {}),
         (Sample, "fault, key", {}),

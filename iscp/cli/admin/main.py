@@ -21,6 +21,7 @@ from iscp.cli.admin.error_words import exit_status, show_error, show_usage_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.build.build_commands import build
 from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain
@@ -57,7 +58,7 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, view, context, explain, apply, export, node, shard, ring, rebalance, events):
+for command in (job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events):
     cli.add_command(command)
 node.add_command(node_logs)
 job.add_command(job_logs)

@@ -6,7 +6,7 @@ import functools
 import io
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any, TypeVar
 
 import click
@@ -39,37 +39,51 @@ def watched(command: F) -> F:
         if not watch:
             return command(*args, **given)
         invocation = click.get_current_context().ensure_object(Invocation)
-        try:
-            _repeat(lambda: command(*args, **given), invocation)
-        except KeyboardInterrupt:
-            return None
+        return repeat(lambda: command(*args, **given), invocation)
 
     option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
     return option(run)  # type: ignore[return-value]
 
 
-def _repeat(show: Callable[[], object], invocation: Invocation) -> None:
-    """On a terminal each answer replaces the one before; elsewhere those that differ follow each other."""
+def repeat(show: Callable[[], object], invocation: Invocation, *, apart: bool = True) -> None:
+    """Until Ctrl-C, or `show` gives True: what it shows then is the last.
+
+    On a terminal each answer replaces the one before; elsewhere those that differ follow each other, tables `apart`.
+    """
+    with suppress(KeyboardInterrupt):
+        _repeat(show, invocation, apart)
+
+
+def _repeat(show: Callable[[], object], invocation: Invocation, apart: bool) -> None:
     terminal = sys.stdout.isatty()
     last: str | None = None
     while True:
         frame = _Frame(terminal)
         try:
             with redirect_stdout(frame):
-                show()
+                over = show()
         except TemporaryError as error:  # the owner is changing, or the node is restarted
             click.echo(f"error: {error.sentence}; trying again", err=True)
         else:
             if (drawn := frame.getvalue()) != last:
-                _print(drawn, first=last is None, terminal=terminal, output=invocation.output)
+                _print(drawn, _between(invocation.output, apart and last is not None), terminal)
                 last = drawn
+            if over is True:
+                return
         invocation.pause(WATCH_EVERY_S)
 
 
-def _print(drawn: str, *, first: bool, terminal: bool, output: str) -> None:
+def _between(output: str, apart: bool) -> str:
+    """What two answers are parted by where they follow each other."""
+    if not apart or output in ("json", "name"):
+        return ""
+    return "---\n" if output == "yaml" else "\n"
+
+
+def _print(drawn: str, between: str, terminal: bool) -> None:
     if terminal:
         click.clear()
-    elif not first:
-        click.echo("---" if output == "yaml" else "", nl=output not in ("json", "name"))
+    else:
+        click.echo(between, nl=False)
     click.echo(drawn, nl=False)
     sys.stdout.flush()
