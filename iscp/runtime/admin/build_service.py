@@ -26,9 +26,10 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 class TermBuilds(Protocol):
-    """The builder of the owner's term. Raises NotOwner between terms, Unavailable until it knows what etcd has.
+    """The builder of the owner's term, for all threads.
 
-    Ranges of a table are those of all its jobs. Changes are taken together, or none of them is: InvalidRequest.
+    Raises NotOwner between terms, Unavailable until it knows what etcd has. Changes of several ranges are taken
+    together, for all jobs of the table, or refused together: InvalidRequest.
     """
 
     def known(self) -> KnownBuilds: ...
