@@ -29,11 +29,11 @@ from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.worker.verify_requests import VerifyDesk
-from tests.fakes.builds import FakeTermBuilds
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
+from tests.fakes.shown_builds import FakeTermBuilds
 from tests.fakes.waiting import until
 
 KEPT = "kept"

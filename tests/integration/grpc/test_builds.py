@@ -19,7 +19,7 @@ from iscp.core.errors import InvalidRequest, NotOwner, PermanentError, TableNotF
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
-from tests.fakes.builds import FakeBuilds
+from tests.fakes.shown_builds import FakeBuilds
 
 TASKS = tuple(BuildTaskView(4 + each, "x", "n-1", TaskState.RUNNING) for each in range(3))
 VIEW = BuildView("/t", "t-1", "a", ("x",), 7, BuildStage.BUILDING, 1.0, 10, 80, 0.25, 1.0, 8.0, 7.5, TASKS)

@@ -13,10 +13,10 @@ from iscp.core.build_progress import JobBuild, KnownBuilds
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
 from iscp.runtime.admin.build_service import NoBuilds, OwnerBuilds
-from tests.fakes.builds import FakeTermBuilds
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.shown_builds import FakeTermBuilds
 
 
 def build(name: str, table_id: str = "t-1", stage: BuildStage = BuildStage.BUILDING) -> JobBuild:
