@@ -14,6 +14,7 @@ from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -28,6 +29,9 @@ class RangeBuiltConsumer(Consumer, Protocol):
 
     def kept_of(self, rows: DataFrame) -> DataFrame:
         """What the sink holds of some rows of the source."""
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
+        """As `kept_of`; None: that is for Spark to do."""
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
         """All rows of the source at `to`, in one commit at seq + 1; raises Conflict.
@@ -44,6 +48,9 @@ class RangeReader(Protocol):
 
         Raises ChangesUnavailableError, StorageError and EngineError.
         """
+
+    def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
+        """As `rows`, read now, without Spark, and held in this process; None: that is for Spark to do."""
 
     def read_once(self, rows: DataFrame) -> AbstractContextManager[DataFrame]:
         """The same rows, computed once for all who evaluate them."""

@@ -100,6 +100,9 @@ class StagedRanges(Protocol):
         Raises PlanOutdated where the build was removed meanwhile.
         """
 
+    def stage_held(self, range_id: int, rows: pa.Table) -> bool:
+        """As `stage`, without Spark; False: that is for Spark to do, and nothing was done."""
+
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
         """Those of ranges that are there; None: files that they name are gone."""
 

@@ -23,6 +23,9 @@ from iscp.runtime.iteration.iteration_ports import IterationPorts
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger(__name__)
 
 
@@ -78,14 +81,28 @@ class SnapshotRangeBuilder:
 
     def _stage(self, batch: RangeBatch, parts: Sequence[_JobPart], guard: Guard) -> None:
         plan = parts[0].plan
+        where = plan.table_uri, plan.version, batch.range_id, plan.piece_bytes
         with self._ports.engine.session() as session, ExitStack() as kept:
-            rows = self._reader.rows(session, plan.table_uri, plan.version, batch.range_id, plan.piece_bytes)
+            held = self._reader.held(session, *where)
+            parts = [part for part in parts if not _stage_held(part, batch.range_id, held, guard)]
+            rows = self._reader.rows(session, *where) if parts else None
             if rows is not None and len(parts) > 1:
                 rows = kept.enter_context(self._reader.read_once(rows))
             for part in parts:
                 guard.check()
                 with _refusing(part):
                     part.ranges.stage(batch.range_id, None if rows is None else part.consumer.kept_of(rows))
+
+
+def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Guard) -> bool:
+    """Whether a job's part needs no Spark, and is done."""
+    rows = None if held is None else part.consumer.kept_of_held(held)
+    if rows is None:
+        return False
+    guard.check()
+    with _refusing(part):
+        return part.ranges.stage_held(range_id, rows)
+    return True
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.adapters.delta.source.range_read import RANGE_HELD_BYTES_MAX, DeltaRangeReader
 from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.core.config import BuildConfig
 from iscp.core.errors import ErrorCode
@@ -27,7 +27,7 @@ from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver, plan_of
 from tests.fakes.guards import ScriptedFailpoints
 
-from .conftest import BY_SPARK, Pipeline
+from .conftest import BOTH_WAYS, BY_SPARK, Pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -51,12 +51,13 @@ class Cluster:
 
     def __init__(self, pipeline: Pipeline, builds: BuildConfig = SMALL_RANGES, nodes: int = 3) -> None:
         self.pipeline = pipeline
+        self.held_bytes_max = RANGE_HELD_BYTES_MAX if pipeline.small_bytes_max else 0
         self.failpoints = ScriptedFailpoints()
         self.runner = pipeline.new_runner(self.failpoints, small_bytes_max=0, builds=builds)
         self.nodes = [self.new_node() for _ in range(nodes)]
 
     def new_node(self) -> SnapshotRangeBuilder:
-        return SnapshotRangeBuilder(self.pipeline.new_ports(self.failpoints), DeltaRangeReader())
+        return SnapshotRangeBuilder(self.pipeline.new_ports(self.failpoints), DeltaRangeReader(self.held_bytes_max))
 
     def driver(self, *jobs: JobRow, seed: int = 0) -> BuildDriver:
         return BuildDriver(jobs, self.nodes, lambda row: self.pipeline.run(row, runner=self.runner)[0], seed)
@@ -85,7 +86,7 @@ def marks(pipeline: Pipeline, name: str) -> list[str]:
     return sorted(path.name for path in Path(pipeline.target(name), "_iscp-build").rglob("*.json"))
 
 
-@BY_SPARK
+@BOTH_WAYS
 def test_nothing_is_seen_until_all_of_it_is_there(cluster: Cluster, pipeline: Pipeline) -> None:
     add_files(pipeline, 15)
     driver = cluster.driver(pipeline.job("target", key=("id",)))
@@ -173,14 +174,13 @@ def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int)
     pipeline.assert_holds("target", pipeline.source_by_spark())
 
 
-@BY_SPARK
+@BOTH_WAYS
 def test_a_source_that_is_vacuumed_in_the_middle_is_built_at_a_newer_version(
     cluster: Cluster, pipeline: Pipeline
 ) -> None:
     add_files(pipeline)
     driver = cluster.driver(pipeline.job("target", key=("id",)))
     (first,) = driver.iterate()
-    driver.work(driver.waiting[0])
     pipeline.upsert(range(10), "new")
     DeltaTable(pipeline.source).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     driver.finish()

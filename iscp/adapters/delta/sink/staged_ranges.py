@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.log.delta_errors import storage_faults
-from iscp.adapters.delta.sink.staging import stage_in
+from iscp.adapters.delta.sink.arrow_write import is_described
+from iscp.adapters.delta.sink.staging import stage_in, stage_rows_in
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.adapters.delta.storage.nested_tables import STAGED
@@ -27,6 +28,7 @@ from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.system import Failpoints
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 MANIFESTS_AT_ONCE = 16
@@ -69,9 +71,18 @@ class DeltaStagedRanges:
             self._mark(f"{why.value}.json", {})
 
     def stage(self, range_id: int, rows: DataFrame | None) -> None:
-        staged = _NO_ROWS
-        if rows is not None:
-            staged = stage_in(rows, self._uri, f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}")
+        self._count(range_id, _NO_ROWS if rows is None else stage_in(rows, self._uri, self._folder(range_id)))
+
+    def stage_held(self, range_id: int, rows: pa.Table) -> bool:
+        if not is_described(rows):
+            return False
+        self._count(range_id, stage_rows_in(rows, self._uri, self._folder(range_id)))
+        return True
+
+    def _folder(self, range_id: int) -> str:
+        return f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}"
+
+    def _count(self, range_id: int, staged: Manifest) -> None:
         self._failpoints.reach("range.staged")
         document = {
             "rows": staged.rows,

@@ -69,10 +69,15 @@ def stage_rows(rows: pa.Table, key: Sequence[str], uri: str, tag: CommitTag, fai
     """As `stage`, by deltalake; None where rows share a key, or it would not come out as Spark has it."""
     if not is_described(rows) or not has_own_keys(rows, key):
         return None
-    folder = _folder(tag)
-    with direct_work(), delta_faults(f"stage a snapshot for {uri}"):
+    staged = stage_rows_in(rows, uri, _folder(tag))
+    failpoints.reach("snapshot.staged")
+    return staged
+
+
+def stage_rows_in(rows: pa.Table, uri: str, folder: str) -> Manifest:
+    """As `stage_in`, of rows that are described."""
+    with direct_work(), delta_faults(f"stage rows for {uri}"):
         write_deltalake(f"{uri}/{folder}", rows, mode="error")
-        failpoints.reach("snapshot.staged")
     return _take_manifest(uri, folder)
 
 

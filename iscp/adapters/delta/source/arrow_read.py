@@ -145,11 +145,19 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
     """
     if not shape.features <= _SNAPSHOT_FEATURES or not shape.readable(shape.columns):
         raise NotDirectError
-    schema = arrow_schema(shape.selected(shape.columns))
     with direct_work(), delta_faults(f"open {uri}"), _unfit_left_to_spark():
         files = _files_at(open_delta(uri, version=version))
         if len(files) > SNAPSHOT_FILES_MAX or sum(file.size or 0 for file in files) > bytes_max:
             raise NotDirectError
+    return read_files(uri, files, shape, allowance)
+
+
+def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: Allowance) -> pa.Table:
+    """All rows of chosen files of a table, as `read_changes`; the log itself has said what is said of them."""
+    if not shape.readable(shape.columns):
+        raise NotDirectError
+    schema = arrow_schema(shape.selected(shape.columns))
+    with direct_work(), _unfit_left_to_spark():
         parts = [_read_file(uri, file, shape, schema, allowance) for file in files]
         table = pa.concat_tables([schema.empty_table(), *parts])
         table.validate(full=True)

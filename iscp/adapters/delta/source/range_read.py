@@ -10,23 +10,29 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.log.commits import ChangeFile
 from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
+from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.change_set import reading_changes
+from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import frame_of_files, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.build_pieces import PieceOfFile, files_in_range, row_spans
+from iscp.core.errors import InvalidRequest, StorageError
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -35,22 +41,30 @@ if TYPE_CHECKING:
 LISTINGS_KEPT_MAX = 4
 """Snapshots whose files are remembered for the next range; of others they are listed again."""
 
+RANGE_HELD_BYTES_MAX = 1024**3
+"""Memory for the rows of a range that are read and staged without Spark; Spark does it where they take more."""
+
 _UNREAD = frozenset({"stats"})
 """What takes most of an action's room, and no reader of chosen files needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The files of a snapshot: of each its path, bytes and deletion vector, and its action as JSON."""
+    """The files of a snapshot: of each its path, bytes and deletion vector, and its action as JSON.
+
+    `shape`: what the table is then; None: only Spark opens it.
+    """
 
     files: tuple[tuple[str, int, str], ...]
+    shape: Shape | None
     actions: Mapping[str, str]
 
 
 class DeltaRangeReader:
     """Port RangeReader. Safe for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_bytes_max: int = RANGE_HELD_BYTES_MAX) -> None:
+        self._held_bytes_max = held_bytes_max
         self._kept: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -68,6 +82,20 @@ class DeltaRangeReader:
                 frames.append(rows.where(_places(uri, path, pieces)))
             return without_void(reduce(DataFrame.unionAll, frames))
 
+    def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
+        if not self._held_bytes_max:
+            return None
+        with reading_changes(f"list the files of {uri} at version {version}"):
+            listing = self._list(session, uri, version, open_log(session, uri, version)[2])
+        found = files_in_range(listing.files, piece_bytes, range_id)
+        if listing.shape is None or found.empty or found.parts:
+            return None
+        chosen = [_file(json.loads(listing.actions[path])["add"]) for path in found.whole]
+        try:
+            return read_files(uri, chosen, listing.shape, Allowance(self._held_bytes_max))
+        except (NotDirectError, TooLargeError):
+            return None
+
     @contextmanager
     def read_once(self, rows: DataFrame) -> Iterator[DataFrame]:
         held = kept(rows)
@@ -82,7 +110,7 @@ class DeltaRangeReader:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known
-        listing = _list_files(session, snapshot)
+        listing = _list_files(session, uri, version, snapshot)
         with self._lock:
             self._kept[key] = listing
             if len(self._kept) > LISTINGS_KEPT_MAX:
@@ -90,13 +118,21 @@ class DeltaRangeReader:
         return listing
 
 
-def _list_files(session: SparkSession, snapshot: Any) -> _Listing:
+def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
     frame = DataFrame(snapshot.allFiles().toDF(), session)
     action = F.to_json(F.struct(*[F.col(name) for name in frame.columns if name not in _UNREAD]))
     rows = frame.select("path", "size", F.to_json("deletionVector").alias("vector"), action.alias("action"))
     table = sorted(rows.toArrow().to_pylist(), key=lambda row: str(row["path"]))
     files = tuple((row["path"], row["size"], _vector_id(row["vector"])) for row in table)
-    return _Listing(files, {row["path"]: f'{{"add":{row["action"]}}}' for row in table})
+    shape = None
+    with suppress(StorageError, InvalidRequest):  # of a table that only Spark opens nothing is read without it
+        shape = open_version(uri, version, None)[0]
+    return _Listing(files, shape, {row["path"]: f'{{"add":{row["action"]}}}' for row in table})
+
+
+def _file(add: Mapping[str, Any]) -> ChangeFile:
+    masked = add.get("deletionVector") is not None
+    return ChangeFile(add["path"], "insert", add.get("partitionValues") or {}, masked, add["size"])
 
 
 def _vector_id(text: str | None) -> str:
