@@ -23,25 +23,20 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build_task import BuildPlan, RangeBatch
+from iscp.core.build_task import RangeBatch
 from iscp.core.config import BuildConfig
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.iteration.runner import Runner
-from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.build_driver import plan_of
 from tests.fakes.guards import OpenGuard
+from tests.fakes.replica_ports import replica_ports
 
 AIMS = {"ratio_one_job": 1.1, "ratio_five_jobs": 0.8, "cut_overhead": 0.1}
 FILES = 16
@@ -61,7 +56,7 @@ class Bench:
     def __init__(self, root: Path, spark: SparkRuntime) -> None:
         self.root = root
         self.source = str(root / "source")
-        self.spark = spark
+        self._spark = spark
         self._engine = SparkEngine(spark.root, spark.new_session)
         self._numbers = itertools.count(1)
 
@@ -72,17 +67,7 @@ class Bench:
 
     def build(self, range_bytes: int, *shapes: dict[str, Any]) -> None:
         """Jobs of these shapes, from nothing until they are published."""
-        source, clock, failpoints = DeltaChangeSource(), SystemClock(), EnvironmentFailpoints({})
-        ports = IterationPorts(
-            self._engine,
-            source,
-            lambda name: ReplicaKind(),
-            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source),
-            clock,
-            failpoints,
-            epoch=lambda: 1,
-            builds=BuildConfig(table_bytes_min=1, range_bytes=range_bytes),
-        )
+        ports = replica_ports(self._spark, BuildConfig(table_bytes_min=1, range_bytes=range_bytes))
         runner = Runner(ports, Bounds(), lambda outcome: None)
         builder = SnapshotRangeBuilder(ports, DeltaRangeReader())
         rows = [after(row, self._iterate(runner, row)) for row in map(self._job, shapes)]
@@ -107,22 +92,6 @@ class Bench:
 def after(row: JobRow, outcome: JobOutcome) -> JobRow:
     assert outcome.build is not None, outcome.error_msg
     return row._replace(seq=outcome.seq, status_json=JobStatus(build=outcome.build).to_json())
-
-
-def plan_of(row: JobRow) -> BuildPlan:
-    assert row.build is not None
-    key, build = row.key, row.build
-    return BuildPlan(
-        row.job_id,
-        key.account,
-        key.table_id,
-        key.job_name,
-        row.table_uri,
-        build.version,
-        row.spec_json,
-        build.piece_bytes,
-        build.depth,
-    )
 
 
 def write_source(uri: str, rows: int) -> int:

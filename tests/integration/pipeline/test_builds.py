@@ -26,6 +26,7 @@ from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver, plan_of
 from tests.fakes.guards import ScriptedFailpoints
+from tests.selection import in_full
 
 from .conftest import BOTH_WAYS, BY_SPARK, Pipeline
 
@@ -108,7 +109,7 @@ def test_nothing_is_seen_until_all_of_it_is_there(cluster: Cluster, pipeline: Pi
     pipeline.assert_equal("target")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", in_full(range(3)))
 @BY_SPARK
 def test_in_any_order_with_splits_merges_and_commits_in_the_middle(
     cluster: Cluster, pipeline: Pipeline, seed: int
@@ -154,7 +155,7 @@ def test_jobs_of_one_batch_read_the_source_once(cluster: Cluster, pipeline: Pipe
         pipeline.assert_equal(f"target-{number}", keeps=partial(_differs, number))
 
 
-@pytest.mark.parametrize("parts", [2, 5])
+@pytest.mark.parametrize("parts", in_full([5, 2]))
 @BY_SPARK
 def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int) -> None:
     pipeline.create(

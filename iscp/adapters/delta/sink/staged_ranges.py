@@ -126,10 +126,10 @@ class DeltaStagedRanges:
         """Put a file if none of its name is there. Raises PlanOutdated where the build was removed."""
         path = f"{self._marks}/{name}"
         gone = f"the build of {self._uri} at version {self._build.version} was removed"
-        if not first and not self.state().begun:
-            raise PlanOutdated(gone)
         try:
             with storage_faults(f"write {path}"):
+                if not first and not files.exists(f"{self._marks}/{_BEGUN}"):
+                    raise PlanOutdated(gone)
                 if first and not path.startswith(S3):
                     os.makedirs(self._marks, exist_ok=True)
                 files.create(path, json.dumps({"format": _FORMAT, **document}).encode())
