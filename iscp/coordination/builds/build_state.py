@@ -1,0 +1,195 @@
+"""What etcd has of builds, and the changes that it takes: the same for the owner, the nodes and the store behind them.
+
+A change is never applied before it is written: who keeps a `BuildState` has what etcd has, or had a moment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.ids import ShardId
+
+
+class BuildPlace(NamedTuple):
+    """What may be in one batch, versions apart: a range of a table at a node, for one type of tasks."""
+
+    node_id: str
+    table_id: str
+    range_id: int
+    task_type: TaskType = TaskType.BUILD_RANGE
+
+
+def range_name(table_id: str, range_id: int) -> ShardId:
+    """The name by which the ring gives a range of a build its preferred node; no shard that is tailed has it."""
+    return ShardId(f"{table_id}/build", range_id)
+
+
+def place_of(task: BuildTask) -> BuildPlace:
+    return BuildPlace(task.node_id, task.table_id, task.range_id, task.task_type)
+
+
+@dataclass(frozen=True, slots=True)
+class PutTask:
+    """A new task, or one that is aborted from now on."""
+
+    task: BuildTask
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTask:
+    """It is finished, or others take its place."""
+
+    job_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutPlan:
+    """All tasks of the job are there: they may be worked on."""
+
+    plan: BuildPlan
+
+
+@dataclass(frozen=True, slots=True)
+class DropBuild:
+    """The job's plan and all of its tasks are gone."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkBuilt:
+    """No task of the job is left; its plan is gone."""
+
+    job_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetBuilt:
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTable:
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndTable:
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetPriority:
+    """0 is what every table has at first, and is not kept."""
+
+    table_id: str
+    priority: int
+
+
+Change = PutTask | DeleteTask | PutPlan | DropBuild | MarkBuilt | ForgetBuilt | BeginTable | EndTable | SetPriority
+
+
+def writes_of(change: Change) -> int:
+    """Operations of etcd that the change is."""
+    return 2 if isinstance(change, DropBuild | MarkBuilt) else 1
+
+
+@dataclass(slots=True)
+class BuildState:
+    """`places` has the tasks that are not aborted, by node; `jobs` has all of them. `built` maps jobs to versions.
+
+    Invariant: the tasks of a job with a plan, aborted ones included, and what is finished tile its snapshot exactly.
+    """
+
+    plans: dict[str, BuildPlan] = field(default_factory=dict)
+    tables: dict[str, None] = field(default_factory=dict)
+    built: dict[str, int] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    jobs: dict[str, dict[str, BuildTask]] = field(default_factory=dict)
+    live: dict[str, BuildTask] = field(default_factory=dict)
+    aborted: dict[str, BuildTask] = field(default_factory=dict)
+    places: dict[str, dict[BuildPlace, dict[str, BuildTask]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> BuildState:
+        state = cls()
+        for change in changes:
+            state.apply(change)
+        return state
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case PutTask(task):
+                self._remove(task.job_id, task.task_id)
+                self._add(task)
+            case DeleteTask(job_id, task_id):
+                self._remove(job_id, task_id)
+            case PutPlan(plan):
+                self.plans[plan.job_id] = plan
+            case DropBuild(job_id):
+                self.plans.pop(job_id, None)
+                for task_id in list(self.jobs.get(job_id, ())):
+                    self._remove(job_id, task_id)
+            case MarkBuilt(job_id, version):
+                self.plans.pop(job_id, None)
+                self.built[job_id] = version
+            case ForgetBuilt(job_id):
+                self.built.pop(job_id, None)
+            case BeginTable(table_id):
+                self.tables[table_id] = None
+            case EndTable(table_id):
+                self.tables.pop(table_id, None)
+            case SetPriority(table_id, priority):
+                self._set_priority(table_id, priority)
+            case _:
+                assert_never(change)
+
+    def changes(self) -> Iterator[Change]:
+        """Those that make this state of an empty one."""
+        yield from map(BeginTable, self.tables)
+        yield from (SetPriority(table_id, priority) for table_id, priority in self.priorities.items())
+        yield from (MarkBuilt(job_id, version) for job_id, version in self.built.items())
+        yield from map(PutPlan, self.plans.values())
+        yield from (PutTask(task) for tasks in self.jobs.values() for task in tasks.values())
+
+    def of_range(self, table_id: str, range_id: int) -> Iterator[BuildTask]:
+        """The table's tasks for exactly this range that are not aborted, at whichever nodes."""
+        for places in self.places.values():
+            for place, tasks in places.items():
+                if (place.table_id, place.range_id) == (table_id, range_id):
+                    yield from tasks.values()
+
+    def _set_priority(self, table_id: str, priority: int) -> None:
+        if priority:
+            self.priorities[table_id] = priority
+        else:
+            self.priorities.pop(table_id, None)
+
+    def _add(self, task: BuildTask) -> None:
+        self.jobs.setdefault(task.job_id, {})[task.task_id] = task
+        if task.aborted:
+            self.aborted[task.task_id] = task
+            return
+        self.live[task.task_id] = task
+        self.places.setdefault(task.node_id, {}).setdefault(place_of(task), {})[task.task_id] = task
+
+    def _remove(self, job_id: str, task_id: str) -> None:
+        task = self.jobs.get(job_id, {}).pop(task_id, None)
+        if task is None:
+            return
+        if not self.jobs[job_id]:
+            del self.jobs[job_id]
+        self.aborted.pop(task_id, None)
+        if self.live.pop(task_id, None) is None:
+            return
+        places, place = self.places[task.node_id], place_of(task)
+        del places[place][task_id]
+        if not places[place]:
+            del places[place]
+        if not places:
+            del self.places[task.node_id]

@@ -1,0 +1,290 @@
+"""The owner's side of builds: cuts snapshots into tasks, has nodes work on them, and says what is built.
+
+After ScyllaDB's view building coordinator. Decides what is written to etcd and which node is called; knows nothing of
+etcd, channels or files. Rules:
+
+- etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.range_builder).
+- What is decided rests on what is written: a change counts once its transaction is done. One is on its way at a time;
+  when one fails, the builder begins again with what etcd has, like the next owner would.
+- A task is finished when its node has said so, unless it was aborted or deleted before that is written.
+- An aborted task is never revived: others take its place, under ids that were never given before (term, counter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from iscp.coordination.builds.build_state import (
+    BuildState,
+    Change,
+    DeleteTask,
+    MarkBuilt,
+    SetPriority,
+    place_of,
+    range_name,
+    writes_of,
+)
+from iscp.coordination.builds.builder_events import (
+    BuilderEffect,
+    BuilderEvent,
+    BuildOver,
+    BuildsLoaded,
+    BuildsUnknown,
+    BuildsWritten,
+    BuildTick,
+    BuildWanted,
+    CancelCall,
+    LoadBuilds,
+    MergeRange,
+    NodesPlaced,
+    NotifyBuilt,
+    Prioritize,
+    RangeAnswered,
+    RangeFailed,
+    SplitRange,
+    WriteBuilds,
+)
+from iscp.coordination.builds.range_calls import RangeCalls
+from iscp.coordination.builds.replacements import Replacements, to_move
+from iscp.coordination.builds.table_turns import TableTurns
+from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.core.build_task import WHOLE, BuildPlan, BuildTask
+from iscp.core.errors import Unavailable
+
+WRITES_OF_BUILDS_MAX = 100
+"""Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
+
+REMOVE_EVERY_S = 0.2
+"""How long finished tasks gather before they are removed together, so that each node's answers cost no transaction."""
+
+LOAD_RETRY_S = 1.0
+"""Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
+
+_GROUP_WRITES_MAX = 3  # of changes that are made together or not at all
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLimits:
+    tables_at_once: int = 1
+    """Tables that are built at a time; the others wait for their turn."""
+
+    writes_max: int = WRITES_OF_BUILDS_MAX
+    """As WRITES_OF_BUILDS_MAX."""
+
+
+class Builder:
+    """One term's. Feed it events in order with a clock that does not step back; carry out the effects in order.
+
+    `state` is what etcd has; None: it is not loaded. `finished`: tasks that are to be removed. `wanted`: the builds
+    that jobs want at first; `unbuilt`: all jobs that may want one, as they have nothing published.
+    """
+
+    def __init__(
+        self, owner_rev: int, limits: BuildLimits, wanted: Sequence[BuildPlan], unbuilt: Iterable[str], now_s: float
+    ) -> None:
+        self.owner_rev = owner_rev
+        self.state: BuildState | None = None
+        self.finished: dict[str, None] = {}
+        self.turns = TableTurns(limits.tables_at_once)
+        self.calls = RangeCalls(owner_rev)
+        self.replacements = Replacements()
+        self._writes_max = limits.writes_max
+        self._unbuilt = set(unbuilt)
+        self._placement, self._staying = Placement(), frozenset[str]()
+        self._priorities: dict[str, int] = {}
+        self._counter = self._number = self._awaited = 0
+        self._writing: tuple[Change, ...] = ()
+        self._load_at_s: float | None = now_s
+        self._remove_at_s: float | None = None
+        self._now_s = now_s
+        self._out: list[BuilderEffect] = []
+        for plan in wanted:
+            self.turns.want(plan, BuildState(), now_s)
+
+    def next_due_s(self) -> float | None:
+        """When to send a BuildTick, if nothing happens before; None: not at all."""
+        due = [self._load_at_s, self.calls.next_due_s(self._now_s), self.turns.next_due_s(self._now_s)]
+        if self.state is not None and not self._awaited:
+            due.append(self._remove_at_s)
+        return min((each for each in due if each is not None), default=None)
+
+    def step(self, event: BuilderEvent, now_s: float) -> list[BuilderEffect]:
+        """Take one event in; the effects it has.
+
+        SplitRange and MergeRange raise InvalidRequest where nothing can come of them, Unavailable where it is not known
+        yet; nothing is changed then.
+        """
+        self._now_s, self._out = now_s, []
+        self._take(event)
+        self._advance()
+        return self._out
+
+    def node_of(self, table_id: str, range_id: int) -> str:
+        """Where a range should be built; empty where no node may take any, or it is not known yet."""
+        return self._placement.target(range_name(table_id, range_id))
+
+    # --- what comes in -----------------------------------------------------------------------------------------
+
+    def _take(self, event: BuilderEvent) -> None:
+        match event:
+            case BuildWanted(plan):
+                self.turns.want(plan, self.state or BuildState(), self._now_s)
+            case BuildOver(job_id):
+                self.turns.end(job_id, self.state or BuildState())
+                self._unbuilt.discard(job_id)
+            case NodesPlaced(placement, staying):
+                self._placement, self._staying = placement, staying
+                self._move()
+            case BuildsLoaded(number, state) if number == self._awaited:
+                self._take_loaded(state)
+            case BuildsWritten(number) if number == self._awaited and self.state is not None:
+                self._take_written(self.state)
+            case BuildsUnknown(number) if number == self._awaited:
+                self._awaited, self._writing, self.state = 0, (), None
+                self._load_at_s = self._now_s + LOAD_RETRY_S
+            case RangeAnswered(number, finished):
+                self._take_answer(number, finished)
+            case RangeFailed(number, fault):
+                self.calls.set_back(number, fault, self._now_s)
+            case SplitRange() | MergeRange() | Prioritize():
+                self._take_request(event)
+            case BuildTick() | BuildsLoaded() | BuildsWritten() | BuildsUnknown():
+                pass
+            case _:
+                assert_never(event)
+
+    def _take_request(self, event: SplitRange | MergeRange | Prioritize) -> None:
+        match event:
+            case SplitRange(table_id, range_id):
+                self.replacements.split(self._known(), self.finished, table_id, range_id)
+            case MergeRange(table_id, range_id):
+                self.replacements.merge(self._known(), self.finished, table_id, range_id)
+            case Prioritize(table_id, priority):
+                self._priorities[table_id] = priority
+            case _:
+                assert_never(event)
+
+    def _known(self) -> BuildState:
+        if self.state is None:
+            raise Unavailable("the builds are being read from etcd", remedy="Retry")
+        return self.state
+
+    def _take_loaded(self, state: BuildState) -> None:
+        self._awaited, self.state = 0, state
+        self.replacements.clear()
+        self.turns.creation = None
+        for job_id in (*state.plans, *state.jobs, *state.built):
+            if job_id not in self._unbuilt and job_id not in self.turns.wanted:
+                self.turns.over[job_id] = None
+        self._follow(state)
+        self._remove_at_s = self._now_s if self.finished else None
+        self._move()
+
+    def _take_written(self, state: BuildState) -> None:
+        for change in self._writing:
+            if isinstance(change, MarkBuilt):
+                self._out.append(NotifyBuilt(state.plans[change.job_id]))
+            state.apply(change)
+            self.turns.note_written(change, self._now_s)
+        self._awaited, self._writing = 0, ()
+        self.replacements.forget(state.aborted)
+        self._follow(state)
+
+    def _follow(self, state: BuildState) -> None:
+        """What is aborted or gone is neither worked on nor finished."""
+        self.finished = {task_id: None for task_id in self.finished if task_id in state.live}
+        self._out += [CancelCall(number) for number in self.calls.without(state.live)]
+        self.calls.forget(state)
+
+    def _take_answer(self, number: int, finished: Sequence[str]) -> None:
+        call = self.calls.by_number.get(number)
+        if call is None:
+            return
+        counted = [each for each in finished if each in call.task_ids and self._counts(each)]
+        if not counted:
+            self.calls.set_back(number, "it has finished nothing yet", self._now_s)
+            return
+        self.calls.end(number)
+        self.calls.setbacks.pop(call.place, None)
+        self.finished.update(dict.fromkeys(counted))
+        if self._remove_at_s is None:
+            self._remove_at_s = self._now_s + REMOVE_EVERY_S
+
+    def _counts(self, task_id: str) -> bool:
+        """What was aborted meanwhile is refused: others are to be there in its place."""
+        return self.state is None or task_id in self.state.live
+
+    # --- what follows ------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        if self._load_at_s is not None and self._load_at_s <= self._now_s:
+            self._load_at_s = None
+            self._awaited = self._next_number()
+            self._out.append(LoadBuilds(self._awaited))
+        if self.state is None:
+            return
+        if not self._awaited and (changes := self._next_changes(self.state)):
+            self._awaited, self._writing = self._next_number(), changes
+            self._out.append(WriteBuilds(self._awaited, changes))
+        self._out += self.calls.begin(self.state, self.finished, self.turns.held, self._now_s)
+
+    def _next_changes(self, state: BuildState) -> tuple[Change, ...]:
+        """As many as go into one transaction, of the first kind of which there is something to be written."""
+        for groups in self._kinds_of_changes(state):
+            changes: list[Change] = []
+            writes = 0
+            for group in groups:
+                changes += group
+                writes += sum(map(writes_of, group))
+                if writes > self._writes_max - _GROUP_WRITES_MAX:
+                    break
+            if changes:
+                return tuple(changes)
+        return ()
+
+    def _kinds_of_changes(self, state: BuildState) -> Iterator[Iterable[Sequence[Change]]]:
+        yield self.turns.drops(state)
+        yield self._removals(state)
+        yield self.replacements.successor_groups(state, self._next_id, self._node_of_successor, self._node_of_copy)
+        yield self.replacements.abort_groups(state, self.finished)
+        yield self.turns.marks(state)
+        yield self._priority_changes(state)
+        yield self.turns.turns(state, self._now_s)
+        if self.node_of("", WHOLE):  # else it is not known yet where tasks should be
+            yield self.turns.creations(state, self._next_id, self.node_of)
+
+    def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        if self._remove_at_s is not None and self._now_s >= self._remove_at_s:
+            for task_id in self.finished:
+                yield [DeleteTask(state.live[task_id].job_id, task_id)]
+            self._remove_at_s = None  # all of them are in this transaction
+
+    def _priority_changes(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        for table_id, priority in self._priorities.items():
+            if state.priorities.get(table_id, 0) != priority:
+                yield [SetPriority(table_id, priority)]
+
+    def _node_of_successor(self, task: BuildTask) -> str:
+        return self.node_of(task.table_id, task.range_id) or task.node_id
+
+    def _node_of_copy(self, task: BuildTask) -> str:
+        return task.node_id if task.node_id in self._staying else self._node_of_successor(task)
+
+    def _move(self) -> None:
+        if self.state is not None:
+            self.replacements.move(to_move(self.state, self.finished, self._stays, self._node_of_successor))
+
+    def _stays(self, task: BuildTask) -> bool:
+        """What is in work is left to its node, as long as that stays."""
+        return task.node_id in self._staying and self.calls.works_on(task, place_of(task))
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _next_id(self) -> str:
+        """Never given before: terms only rise, and the counter goes on within one, also after a failed write."""
+        self._counter += 1
+        return f"{self.owner_rev:08x}-{self._counter:08x}"

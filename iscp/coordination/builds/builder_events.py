@@ -1,0 +1,151 @@
+"""What the owner's builder takes in, and what it wants done.
+
+Effects are carried out in their order, and only writes and loads one after the other: each is answered before the next
+one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change
+from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.core.build_task import BuildPlan
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWanted:
+    """A job wants this build. That it says so again once it is built shows that it does not find all of it."""
+
+    plan: BuildPlan
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOver:
+    """The job was dropped or paused, or has published: it wants no build, at least for now."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPlaced:
+    """`staying`: nodes that may go on with what they have, as they are there and neither leave nor drain."""
+
+    placement: Placement
+    staying: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildsLoaded:
+    """What etcd has; it is the builder's own from now on."""
+
+    number: int
+    state: BuildState
+
+
+@dataclass(frozen=True, slots=True)
+class BuildsWritten:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildsUnknown:
+    """The load or the write failed; what was written may be in etcd or not, or come later."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAnswered:
+    """A node has answered a call: these of its tasks are finished."""
+
+    number: int
+    finished: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFailed:
+    """A call has failed, or a batch at the node."""
+
+    number: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange:
+    table_id: str
+    range_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRange:
+    """Put the halves of this range together."""
+
+    table_id: str
+    range_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritize:
+    table_id: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTick:
+    pass
+
+
+BuilderEvent = (
+    BuildWanted
+    | BuildOver
+    | NodesPlaced
+    | BuildsLoaded
+    | BuildsWritten
+    | BuildsUnknown
+    | RangeAnswered
+    | RangeFailed
+    | SplitRange
+    | MergeRange
+    | Prioritize
+    | BuildTick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBuilds:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBuilds:
+    """In one transaction, which fails where another has written since the last load or write."""
+
+    number: int
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallNode:
+    """Have the node work on these tasks, all of one place and version, and wait for what it finishes."""
+
+    number: int
+    owner_rev: int
+    place: BuildPlace
+    task_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCall:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyBuilt:
+    """Nothing is left to be done for the job: it may publish."""
+
+    plan: BuildPlan
+
+
+BuilderEffect = LoadBuilds | WriteBuilds | CallNode | CancelCall | NotifyBuilt

@@ -1,0 +1,120 @@
+"""The owner's calls to nodes that work on tasks: which are made next, and when one that failed is made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import dataclass
+
+from iscp.coordination.builds.build_state import BuildPlace, BuildState
+from iscp.coordination.builds.builder_events import CallNode
+from iscp.core.build_task import BuildPlan, BuildTask
+
+CALLS_OF_NODE_MAX = 2
+"""Ranges that a node is given to work on at a time, so that its next one is there when one is finished; the others wait
+at the owner, where they still can move.
+"""
+
+CALL_RETRY_S = 1.0
+"""Pause before a range is given to a node again that has failed at it or finished nothing; doubled each time."""
+
+CALL_RETRY_MAX_S = 60.0
+"""Longest pause before a range that keeps failing is tried again; other ranges go on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCall:
+    number: int
+    place: BuildPlace
+    task_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why a place has to wait, and until when."""
+
+    fault: str
+    due_s: float
+    pause_s: float
+
+
+class RangeCalls:
+    """Those of one term. `setbacks` has the places that failed last time, also when they are over."""
+
+    def __init__(self, owner_rev: int) -> None:
+        self._owner_rev = owner_rev
+        self._number = 0
+        self.by_number: dict[int, RangeCall] = {}
+        self.setbacks: dict[BuildPlace, Setback] = {}
+        self._busy: dict[BuildPlace, RangeCall] = {}
+        self._of_node: Counter[str] = Counter()
+
+    def works_on(self, task: BuildTask, place: BuildPlace) -> bool:
+        call = self._busy.get(place)
+        return call is not None and task.task_id in call.task_ids
+
+    def next_due_s(self, now_s: float) -> float | None:
+        return min((each.due_s for each in self.setbacks.values() if each.due_s > now_s), default=None)
+
+    def begin(
+        self, state: BuildState, finished: Container[str], held: Collection[str], now_s: float
+    ) -> Iterator[CallNode]:
+        """The calls that may be made now; none for tables that are `held`."""
+        if held and all(table_id in held for table_id in state.tables):
+            return
+        for node_id, places in state.places.items():
+            for place, tasks in places.items():
+                if self._of_node[node_id] >= CALLS_OF_NODE_MAX:
+                    break
+                setback = self.setbacks.get(place)
+                if place in self._busy or place.table_id in held or (setback and setback.due_s > now_s):
+                    continue
+                if task_ids := _one_version(tasks, state.plans, finished):
+                    yield self._begin(place, task_ids)
+
+    def end(self, number: int) -> RangeCall | None:
+        """The call is over; None where it was already."""
+        call = self.by_number.pop(number, None)
+        if call is not None:
+            del self._busy[call.place]
+            self._of_node[call.place.node_id] -= 1
+        return call
+
+    def set_back(self, number: int, fault: str, now_s: float) -> None:
+        """The call has failed, or finished nothing."""
+        if (call := self.end(number)) is not None:
+            before = self.setbacks.get(call.place)
+            pause_s = min(before.pause_s * 2, CALL_RETRY_MAX_S) if before else CALL_RETRY_S
+            self.setbacks[call.place] = Setback(fault, now_s + pause_s, pause_s)
+
+    def forget(self, state: BuildState) -> None:
+        """The setbacks of places where nothing is to be done any more."""
+        for place in [each for each in self.setbacks if each not in state.places.get(each.node_id, ())]:
+            del self.setbacks[place]
+
+    def without(self, live: Container[str]) -> list[int]:
+        """Ends the calls none of whose tasks is `live` any more."""
+        numbers = [
+            call.number for call in self.by_number.values() if not any(task_id in live for task_id in call.task_ids)
+        ]
+        for number in numbers:
+            self.end(number)
+        return numbers
+
+    def _begin(self, place: BuildPlace, task_ids: tuple[str, ...]) -> CallNode:
+        self._number += 1
+        self.by_number[self._number] = self._busy[place] = RangeCall(self._number, place, task_ids)
+        self._of_node[place.node_id] += 1
+        return CallNode(self._number, self._owner_rev, place, task_ids)
+
+
+def _one_version(
+    tasks: Mapping[str, BuildTask], plans: Mapping[str, BuildPlan], finished: Container[str]
+) -> tuple[str, ...]:
+    """Those that are read together: all of the first one's version that may be worked on."""
+    ready = [
+        (plan.version, task_id)
+        for task_id, task in tasks.items()
+        if task_id not in finished and (plan := plans.get(task.job_id)) is not None
+    ]
+    return tuple(task_id for version, task_id in ready if version == ready[0][0])

@@ -1,0 +1,131 @@
+"""Tasks that are to be others: at another node, or for other ranges.
+
+Two steps, each a transaction: first the tasks are aborted, then others take their place, under ids of their own. What
+is left of the first step by an owner that has ended, or whose second step failed, becomes copies of what it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, PutTask
+from iscp.core.build_task import DEPTH_MAX, BuildTask, children, depth
+from iscp.core.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One job's tasks that are replaced together, and the ranges of those that follow.
+
+    Invariant: both are exactly the same part of the snapshot.
+    """
+
+    job_id: str
+    task_ids: tuple[str, ...]
+    range_ids: tuple[int, ...]
+
+
+class Replacements:
+    """`aborting` waits for its first step, `begun` has the tasks that have taken it, for the second."""
+
+    def __init__(self) -> None:
+        self.aborting: deque[Replacement] = deque()
+        self.begun: dict[str, Replacement] = {}
+
+    def clear(self) -> None:
+        self.aborting.clear()
+        self.begun.clear()
+
+    def move(self, tasks: Iterator[BuildTask]) -> None:
+        self.aborting.extend(Replacement(task.job_id, (task.task_id,), (task.range_id,)) for task in tasks)
+
+    def split(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
+        """Raises InvalidRequest where nothing is to be built of the range, or it cannot be cut."""
+        if depth(_checked(range_id)) >= DEPTH_MAX:
+            raise InvalidRequest(
+                f"is {range_id}, which was cut {DEPTH_MAX} times already", field="range_id", remedy="Split another one"
+            )
+        open_tasks = [task for task in state.of_range(table_id, range_id) if task.task_id not in finished]
+        if not open_tasks:
+            raise _nothing_to_do(range_id)
+        halves = children(range_id)
+        self.aborting.extend(Replacement(task.job_id, (task.task_id,), halves) for task in open_tasks)
+
+    def merge(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
+        """Of each job of which both halves are still to be built; raises InvalidRequest where there is none."""
+        if depth(_checked(range_id)) >= DEPTH_MAX:
+            raise InvalidRequest(f"is {range_id}, which has no halves", field="range_id", remedy="Merge another one")
+        left, right = (
+            {task.job_id: task for task in state.of_range(table_id, half) if task.task_id not in finished}
+            for half in children(range_id)
+        )
+        if not left.keys() & right.keys():
+            raise _nothing_to_do(range_id)
+        for job_id, task in left.items():
+            if job_id in right:
+                self.aborting.append(Replacement(job_id, (task.task_id, right[job_id].task_id), (range_id,)))
+
+    def abort_groups(self, state: BuildState, finished: Container[str]) -> Iterator[Sequence[Change]]:
+        """The first step of those that wait; what is finished or gone meanwhile is left as it is."""
+        while self.aborting:
+            each = self.aborting.popleft()
+            tasks = [state.live[task_id] for task_id in each.task_ids if task_id in state.live]
+            if len(tasks) == len(each.task_ids) and not any(task.task_id in finished for task in tasks):
+                self.begun.update(dict.fromkeys(each.task_ids, each))
+                yield [PutTask(task._replace(aborted=True)) for task in tasks]
+
+    def successor_groups(
+        self,
+        state: BuildState,
+        next_id: Callable[[], str],
+        node_of: Callable[[BuildTask], str],
+        node_of_copy: Callable[[BuildTask], str],
+    ) -> Iterator[Sequence[Change]]:
+        """The second step of all that have taken the first one; a copy stands for whom nobody knows what was to be."""
+        done: set[str] = set()
+        for task in list(state.aborted.values()):
+            if task.task_id in done:
+                continue
+            each = self.begun.get(task.task_id)
+            place = node_of if each else node_of_copy
+            each = each or Replacement(task.job_id, (task.task_id,), (task.range_id,))
+            done.update(each.task_ids)
+            new = [task._replace(task_id=next_id(), range_id=range_id, aborted=False) for range_id in each.range_ids]
+            yield [
+                *(DeleteTask(task.job_id, task_id) for task_id in each.task_ids),
+                *(PutTask(successor._replace(node_id=place(successor))) for successor in new),
+            ]
+
+    def forget(self, aborted: Container[str]) -> None:
+        """All but those that have taken the first step and not the second."""
+        self.begun = {task_id: each for task_id, each in self.begun.items() if task_id in aborted}
+
+
+def to_move(
+    state: BuildState,
+    finished: Container[str],
+    stays: Callable[[BuildTask], bool],
+    target: Callable[[BuildTask], str],
+) -> Iterator[BuildTask]:
+    """Tasks that are not where they should be, but for those that may stay."""
+    for task in state.live.values():
+        if task.task_id not in finished and target(task) not in ("", task.node_id) and not stays(task):
+            yield task
+
+
+def _checked(range_id: int) -> int:
+    try:
+        depth(range_id)
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="range_id") from error
+    return range_id
+
+
+def _nothing_to_do(range_id: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"is {range_id}, of which no task is waiting or in work in one piece",
+        field="range_id",
+        remedy="See which ranges the build still has",
+    )

@@ -1,0 +1,168 @@
+"""Whose turn it is: the builds that jobs want, by table, and how the tasks of a job come to be.
+
+A table whose turn has come is built for all of its jobs together. The tasks of a job are created in several
+transactions, and its plan with the last of them: tasks without a plan are what is left of a creation that was broken
+off, and are dropped before it begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from iscp.coordination.builds.build_state import (
+    BeginTable,
+    BuildState,
+    Change,
+    DropBuild,
+    EndTable,
+    ForgetBuilt,
+    MarkBuilt,
+    PutPlan,
+    PutTask,
+)
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
+
+GATHER_S = 2.0
+"""How long a table's turn waits after its first request: jobs that are registered together are read together."""
+
+REPEAT_S = 30.0
+"""How long after it was marked as built a job's request for the same build counts: it does not find all of it, and
+what is missing is built again.
+"""
+
+
+@dataclass(slots=True)
+class Creation:
+    """A job's tasks that are still to be created; `ranges` goes on where the last transaction ended."""
+
+    plan: BuildPlan
+    ranges: Iterator[int]
+
+
+class TableTurns:
+    """`wanted`: by job. `over`: jobs whose build is to be dropped; `repeated`: those that are to be built again."""
+
+    def __init__(self, tables_at_once: int) -> None:
+        self._tables_at_once = tables_at_once
+        self.wanted: dict[str, BuildPlan] = {}
+        self._by_table: dict[str, dict[str, BuildPlan]] = {}
+        self.over: dict[str, None] = {}
+        self.repeated: dict[str, None] = {}
+        self.creation: Creation | None = None
+        self._since_s: dict[str, float] = {}
+        self._built_s: dict[str, float] = {}
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The table of which a job is about to join: its next ranges wait for that, to be read for all jobs."""
+        return (self.creation.plan.table_id,) if self.creation else ()
+
+    def want(self, plan: BuildPlan, state: BuildState, now_s: float) -> None:
+        self.over.pop(plan.job_id, None)
+        self.wanted[plan.job_id] = plan
+        self._by_table.setdefault(plan.table_id, {})[plan.job_id] = plan
+        self._since_s.setdefault(plan.table_id, now_s)
+        if self.creation and self.creation.plan.job_id == plan.job_id and self.creation.plan != plan:
+            self.creation = None
+        if state.built.get(plan.job_id) != plan.version:
+            return
+        if now_s >= self._built_s.setdefault(plan.job_id, now_s) + REPEAT_S:
+            self.repeated[plan.job_id] = None
+
+    def end(self, job_id: str, state: BuildState) -> None:
+        plan = self.wanted.pop(job_id, None)
+        if self.creation and self.creation.plan.job_id == job_id:
+            self.creation = None
+        if plan is not None or job_id in state.plans or job_id in state.jobs or job_id in state.built:
+            self.over[job_id] = None
+        if plan is not None:
+            del self._by_table[plan.table_id][job_id]
+            if not self._by_table[plan.table_id]:
+                del self._by_table[plan.table_id]
+                del self._since_s[plan.table_id]
+
+    def note_written(self, change: Change, now_s: float) -> None:
+        match change:
+            case MarkBuilt(job_id):
+                self._built_s[job_id] = now_s
+            case PutPlan(plan) if self.creation and self.creation.plan == plan:
+                self.creation = None
+            case _:
+                pass
+
+    def drops(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        """What is left of builds that nobody wants, and what is to be built again."""
+        for job_id in list(self.repeated):
+            if job_id in state.built:
+                yield [ForgetBuilt(job_id)]
+            else:
+                del self.repeated[job_id]
+                self._built_s.pop(job_id, None)
+        for job_id in list(self.over):
+            self.repeated.pop(job_id, None)
+            changes: list[Change] = []
+            if job_id in state.plans or job_id in state.jobs:
+                changes.append(DropBuild(job_id))
+            if job_id in state.built:
+                changes.append(ForgetBuilt(job_id))
+                self._built_s.pop(job_id, None)
+            if changes:
+                yield changes
+            else:
+                del self.over[job_id]
+
+    def marks(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        for job_id, plan in state.plans.items():
+            if job_id not in state.jobs:
+                yield [MarkBuilt(job_id, plan.version)]
+
+    def turns(self, state: BuildState, now_s: float) -> Iterator[Sequence[Change]]:
+        """Tables whose turn is over, and those whose turn has come."""
+        needed = {plan.table_id for plan in state.plans.values()}
+        over = [each for each in state.tables if each not in needed and not self._is_waiting(each, state)]
+        yield from ([EndTable(table_id)] for table_id in over)
+        free = self._tables_at_once - len(state.tables) + len(over)
+        if free <= 0:
+            return
+        next_ones = [
+            table_id
+            for table_id, since_s in self._since_s.items()
+            if table_id not in state.tables and now_s >= since_s + GATHER_S and self._is_waiting(table_id, state)
+        ]
+        # As sorting is stable, of tables with the same priority the one that was wanted first is built first.
+        next_ones.sort(key=lambda table_id: (-state.priorities.get(table_id, 0), self._since_s[table_id]))
+        yield from ([BeginTable(table_id)] for table_id in next_ones[:free])
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """When the turn of a further table may have come."""
+        due = (since_s + GATHER_S for since_s in self._since_s.values())
+        return min((each for each in due if each > now_s), default=None)
+
+    def creations(
+        self, state: BuildState, next_id: Callable[[], str], target: Callable[[str, int], str]
+    ) -> Iterator[Sequence[Change]]:
+        """The tasks of one wanted job after the other, at nodes that `target` gives, and then its plan."""
+        if self.creation is None:
+            plans = chain.from_iterable(self._by_table.get(table_id, {}).values() for table_id in state.tables)
+            plan = next((each for each in plans if _is_missing(each, state)), None)
+            if plan is None:
+                return
+            if plan.job_id in state.jobs or plan.job_id in state.plans:  # of a creation or a plan that counts no more
+                yield [DropBuild(plan.job_id)]
+                return
+            self.creation = Creation(plan, iter(range(1 << plan.depth, 2 << plan.depth)))
+        plan = self.creation.plan
+        for range_id in self.creation.ranges:
+            node_id = target(plan.table_id, range_id)
+            task_type = TaskType.BUILD_RANGE
+            yield [PutTask(BuildTask(next_id(), task_type, False, plan.table_id, plan.job_id, range_id, node_id))]
+        yield [PutPlan(plan)]
+
+    def _is_waiting(self, table_id: str, state: BuildState) -> bool:
+        return any(_is_missing(plan, state) for plan in self._by_table.get(table_id, {}).values())
+
+
+def _is_missing(plan: BuildPlan, state: BuildState) -> bool:
+    return state.built.get(plan.job_id) != plan.version and state.plans.get(plan.job_id) != plan

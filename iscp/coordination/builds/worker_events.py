@@ -1,0 +1,82 @@
+"""What a node's build worker takes in, and what it wants done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.builds.build_state import Change
+from iscp.core.build_task import RangeBatch
+from iscp.core.errors import IscpError
+
+
+@dataclass(frozen=True, slots=True)
+class TasksRead:
+    """All that etcd has of builds, as changes of nothing; what the worker has seen before counts no more."""
+
+    changes: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksChanged:
+    """In the order in which they were written."""
+
+    changes: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequested:
+    """An owner wants these tasks, all of one range, to be worked on, and waits; `number` names its call."""
+
+    number: int
+    owner_rev: int
+    range_id: int
+    task_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEnded:
+    """The call is over: its owner does not wait any more. What was begun goes on."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnded:
+    """None: every part of it is durable."""
+
+    number: int
+    fault: IscpError | None = None
+
+
+BuildWorkerEvent = TasksRead | TasksChanged | WorkRequested | WaitEnded | BatchEnded
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Answered by BatchEnded when it has stopped, however it ends."""
+
+    number: int
+    batch: RangeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBatch:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWork:
+    """The call has waited for these: they are finished, and none of its others is to be worked on any more."""
+
+    number: int
+    finished: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseWork:
+    number: int
+    fault: IscpError
+
+
+BuildWorkerEffect = RunBatch | CancelBatch | AnswerWork | RefuseWork

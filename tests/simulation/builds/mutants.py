@@ -1,0 +1,202 @@
+"""Each guard of builds, dropped: some seed has to miss it. `MUTANTS` says which did, so that the tests are quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, DropBuild, PutPlan
+from iscp.coordination.builds.build_worker import BuildWorker
+from iscp.coordination.builds.builder import Builder
+from iscp.coordination.builds.builder_events import BuilderEvent, BuildsUnknown
+from iscp.coordination.builds.replacements import Replacement, Replacements
+from iscp.coordination.builds.table_turns import TableTurns
+from iscp.coordination.builds.worker_events import WorkRequested
+from tests.simulation.builds.play import violation
+from tests.simulation.builds.world import Parts, Store
+
+SEEDS_MAX = 500
+"""Seeds beside the known ones: what is drawn otherwise finds the same elsewhere."""
+
+
+class FinishesWhatIsAborted(BuildWorker):
+    def _is_live(self, task_id: str) -> bool:
+        return task_id in self.state.live or task_id in self.state.aborted
+
+
+class ObeysAnyOwner(BuildWorker):
+    def _is_stale(self, request: WorkRequested) -> bool:
+        return False
+
+
+class ReadsRangesTwice(BuildWorker):
+    def _is_busy(self, place: object) -> bool:
+        return False
+
+
+class TakesLateResults(Builder):
+    """What a node says it has finished is removed, aborted or not."""
+
+    def _counts(self, task_id: str) -> bool:
+        return True
+
+    def _follow(self, state: BuildState) -> None:
+        finished = self.finished
+        super()._follow(state)
+        self.finished = {each: None for each in finished if each in state.live or each in state.aborted}
+
+    def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        if self._remove_at_s is not None and self._now_s >= self._remove_at_s:
+            for task in [*state.live.values(), *state.aborted.values()]:
+                if task.task_id in self.finished:
+                    yield [DeleteTask(task.job_id, task.task_id)]
+            self._remove_at_s = None
+
+
+class CountsFromOne(Builder):
+    """Ids without the term: an owner gives those of the last one again."""
+
+    def _next_id(self) -> str:
+        self._counter += 1
+        return f"{self._counter:08x}"
+
+
+class GoesOnAfterAFailure(Builder):
+    """What failed to be written counts as not written."""
+
+    def _take(self, event: BuilderEvent) -> None:
+        if isinstance(event, BuildsUnknown) and self.state is not None:
+            self._awaited, self._writing = 0, ()
+            return
+        super()._take(event)
+
+
+class KeepsHalf(Replacements):
+    """A split goes on with one half alone."""
+
+    def split(self, *of: Any) -> None:
+        super().split(*of)
+        self.aborting.extend(self._cut(self.aborting.pop()) for _ in range(len(self.aborting)))
+
+    def _cut(self, each: Replacement) -> Replacement:
+        return Replacement(each.job_id, each.task_ids, each.range_ids[:1])
+
+
+class MergesEachHalf(Replacements):
+    """Each of two halves makes a task of the whole."""
+
+    def merge(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
+        before = len(self.aborting)
+        super().merge(state, finished, table_id, range_id)
+        merged = [self.aborting.pop() for _ in range(len(self.aborting) - before)]
+        self.aborting.extend(
+            Replacement(each.job_id, (task_id,), each.range_ids) for each in merged for task_id in each.task_ids
+        )
+
+
+class RevivesAborted(Replacements):
+    """What others are to take the place of keeps its id."""
+
+    def successor_groups(
+        self, state: BuildState, next_id: Callable[[], str], *places: Any
+    ) -> Iterator[Sequence[Change]]:
+        ids = iter(list(state.aborted))
+        yield from super().successor_groups(state, lambda: next(ids, None) or next_id(), *places)
+
+
+class CopiesNothing(Replacements):
+    """What was aborted by an owner before, or whose second step failed, is nobody's."""
+
+    def successor_groups(self, state: BuildState, *of: Any) -> Iterator[Sequence[Change]]:
+        known = BuildState(aborted={each: task for each, task in state.aborted.items() if each in self.begun})
+        yield from super().successor_groups(known, *of)
+
+
+class PlansFirst(TableTurns):
+    """A job's plan is written with the first of its tasks."""
+
+    def creations(self, *of: Any) -> Iterator[Sequence[Change]]:
+        for group in super().creations(*of):
+            plan = self.creation.plan if self.creation else None
+            yield [*group, PutPlan(plan)] if plan is not None else group
+            if plan is not None:
+                return
+
+
+class GoesOnCreating(TableTurns):
+    """What is left of a creation that was broken off stays, beside the new tasks."""
+
+    def creations(self, state: BuildState, *of: Any) -> Iterator[Sequence[Change]]:
+        known = BuildState(plans=state.plans, tables=state.tables, built=state.built)
+        yield from super().creations(known, *of)
+
+
+class KeepsPlans(TableTurns):
+    """A build at another version goes on with the tasks of the one before."""
+
+    def creations(self, *of: Any) -> Iterator[Sequence[Change]]:
+        for group in super().creations(*of):
+            drop = next((each for each in group if isinstance(each, DropBuild)), None)
+            yield group if drop is None else [PutPlan(self.wanted[drop.job_id])]
+
+
+class LosesTheOrder(Store):
+    """A write that comes late comes into effect, whatever was written meanwhile."""
+
+    def admits(self, term: int, head: int) -> bool:
+        return term == self.term
+
+
+def with_replacements(kind: type[Replacements]) -> type[Builder]:
+    class Mutated(Builder):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.replacements = kind()
+
+    return Mutated
+
+
+def with_turns(kind: type[TableTurns]) -> type[Builder]:
+    class Mutated(Builder):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            plans, self.turns = self.turns.wanted, kind(given[1].tables_at_once)
+            for plan in plans.values():
+                self.turns.want(plan, BuildState(), given[4])
+
+    return Mutated
+
+
+@dataclass(frozen=True, slots=True)
+class BuildMutant:
+    """`seeds`: some that found it out."""
+
+    parts: Parts
+    seeds: tuple[int, ...] = ()
+
+
+MUTANTS: dict[str, BuildMutant] = {
+    "worker: the aborted flag": BuildMutant(Parts(worker=FinishesWhatIsAborted), seeds=(22, 67)),
+    "worker: owner_rev": BuildMutant(Parts(worker=ObeysAnyOwner), seeds=(3, 9)),
+    "worker: one batch a range": BuildMutant(Parts(worker=ReadsRangesTwice), seeds=(0, 1)),
+    "owner: late results of aborted tasks": BuildMutant(Parts(builder=TakesLateResults), seeds=(5, 11)),
+    "owner: ids by term": BuildMutant(Parts(builder=CountsFromOne), seeds=(0, 1)),
+    "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(1, 6)),
+    "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),
+    "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(1, 2)),
+    "owner: new ids for successors": BuildMutant(Parts(builder=with_replacements(RevivesAborted)), seeds=(0, 1)),
+    "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(13, 15)),
+    "owner: the plan after all tasks": BuildMutant(Parts(builder=with_turns(PlansFirst)), seeds=(0, 1)),
+    "owner: leftovers of a creation dropped": BuildMutant(Parts(builder=with_turns(GoesOnCreating)), seeds=(6, 15)),
+    "owner: new tasks for another version": BuildMutant(Parts(builder=with_turns(KeepsPlans)), seeds=(1, 2)),
+    "store: writes on top of what is known": BuildMutant(Parts(store=LosesTheOrder), seeds=(0, 3)),
+}
+
+
+def finds(seed: int, mutant: BuildMutant) -> bool:
+    return bool(violation(seed, mutant.parts))
+
+
+def finding(mutant: BuildMutant, seeds: Iterable[int] = range(SEEDS_MAX)) -> Iterator[int]:
+    return (seed for seed in seeds if finds(seed, mutant))

@@ -1,0 +1,157 @@
+"""A node's build worker: what it works on, what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+from iscp.coordination.builds.build_state import Change, DeleteTask, DropBuild, PutPlan, PutTask
+from iscp.coordination.builds.build_worker import FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
+from iscp.coordination.builds.worker_events import (
+    AnswerWork,
+    BatchEnded,
+    CancelBatch,
+    RefuseWork,
+    RunBatch,
+    TasksChanged,
+    TasksRead,
+    WaitEnded,
+    WorkRequested,
+)
+from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch, TaskType
+from iscp.core.errors import NotOwner, StorageError
+
+
+def plan(job_id: str, version: int = 7) -> BuildPlan:
+    return BuildPlan(job_id, "default", "flights", job_id, "/lake/flights", version, "{}", 1 << 30, 3)
+
+
+def task(task_id: str, job_id: str = "j1", range_id: int = 8, node_id: str = "n1", aborted: bool = False) -> BuildTask:
+    return BuildTask(task_id, TaskType.BUILD_RANGE, aborted, "flights", job_id, range_id, node_id)
+
+
+def worker(*tasks: BuildTask) -> BuildWorker:
+    made = BuildWorker("n1")
+    changes: list[Change] = [PutPlan(plan("j1")), PutPlan(plan("j2")), PutPlan(plan("j3", 9))]
+    made.step(TasksRead([*changes, *map(PutTask, tasks)]))
+    return made
+
+
+def request(number: int, *task_ids: str, range_id: int = 8, owner_rev: int = 1) -> WorkRequested:
+    return WorkRequested(number, owner_rev, range_id, task_ids)
+
+
+def test_tasks_of_several_jobs_are_one_batch_and_answered_when_it_ends() -> None:
+    made = worker(task("a"), task("b", "j2"))
+    assert made.step(request(1, "a", "b")) == [RunBatch(1, RangeBatch(8, (plan("j1"), plan("j2"))))]
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("a", "b"))]
+
+
+def test_what_is_finished_is_answered_at_once_until_it_is_deleted() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    made.step(BatchEnded(1))
+    assert made.step(request(2, "a", owner_rev=2)) == [AnswerWork(2, ("a",))]
+    made.step(TasksChanged([DeleteTask("j1", "a")]))
+    assert not made.finished
+
+
+def test_no_more_is_remembered_than_may_be() -> None:
+    made = worker(task("a"))
+    made.finished = {f"{number}": None for number in range(FINISHED_MAX)}
+    made.step(request(1, "a"))
+    made.step(BatchEnded(1))
+    assert len(made.finished) == FINISHED_MAX
+    assert "a" in made.finished
+    assert "0" not in made.finished
+
+
+def test_a_task_that_has_not_come_in_yet_is_waited_for() -> None:
+    made = worker()
+    assert made.step(request(1, "a")) == []
+    assert made.step(TasksChanged([PutTask(task("a"))])) == [RunBatch(1, RangeBatch(8, (plan("j1"),)))]
+
+
+def test_a_range_has_one_batch_at_a_time_and_versions_are_not_mixed() -> None:
+    made = worker(task("a"), task("b", "j2"), task("c", "j3"))
+    made.step(request(1, "a"))
+    assert made.step(request(2, "b", "c")) == []
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("a",)), RunBatch(2, RangeBatch(8, (plan("j2"),)))]
+    assert made.step(BatchEnded(2)) == [RunBatch(3, RangeBatch(8, (plan("j3", 9),)))]
+    assert made.step(BatchEnded(3)) == [AnswerWork(2, ("b", "c"))]
+
+
+def test_a_node_builds_no_more_ranges_at_a_time_than_it_may() -> None:
+    ranges = range(8, 8 + RANGES_AT_ONCE_MAX + 1)
+    made = worker(*(task(f"{each}", range_id=each) for each in ranges))
+    effects = [effect for each in ranges for effect in made.step(request(each, f"{each}", range_id=each))]
+    assert len(effects) == RANGES_AT_ONCE_MAX
+    assert [type(effect) for effect in made.step(BatchEnded(1))] == [AnswerWork, RunBatch]
+
+
+def test_what_is_aborted_while_it_is_in_work_is_cancelled_and_never_finished() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    assert made.step(TasksChanged([PutTask(task("a", aborted=True))])) == [CancelBatch(1), AnswerWork(1, ())]
+    assert made.step(BatchEnded(1)) == []
+    assert made.step(request(2, "a")) == [AnswerWork(2, ())]
+
+
+def test_what_was_finished_and_is_aborted_then_is_not_finished() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    made.step(BatchEnded(1))
+    made.step(TasksChanged([PutTask(task("a", aborted=True))]))
+    assert made.step(request(2, "a")) == [AnswerWork(2, ())]
+
+
+def test_a_batch_goes_on_for_the_jobs_that_are_left() -> None:
+    made = worker(task("a"), task("b", "j2"))
+    made.step(request(1, "a", "b"))
+    assert made.step(TasksChanged([DropBuild("j1")])) == []
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("b",))]
+
+
+def test_a_batch_whose_tasks_are_gone_when_all_is_read_again_is_cancelled() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    assert made.step(TasksRead([PutPlan(plan("j1"))])) == [CancelBatch(1), AnswerWork(1, ())]
+
+
+def test_a_place_is_free_only_when_its_batch_has_stopped() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    made.step(TasksChanged([PutTask(task("a", aborted=True)), PutTask(task("b"))]))
+    assert made.step(request(2, "b")) == []
+    assert made.step(BatchEnded(1, StorageError("cancelled"))) == [RunBatch(2, RangeBatch(8, (plan("j1"),)))]
+
+
+def test_who_waits_for_a_batch_that_fails_gets_its_fault() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    fault = StorageError("no space")
+    assert made.step(BatchEnded(1, fault)) == [RefuseWork(1, fault)]
+    assert made.step(request(2, "a")) == [RunBatch(2, RangeBatch(8, (plan("j1"),)))]
+
+
+def test_no_earlier_owner_is_obeyed_and_its_calls_end() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a", owner_rev=2))
+    (refused,) = made.step(request(2, "a", owner_rev=1))
+    assert isinstance(refused, RefuseWork)
+    assert isinstance(refused.fault, NotOwner)
+    (ended,) = made.step(request(3, "a", owner_rev=3))
+    assert isinstance(ended, RefuseWork)
+    assert ended.number == 1
+    assert made.step(BatchEnded(1)) == [AnswerWork(3, ("a",))]
+
+
+def test_who_waits_no_more_gets_no_answer_and_the_batch_goes_on() -> None:
+    made = worker(task("a"))
+    made.step(request(1, "a"))
+    assert made.step(WaitEnded(1)) == []
+    assert made.step(BatchEnded(1)) == []
+    assert made.step(request(2, "a")) == [AnswerWork(2, ("a",))]
+
+
+def test_tasks_of_other_nodes_and_ranges_are_not_worked_on() -> None:
+    made = worker(task("a", node_id="n2"), task("b", range_id=9))
+    assert made.step(request(1, "a")) == []
+    assert made.step(request(2, "b")) == []

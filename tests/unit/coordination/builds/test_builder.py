@@ -1,0 +1,330 @@
+"""The owner's builder: whose turn it is, where tasks go, what nodes are called for, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from iscp.coordination.builds.build_state import BuildState, Change, PutTask, writes_of
+from iscp.coordination.builds.builder import (
+    LOAD_RETRY_S,
+    REMOVE_EVERY_S,
+    WRITES_OF_BUILDS_MAX,
+    Builder,
+    BuildLimits,
+)
+from iscp.coordination.builds.builder_events import (
+    BuilderEffect,
+    BuilderEvent,
+    BuildOver,
+    BuildsLoaded,
+    BuildsUnknown,
+    BuildsWritten,
+    BuildTick,
+    BuildWanted,
+    CallNode,
+    CancelCall,
+    LoadBuilds,
+    MergeRange,
+    NodesPlaced,
+    NotifyBuilt,
+    Prioritize,
+    RangeAnswered,
+    RangeFailed,
+    SplitRange,
+    WriteBuilds,
+)
+from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX
+from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
+from iscp.coordination.membership.preferred_nodes import Placement, ring_of
+from iscp.core.build_task import DEPTH_MAX, BuildPlan
+from iscp.core.errors import InvalidRequest, Unavailable
+
+E = TypeVar("E")
+USUAL = BuildLimits()
+
+
+def plan(job_id: str, table_id: str = "flights", version: int = 7, depth: int = 2) -> BuildPlan:
+    return BuildPlan(job_id, "default", table_id, job_id, f"/lake/{table_id}", version, "{}", 1 << 30, depth)
+
+
+def placed(*node_ids: str) -> NodesPlaced:
+    nodes = frozenset(node_ids)
+    return NodesPlaced(Placement(nodes, ring=ring_of(nodes)), nodes)
+
+
+class Owner:
+    """A builder with an etcd that answers at once. `writes`: each transaction; `effects`: all others."""
+
+    def __init__(self, *wanted: BuildPlan, limits: BuildLimits = USUAL, state: Sequence[Change] = ()) -> None:
+        self.now_s = 0.0
+        self.etcd = list(state)
+        self.writes: list[tuple[Change, ...]] = []
+        self.effects: list[BuilderEffect] = []
+        self.builder = Builder(3, limits, wanted, {each.job_id for each in wanted}, self.now_s)
+        self.take(BuildTick())
+        self.take(placed("n1"))
+
+    def take(self, event: BuilderEvent) -> None:
+        for effect in self.builder.step(event, self.now_s):
+            match effect:
+                case LoadBuilds(number):
+                    self.take(BuildsLoaded(number, BuildState.of(self.etcd)))
+                case WriteBuilds(number, changes):
+                    self.writes.append(changes)
+                    self.etcd += changes
+                    self.take(BuildsWritten(number))
+                case _:
+                    self.effects.append(effect)
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.take(BuildTick())
+
+    def all(self, kind: type[E]) -> list[E]:
+        found: list[E] = [effect for effect in self.effects if isinstance(effect, kind)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
+        return found
+
+    def finish_all(self) -> None:
+        while calls := self.all(CallNode):
+            for call in calls:
+                self.take(RangeAnswered(call.number, call.task_ids))
+        self.wait(REMOVE_EVERY_S)
+
+    @property
+    def state(self) -> BuildState:
+        assert self.builder.state is not None
+        return self.builder.state
+
+    def ranges(self, job_id: str) -> list[int]:
+        return sorted(task.range_id for task in self.state.jobs.get(job_id, {}).values())
+
+
+def test_jobs_that_are_registered_together_are_read_together() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S / 2)
+    owner.take(BuildWanted(plan("j2")))
+    assert not owner.writes
+    owner.wait(GATHER_S / 2)
+    assert owner.ranges("j1") == owner.ranges("j2") == [4, 5, 6, 7]
+    assert [len(call.task_ids) for call in owner.all(CallNode)] == [2, 2]
+
+
+def test_a_node_has_no_more_calls_than_it_may() -> None:
+    owner = Owner(plan("j1", depth=4))
+    owner.wait(GATHER_S)
+    calls = owner.all(CallNode)
+    assert len(calls) == CALLS_OF_NODE_MAX
+    owner.take(RangeAnswered(calls[0].number, calls[0].task_ids))
+    (further,) = owner.all(CallNode)
+    assert further.place not in {call.place for call in calls}
+
+
+def test_finished_tasks_are_removed_together_and_the_job_is_built_when_none_is_left() -> None:
+    owner = Owner(plan("j1", depth=1))
+    owner.wait(GATHER_S)
+    before = len(owner.writes)
+    owner.finish_all()
+    assert [len(changes) for changes in owner.writes[before:]] == [2, 1, 1]
+    assert owner.all(NotifyBuilt) == [NotifyBuilt(plan("j1", depth=1))]
+    assert owner.state.built == {"j1": 7}
+    owner.take(BuildOver("j1"))
+    assert list(owner.state.changes()) == []
+
+
+def test_no_transaction_is_larger_than_etcd_takes() -> None:
+    owner = Owner(plan("j1", depth=8), plan("j2", depth=8))
+    owner.wait(GATHER_S)
+    assert owner.ranges("j1") == list(range(256, 512))
+    sizes = [sum(map(writes_of, changes)) for changes in owner.writes]
+    assert max(sizes) <= WRITES_OF_BUILDS_MAX
+    assert len(sizes) == 1 + 2 * 3
+
+
+def test_one_table_is_built_at_a_time_the_more_urgent_first() -> None:
+    owner = Owner(plan("a", "flights"), plan("b", "planes"), plan("c", "orders"))
+    owner.take(Prioritize("orders", 1))
+    owner.wait(GATHER_S)
+    assert list(owner.state.tables) == ["orders"]
+    owner.finish_all()
+    assert list(owner.state.tables) == ["flights"]
+    owner.take(Prioritize("orders", 0))
+    assert owner.state.priorities == {}
+
+
+def test_several_tables_are_built_at_a_time_where_they_may_be() -> None:
+    owner = Owner(plan("a", "flights"), plan("b", "planes"), plan("c", "orders"), limits=BuildLimits(2))
+    owner.wait(GATHER_S)
+    assert list(owner.state.tables) == ["flights", "planes"]
+
+
+def test_the_next_owner_goes_on_with_the_table_in_work() -> None:
+    first = Owner(plan("a", "flights"))
+    first.wait(GATHER_S)
+    state = list(first.state.changes())
+    owner = Owner(plan("b", "planes"), plan("a", "flights"), state=state)
+    owner.wait(GATHER_S)
+    assert list(owner.state.tables) == ["flights"]
+    assert not owner.writes
+
+
+def test_another_version_of_the_same_table_is_read_beside() -> None:
+    """A job that is added later may want a later version; it is built in the same turn, by batches of its own."""
+    owner = Owner(plan("j1", depth=0), plan("j2", version=8, depth=0))
+    owner.wait(GATHER_S)
+    (call,) = owner.all(CallNode)
+    assert len(call.task_ids) == 1
+    owner.take(RangeAnswered(call.number, call.task_ids))
+    (other,) = owner.all(CallNode)
+    assert other.place == call.place
+    assert set(other.task_ids).isdisjoint(call.task_ids)
+
+
+def test_a_build_at_another_version_starts_over() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    former = set(owner.state.live)
+    (call, *_) = owner.all(CallNode)
+    owner.take(BuildWanted(plan("j1", version=9)))
+    assert former.isdisjoint(owner.state.live)
+    assert owner.state.plans["j1"].version == 9
+    assert CancelCall(call.number) in owner.effects
+
+
+def test_a_job_that_wants_its_build_again_long_after_it_is_built_gets_it() -> None:
+    """Its node does not find all that was staged."""
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    owner.finish_all()
+    owner.take(BuildWanted(plan("j1")))
+    assert owner.state.built == {"j1": 7}
+    owner.wait(REPEAT_S)
+    owner.take(BuildWanted(plan("j1")))
+    assert owner.ranges("j1") == [4, 5, 6, 7]
+
+
+def test_a_failed_range_is_tried_again_later_and_others_go_on() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    call, other = owner.all(CallNode)
+    owner.take(RangeFailed(call.number, "no space"))
+    assert call.place not in [each.place for each in owner.all(CallNode)]
+    owner.take(RangeAnswered(other.number, other.task_ids))
+    owner.all(CallNode)
+    owner.wait(CALL_RETRY_S)
+    assert owner.builder.calls.setbacks[call.place].fault == "no space"
+    owner.take(RangeFailed(owner.builder.calls.by_number.popitem()[0], "gone"))
+
+
+def test_tasks_move_to_a_node_that_joins_but_for_those_in_work() -> None:
+    owner = Owner(plan("j1", depth=5))
+    owner.wait(GATHER_S)
+    working = {task_id for call in owner.all(CallNode) for task_id in call.task_ids}
+    before = set(owner.state.live)
+    owner.take(placed("n1", "n2"))
+    assert working <= set(owner.state.live)
+    assert owner.ranges("j1") == list(range(32, 64))
+    assert 8 <= sum(task.node_id == "n2" for task in owner.state.live.values()) <= 24
+    moved = set(owner.state.live) - before
+    assert {owner.state.live[each].node_id for each in moved} == {"n2"}
+    assert not owner.state.aborted
+
+
+def test_what_a_lost_node_had_in_work_moves_too() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    calls = owner.all(CallNode)
+    owner.take(placed("n2"))
+    assert {call.number for call in owner.all(CancelCall)} == {call.number for call in calls}
+    assert {task.node_id for task in owner.state.live.values()} == {"n2"}
+    late = calls[0]
+    owner.take(RangeAnswered(late.number, late.task_ids))
+    assert not owner.builder.finished
+
+
+def test_a_range_is_split_and_merged_for_all_jobs() -> None:
+    owner = Owner(plan("j1"), plan("j2"))
+    owner.wait(GATHER_S)
+    owner.take(SplitRange("flights", 7))
+    assert owner.ranges("j1") == owner.ranges("j2") == [4, 5, 6, 14, 15]
+    owner.take(MergeRange("flights", 7))
+    owner.take(MergeRange("flights", 2))
+    assert owner.ranges("j1") == owner.ranges("j2") == [2, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (SplitRange("flights", 9), "no task is waiting"),
+        (SplitRange("orders", 4), "no task is waiting"),
+        (SplitRange("flights", 0), "0 is no range"),
+        (SplitRange("flights", 1 << DEPTH_MAX), "times already"),
+        (MergeRange("flights", 4), "no task is waiting"),
+        (MergeRange("flights", 1), "no task is waiting"),
+        (MergeRange("flights", 1 << DEPTH_MAX), "no halves"),
+        (MergeRange("flights", -5), "-5 is no range"),
+    ],
+)
+def test_what_cannot_be_split_or_merged_is_refused(event: SplitRange | MergeRange, why: str) -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    before = list(owner.etcd)
+    with pytest.raises(InvalidRequest, match=why):
+        owner.take(event)
+    assert owner.etcd == before
+
+
+def test_a_half_that_is_finished_is_not_merged() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    call = owner.all(CallNode)[0]
+    owner.take(RangeAnswered(call.number, call.task_ids))
+    with pytest.raises(InvalidRequest):
+        owner.take(MergeRange("flights", call.place.range_id // 2))
+
+
+def test_nothing_is_split_before_etcd_was_read() -> None:
+    builder = Builder(1, BuildLimits(), [plan("j1")], {"j1"}, 0.0)
+    with pytest.raises(Unavailable):
+        builder.step(SplitRange("flights", 1), 0.0)
+
+
+def test_after_a_write_of_unknown_outcome_it_begins_again_with_what_etcd_has() -> None:
+    builder = Builder(1, BuildLimits(), [plan("j1")], {"j1"}, 0.0)
+    (load,) = builder.step(BuildTick(), 0.0)
+    assert isinstance(load, LoadBuilds)
+    builder.step(BuildsLoaded(load.number, BuildState()), 0.0)
+    (write,) = builder.step(BuildTick(), GATHER_S)
+    assert isinstance(write, WriteBuilds)
+    assert builder.step(BuildsUnknown(write.number), GATHER_S) == []
+    assert builder.step(BuildsWritten(write.number), GATHER_S) == []
+    assert builder.next_due_s() == GATHER_S + LOAD_RETRY_S
+    (again,) = builder.step(BuildTick(), GATHER_S + LOAD_RETRY_S)
+    assert isinstance(again, LoadBuilds)
+    assert again.number > write.number
+
+
+def test_a_new_owner_drops_builds_that_nobody_wants_any_more_and_copies_what_was_aborted() -> None:
+    first = Owner(plan("j1"), plan("j2"))
+    first.wait(GATHER_S)
+    state = first.state
+    for job_id in ("j1", "j2"):
+        task = next(iter(state.jobs[job_id].values()))
+        state.apply(PutTask(task._replace(aborted=True)))
+    owner = Owner(plan("j1"), state=list(state.changes()))
+    assert owner.ranges("j1") == [4, 5, 6, 7]
+    assert not owner.state.aborted
+    assert owner.state.jobs.keys() == {"j1"}
+
+
+def test_a_plan_says_the_job_as_it_was_registered() -> None:
+    """A job whose spec is another one by now wants another build."""
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    former = set(owner.state.live)
+    owner.take(BuildWanted(replace(plan("j1"), spec_json='{"a": 1}')))
+    assert former.isdisjoint(owner.state.live)
