@@ -66,7 +66,7 @@ from iscp.core.progress import UNKNOWN, TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
-from iscp.ports.cluster import ClusterPorts, NodeCalls
+from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
@@ -165,6 +165,12 @@ class NoEngine:
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         raise Unavailable("this node has no engine")
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        answered(task_ids)
+        return lambda: None
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         return NO_UPKEEP

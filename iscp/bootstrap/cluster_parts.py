@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
@@ -24,12 +25,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`ports`: what an owner uses of it."""
+    """`ports`: what an owner uses of it; `builds` is used by all nodes."""
 
     etcd: EtcdClient
     membership: EtcdMembership
     election: EtcdElection
     ports: ClusterPorts
+    builds: EtcdBuilds
 
     @classmethod
     def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
@@ -41,4 +43,4 @@ class Cluster:
         membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
         stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
         ports = ClusterPorts(membership, election, *stores, EtcdLogMarks(etcd, election, keys))
-        return cls(etcd, membership, election, ports)
+        return cls(etcd, membership, election, ports, EtcdBuilds(etcd, election, keys, THREADS))

@@ -14,6 +14,7 @@ from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.preflight import refuse_misfit
+from iscp.bootstrap.build_parts import both, compose_builds
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_alerts, compose_owner_loop, compose_services
@@ -23,7 +24,6 @@ from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.members import NodeRecord
-from iscp.runtime.admin.build_service import NoBuilds
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
@@ -47,7 +47,7 @@ def compose(on: Foundation) -> Node:
 
     hooks = OwnerHooks(
         *(send, peers.keep, moved.notify, on.on_broken),
-        on_tables=lambda tables: alerts.on_tables(tables),
+        on_tables=lambda tables: on_tables(tables),
         on_synced=lambda record: collector.collect(record),
         on_woken=lambda shard: nodes.notify(shard, targets=False),
     )
@@ -61,26 +61,30 @@ def compose(on: Foundation) -> Node:
         ),
         on_broken=on.on_broken,
     )
-    keeper = LeaseKeeper(
-        cluster.membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, on.on_broken
-    )
+    lease_hooks = worker.on_lease_lost, worker.on_lease_regained, on.on_broken
+    keeper = LeaseKeeper(cluster.membership, record, clock, *lease_hooks)
     target_probes = compose_target_probes(on)
     scheduler, executor, upkeep, here = compose_engine(on, target_probes, keeper, worker)
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
-    here.borders = (worker, peers, served, owner)
-    here.kept_events = owner.decisions.of_other_terms
+    here.borders, here.kept_events = (worker, peers, served, owner), owner.decisions.of_other_terms
     calls_of = lambda to: here if to.node_id == config.node_id else peers.call(to)  # noqa: E731
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     alerts = compose_alerts(on, owner, nodes)
     here.alert_counters = alerts.counters
+    build_side = compose_builds(on, cluster, owner, nodes, calls_of, keeper)
+    here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
-    admin, operator, builds = compose_services(on, cluster, moved, owner, nodes, target_probes, NoBuilds())
-    server = AdminServer(admin, config.listen, services=[served, operator, builds], interceptors=[forwarding])
-    listen = config.gateway.listen
-    serving = GatewayServer(server, listen, __version__) if listen else server
+    admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
+    server = AdminServer(admin, config.listen, services=[served, operator, shown], interceptors=[forwarding])
     ends = nodes, collector, peers, forwarding, cluster.etcd
-    parts = NodeParts(serving, keeper, owner, worker, scheduler, executor, upkeep, moved, ends, [alerts])
+    work = keeper, owner, worker, scheduler, executor, upkeep
+    serving = _beside_gateway(server, config.gateway.listen)
+    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside])
     preflight = partial(refuse_misfit, config, record, cluster.membership)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
+
+
+def _beside_gateway(server: AdminServer, listen: str) -> AdminServer | GatewayServer:
+    return GatewayServer(server, listen, __version__) if listen else server

@@ -40,7 +40,8 @@ def compose_engine(
     scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
-    runner = _compose_runner(on, lambda: keeper.epoch, scheduler)
+    ports = compose_iteration_ports(on, lambda: keeper.epoch)
+    runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     executor = Executor(
         runner,
         clock,
@@ -60,10 +61,10 @@ def compose_target_probes(on: Foundation) -> TargetProbes:
     return TargetProbes(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
 
 
-def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Runner:
+def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> IterationPorts:
     spark = on.spark
     environment = _compose_sinks(on, check_of_targets(spark, on.tested))
-    ports = IterationPorts(
+    return IterationPorts(
         engine=SparkEngine(spark.root, spark.new_session),
         source=environment.source,
         kinds=on.kinds.kind,
@@ -71,8 +72,8 @@ def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Schedul
         clock=on.clock,
         failpoints=on.failpoints,
         epoch=epoch,
+        builds=on.config.build,
     )
-    return Runner(ports, on.config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
 
 
 def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:

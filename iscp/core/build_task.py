@@ -15,6 +15,9 @@ from zlib import crc32
 DEPTH_MAX = 16
 """How often a snapshot may be cut: into 65,536 ranges, at 256 MiB each 16 TiB."""
 
+PRIORITY_MAX = 1_000
+"""The most urgent that a table's build can be; one more is refused, and as much below 0."""
+
 WHOLE = 1
 _BITS = 32
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
@@ -128,6 +129,31 @@ class LogMarks(Protocol):
         """As `save`; gone with the owner's candidacy. None: it is over."""
 
 
+class BuildStore(Protocol):
+    """`load` and `write` are called from one thread at a time."""
+
+    def load(self) -> BuildState:
+        """All that is there, of one moment. Raises Unavailable."""
+
+    def write(self, leader: Leader, changes: Sequence[Change]) -> None:
+        """All or nothing, as this owner and none other, on top of what was loaded or written last.
+
+        Raises NotOwner, Conflict (another write has come first: load again), OutcomeUnknown (load again).
+        """
+
+    def watch(
+        self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]
+    ) -> Callable[[], None]:
+        """Call back with all that is there, then with each transaction's changes; the result ends the watch.
+
+        After an interruption all is read again.
+        """
+
+
+BuildAnswer = Sequence[str] | IscpError
+"""The tasks that a node has finished; or why it has not."""
+
+
 class NodeCalls(Protocol):
     """The owner's calls to the node that runs a shard, beside the messages. Raises Unavailable if it is away."""
 
@@ -151,6 +177,15 @@ class NodeCalls(Protocol):
     def progress(self, job_id: str) -> RunProgress | None:
         """How far the iteration that the job is in has come; None where it is in none, or nothing is known yet."""
 
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        """Have these tasks of a build worked on, all of one range; the result ends the wait for them.
+
+        `answered` is called once, by any thread, also before this returns: with those that are finished, when there is
+        no other to wait for, or with nothing where that takes longer than WORK_WAIT_S. Never raises.
+        """
+
     def counters(self) -> dict[str, int]:
         """The executor's counts, and others of the node's."""
 
@@ -159,6 +194,10 @@ class NodeCalls(Protocol):
 
     def logs(self, query: LogQuery) -> LogPage:
         """Lines of the node's log."""
+
+
+WORK_WAIT_S = 30.0
+"""How long a node lets an owner wait for tasks of a build; then the owner calls again, and what was begun goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from iscp.core.api_views import EventView
-from iscp.core.errors import IscpError, TimedOut
+from iscp.core.errors import IscpError, StorageError, TimedOut
 from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.progress import RunProgress
 from iscp.core.verification import Comparison, Sample, VerifyReport
+from iscp.ports.cluster import BuildAnswer
 
 LOOK_S = 0.05
 REPORT = VerifyReport(
@@ -34,6 +35,7 @@ class FakeNodeCalls:
     notified: list[tuple[ShardId, bool]] = field(default_factory=list)
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
     verified: list[tuple[ShardId, str, bool]] = field(default_factory=list)
+    worked: list[tuple[int, int, tuple[str, ...]]] = field(default_factory=list)
     verifying: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     queries: list[LogQuery] = field(default_factory=list)
     page: LogPage = field(default_factory=lambda: LogPage("n"))
@@ -62,6 +64,17 @@ class FakeNodeCalls:
                 break
         self.given_up.set()
         raise TimedOut(f"not done within {timeout_s:.3g} s")
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        """Those of term 0 are refused, and those of term 1 answered at once; others are never finished."""
+        self.worked.append((owner_rev, range_id, tuple(task_ids)))
+        if owner_rev == 0:
+            answered(StorageError("no space", remedy="Make some"))
+        elif owner_rev == 1:
+            answered(task_ids)
+        return self.given_up.set
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         self._fail()

@@ -12,8 +12,9 @@ from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
-from iscp.ports.cluster import Membership
+from iscp.ports.cluster import BuildAnswer, Membership
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.worker.verify_requests import VerifyDesk
@@ -32,6 +33,7 @@ class FakeCalls:
     asked: list[str] = field(default_factory=list)
     queries: list[LogQuery] = field(default_factory=list)
     upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
+    build_worker: BuildWorkerLoop | None = None
     before_progress: Callable[[], object] = lambda: None
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -44,6 +46,12 @@ class FakeCalls:
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         return self.desk.verify(shard, job_id, repair, timeout_s, alive)
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        assert self.build_worker is not None
+        return self.build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         found = self.upkeeps.get(job_id, NO_UPKEEP)

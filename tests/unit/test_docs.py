@@ -21,6 +21,7 @@ import click
 import pytest
 
 import iscp as package
+from iscp.adapters.etcd.builds.build_keys import BUILT, PLANS, PRIORITIES, TABLES, TASKS, BuildKeys
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.system.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.admin.job_file import read_jobs
@@ -301,7 +302,7 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
     cells = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs/etcd-keys.md").read_text(), re.MULTILINE)
     told = {key for cell in cells for key in _SPAN.findall(cell)}
     keys, node, feed, shard = Keys("/"), "<node_id>", "<feed>", "<shard>"
-    lease = "<lease id, 16 hex digits>"
+    lease, builds = "<lease id, 16 hex digits>", BuildKeys(keys.builds)
     known = {
         keys.node(node),
         keys.epoch(node),
@@ -315,6 +316,10 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
         f"{keys.feed_queue(feed, shard, 0).replace('/0/', '/<incidents>/')}{lease}-<number>",
         keys.feed_incidents(feed, shard),
         keys.feed_cursor(feed, "<name>"),
+        builds.head,
+        builds.key(TASKS, "<job_id>", "<task_id>"),
+        *(builds.key(kind, "<table_id>") for kind in (TABLES, PRIORITIES)),
+        *(builds.key(kind, "<job_id>") for kind in (PLANS, BUILT)),
     }
     assert told == {key.removeprefix("/") for key in known}
 

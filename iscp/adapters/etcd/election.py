@@ -15,9 +15,9 @@ from collections.abc import Callable
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Compare, Delete, KeyValue, Listing, Put
+from iscp.adapters.etcd.values import Compare, Delete, Get, KeyValue, Listing, Put
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.errors import InvariantBroken, IscpError, NotOwner
+from iscp.core.errors import Conflict, InvariantBroken, IscpError, NotOwner
 from iscp.core.members import Leader
 from iscp.ports.system import Clock
 
@@ -85,19 +85,22 @@ class EtcdElection:
         lease = self._lease
         return lease.lease_id if lease else 0
 
-    def write_fenced(self, leader: Leader, *writes: Put | Delete) -> int:
+    def write_fenced(self, leader: Leader, *writes: Put | Delete, when: tuple[Compare, ...] = ()) -> int:
         """Write as this owner and none other, all or nothing; the revision.
 
-        `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, EtcdOutcomeUnknown if the
-        answer was lost: it may be repeated, since writing the same twice under one term is the same.
+        `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, Conflict if not all of `when`
+        holds, EtcdOutcomeUnknown if the answer was lost: it may be repeated, since writing the same twice under one
+        term is the same.
         """
         term = self._term
         if term is None or term[0] != leader:
             raise NotOwner(f"{leader.node_id} does not hold term {leader.revision}")
         # By the create revision: a later candidacy of this very node has another one.
         fence = Compare.created_at(term[1], leader.revision)
-        result = self._client.txn((fence,), writes)
+        result = self._client.txn((fence, *when), writes, (Get(term[1]),))
         if not result.succeeded:
+            if any(kv.create_revision == leader.revision for kv in result.results[0]):
+                raise Conflict("another write has come first")
             raise NotOwner(f"term {leader.revision} of {leader.node_id} has ended")
         return result.revision
 

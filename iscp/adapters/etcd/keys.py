@@ -8,6 +8,7 @@ overrides/<kind>/<name>       what operators have said: `cordon` and `drain` of 
 checkpoint                    the global checkpoint
 joblog                        the last version of the job log that is known to be written
 joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
+builds/…                      what is still to be built of first snapshots (iscp.adapters.etcd.builds.build_keys)
 changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
                               a writer in a lock queue of a changefeed's shard, on its lease; the oldest has the lock
 changefeed/<feed>/<shard>/incidents
@@ -86,6 +87,10 @@ class Keys:
     @property
     def job_log_fault(self) -> str:
         return self._below("joblog_fault")
+
+    @property
+    def builds(self) -> str:
+        return self._below("builds/")
 
     def changefeed(self, feed: str) -> str:
         return self._below(f"changefeed/{feed}/")

@@ -50,8 +50,8 @@ from iscp.coordination.builds.range_calls import RangeCalls
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import WHOLE, BuildPlan, BuildTask
-from iscp.core.errors import Unavailable
+from iscp.core.build_task import PRIORITY_MAX, WHOLE, BuildPlan, BuildTask
+from iscp.core.errors import InvalidRequest, Unavailable
 
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
@@ -113,8 +113,8 @@ class Builder:
     def step(self, event: BuilderEvent, now_s: float) -> list[BuilderEffect]:
         """Take one event in; the effects it has.
 
-        SplitRange and MergeRange raise InvalidRequest where nothing can come of them, Unavailable where it is not known
-        yet; nothing is changed then.
+        SplitRange, MergeRange and Prioritize raise InvalidRequest where nothing can come of them, Unavailable where
+        that is not known yet; nothing is changed then.
         """
         self._now_s, self._out = now_s, []
         self._take(event)
@@ -124,6 +124,11 @@ class Builder:
     def node_of(self, table_id: str, range_id: int) -> str:
         """Where a range should be built; empty where no node may take any, or it is not known yet."""
         return self._placement.target(range_name(table_id, range_id))
+
+    def jobs_on(self, table_id: str) -> set[str]:
+        """The table's jobs that are built, or wait for it, or have yet to publish."""
+        planned = {plan.job_id for plan in self.state.plans.values() if plan.table_id == table_id} if self.state else ()
+        return {*self.turns.wanted_on(table_id), *planned}
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
@@ -162,6 +167,10 @@ class Builder:
             case MergeRange(table_id, range_id):
                 self.replacements.merge(self._known(), self.finished, table_id, range_id)
             case Prioritize(table_id, priority):
+                if abs(priority) > PRIORITY_MAX:
+                    raise InvalidRequest(
+                        f"is {priority}: must be between {-PRIORITY_MAX} and {PRIORITY_MAX}", field="priority"
+                    )
                 self._priorities[table_id] = priority
             case _:
                 assert_never(event)

@@ -7,7 +7,7 @@ off, and are dropped before it begins again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -70,6 +70,10 @@ class TableTurns:
             return
         if now_s >= self._built_s.setdefault(plan.job_id, now_s) + REPEAT_S:
             self.repeated[plan.job_id] = None
+
+    def wanted_on(self, table_id: str) -> Iterable[str]:
+        """The jobs."""
+        return self._by_table.get(table_id, {})
 
     def end(self, job_id: str, state: BuildState) -> None:
         plan = self.wanted.pop(job_id, None)

@@ -145,19 +145,6 @@ class OwnerBuilds:
         )
 
 
-class NoBuilds:
-    """Of an owner that builds nothing by ranges: whatever there is to be changed was refused before (TermBuilds)."""
-
-    def known(self) -> KnownBuilds:
-        return KnownBuilds()
-
-    def split(self, table_id: str, ranges: Sequence[int]) -> None: ...
-
-    def merge(self, table_id: str, ranges: Sequence[int]) -> None: ...
-
-    def prioritize(self, table_id: str, priority: int) -> None: ...
-
-
 def _is_of(build: JobBuild, job: JobName) -> bool:
     return (build.plan.job_name, build.plan.account) == (job.name, job.account)
 

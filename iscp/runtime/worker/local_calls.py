@@ -7,12 +7,15 @@ from dataclasses import asdict
 from typing import Protocol
 
 from iscp.core.api_views import EventView
+from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
+from iscp.ports.cluster import BuildAnswer
 from iscp.ports.node_log import NodeLog
+from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Upkeep
 from iscp.runtime.worker.scheduler import Scheduler
@@ -30,6 +33,7 @@ class LocalCalls:
     """The port `NodeCalls` on this node's scheduler and executor.
 
     Its `borders` and alerts have counters too; `kept_events` gives what it keeps of all terms but the given ones.
+    Without a `build_worker` it works on no builds.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class LocalCalls:
         self._upkeep = upkeep
         self._progress = progress
         self._node_log = node_log
+        self.build_worker: BuildWorkerLoop | None = None
         self.borders: Collection[Border] = ()
         self.alert_counters: Callable[[], Mapping[str, int]] = dict
         self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
@@ -61,6 +66,14 @@ class LocalCalls:
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         return self._desk.verify(shard, job_id, repair, timeout_s, alive)
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        if self.build_worker is None:
+            answered(Unavailable("this node works on no builds"))
+            return lambda: None
+        return self.build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         return self._upkeep.figures(job_id)

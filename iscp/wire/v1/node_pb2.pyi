@@ -866,6 +866,56 @@ class VerifyRequest(_message.Message):
 Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
 
 @_typing.final
+class WorkOnBuildTasksRequest(_message.Message):
+    """Tasks of a build, all of one range."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_REV_FIELD_NUMBER: _builtins.int
+    RANGE_ID_FIELD_NUMBER: _builtins.int
+    TASK_IDS_FIELD_NUMBER: _builtins.int
+    owner_rev: _builtins.int
+    range_id: _builtins.int
+    @_builtins.property
+    def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        owner_rev: _builtins.int = ...,
+        range_id: _builtins.int = ...,
+        task_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner_rev", b"owner_rev", "range_id", b"range_id", "task_ids", b"task_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkOnBuildTasksRequest: _TypeAlias = WorkOnBuildTasksRequest  # noqa: Y015
+
+@_typing.final
+class WorkOnBuildTasksResponse(_message.Message):
+    """Empty: they go on, and the owner is to call again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINISHED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def finished(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        finished: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkOnBuildTasksResponse: _TypeAlias = WorkOnBuildTasksResponse  # noqa: Y015
+
+@_typing.final
 class UpkeepRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

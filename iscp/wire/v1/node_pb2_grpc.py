@@ -56,6 +56,11 @@ class NodeStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
                 _registered_method=True)
+        self.WorkOnBuildTasks = channel.unary_unary(
+                '/iscp.wire.v1.node.Node/WorkOnBuildTasks',
+                request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksResponse.FromString,
+                _registered_method=True)
         self.Upkeep = channel.unary_unary(
                 '/iscp.wire.v1.node.Node/Upkeep',
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.UpkeepRequest.SerializeToString,
@@ -108,6 +113,13 @@ class NodeServicer:
 
     def Verify(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WorkOnBuildTasks(self, request, context):
+        """Waits until the tasks are finished, or for 30 s; the caller ends the wait by cancelling.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -167,6 +179,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.VerifyRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.SerializeToString,
+            ),
+            'WorkOnBuildTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.WorkOnBuildTasks,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksResponse.SerializeToString,
             ),
             'Upkeep': grpc.unary_unary_rpc_method_handler(
                     servicer.Upkeep,
@@ -302,6 +319,33 @@ class Node:
             '/iscp.wire.v1.node.Node/Verify',
             iscp_dot_wire_dot_v1_dot_node__pb2.VerifyRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WorkOnBuildTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.node.Node/WorkOnBuildTasks',
+            iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_node__pb2.WorkOnBuildTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

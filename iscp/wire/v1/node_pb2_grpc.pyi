@@ -50,6 +50,8 @@ class NodeStub:
     Notify: _grpc.UnaryUnaryMultiCallable[_node_pb2.NotifyRequest, _node_pb2.NotifyResponse]
     Interrupt: _grpc.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]
     Verify: _grpc.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]
+    WorkOnBuildTasks: _grpc.UnaryUnaryMultiCallable[_node_pb2.WorkOnBuildTasksRequest, _node_pb2.WorkOnBuildTasksResponse]
+    """Waits until the tasks are finished, or for 30 s; the caller ends the wait by cancelling."""
     Upkeep: _grpc.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]
     Progress: _grpc.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]
     Events: _grpc.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]
@@ -69,6 +71,8 @@ class NodeAsyncStub(NodeStub):
     Notify: _aio.UnaryUnaryMultiCallable[_node_pb2.NotifyRequest, _node_pb2.NotifyResponse]  # type: ignore[assignment]
     Interrupt: _aio.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]  # type: ignore[assignment]
     Verify: _aio.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
+    WorkOnBuildTasks: _aio.UnaryUnaryMultiCallable[_node_pb2.WorkOnBuildTasksRequest, _node_pb2.WorkOnBuildTasksResponse]  # type: ignore[assignment]
+    """Waits until the tasks are finished, or for 30 s; the caller ends the wait by cancelling."""
     Upkeep: _aio.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]  # type: ignore[assignment]
     Progress: _aio.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]  # type: ignore[assignment]
     Events: _aio.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]  # type: ignore[assignment]
@@ -109,6 +113,14 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.VerifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.VerifyReport, _abc.Awaitable[_admin_pb2.VerifyReport]]: ...
+
+    @_abc_1.abstractmethod
+    def WorkOnBuildTasks(
+        self,
+        request: _node_pb2.WorkOnBuildTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.WorkOnBuildTasksResponse, _abc.Awaitable[_node_pb2.WorkOnBuildTasksResponse]]:
+        """Waits until the tasks are finished, or for 30 s; the caller ends the wait by cancelling."""
 
     @_abc_1.abstractmethod
     def Upkeep(

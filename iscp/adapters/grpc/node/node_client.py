@@ -20,13 +20,14 @@ from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.core.api_views import EventView
-from iscp.core.errors import Unavailable
+from iscp.core.errors import Canceled, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.untrusted_values import error_text
 from iscp.core.verification import VerifyReport
+from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from iscp.wire.v1.operator_pb2 import EventPage
@@ -104,6 +105,31 @@ class RemoteNode:
                     raise from_rpc(error, self._address, changes=repair) from error
         finally:
             call.cancel()
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        request = pb.WorkOnBuildTasksRequest(owner_rev=owner_rev, range_id=range_id, task_ids=task_ids)
+        method, deadline_s = self._stub.WorkOnBuildTasks, WORK_WAIT_S + CALL_TIMEOUT_S
+        try:
+            call = self._begun(lambda: method.future(request, timeout=deadline_s, metadata=self._metadata))
+        except Unavailable as error:
+            answered(error)
+            return lambda: None
+        call.add_done_callback(lambda done: answered(self._build_answer(done)))
+
+        def cancel() -> None:
+            call.cancel()
+
+        return cancel
+
+    def _build_answer(self, call: Any) -> BuildAnswer:
+        try:
+            return tuple(call.result().finished)
+        except grpc.FutureCancelledError:
+            return Canceled("the owner does not wait any more")
+        except grpc.RpcError as error:
+            return from_rpc(error, self._address, changes=False)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         request = pb.UpkeepRequest(job_id=job_id)

@@ -1,9 +1,8 @@
 """Serves the owner: its stream of messages, and the calls that it makes at the node that runs a shard.
 
-Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of what is said.
-
-Threads are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from
-the pool, and one that reads.
+Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of what is said. Threads
+are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from the
+pool, and one that reads.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from iscp.adapters.grpc.admin.log_codec import page_to_wire, query_from_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX, BuildCallServer
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
 from iscp.adapters.grpc.node.quarantine import Quarantine
@@ -90,7 +90,7 @@ class NodeServer:
     """
 
     names = ()  # the nodes' own
-    calls_max = OWNERS_MAX + VERIFIES_MAX + SHORT_CALLS_MAX
+    calls_max = OWNERS_MAX + VERIFIES_MAX + BUILD_CALLS_MAX + SHORT_CALLS_MAX
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class NodeServer:
         self._wire_format = wire_format
         self._pool = ThreadPoolExecutor(self.calls_max, thread_name_prefix="iscp-node-call")
         self._quarantine = Quarantine()
+        self._builds = BuildCallServer(node_id, calls)
         self._verifies = threading.BoundedSemaphore(VERIFIES_MAX)
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._lock = threading.Lock()
@@ -126,6 +127,7 @@ class NodeServer:
             "Notify": (self._notify, pb.NotifyRequest, pb.NotifyResponse),
             "Interrupt": (self._interrupt, pb.InterruptRequest, pb.InterruptResponse),
             "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
+            "WorkOnBuildTasks": (self._build, pb.WorkOnBuildTasksRequest, pb.WorkOnBuildTasksResponse),
             "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
             "Progress": (self._progress, pb.ProgressRequest, pb.ProgressResponse),
             "Logs": (self._logs, pb.LogsRequest, operator_pb2.LogPage),
@@ -240,6 +242,11 @@ class NodeServer:
                 return convert_views.report_to_wire(report)
             finally:
                 self._verifies.release()
+
+    def _build(self, request: pb.WorkOnBuildTasksRequest, context: grpc.ServicerContext) -> pb.WorkOnBuildTasksResponse:
+        self._admit(context, "build")
+        with translate_errors(context, "build", "node_call"):
+            return self._builds.work(request, context)
 
     def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
         self._admit(context, "upkeep")

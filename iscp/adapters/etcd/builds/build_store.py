@@ -1,0 +1,47 @@
+"""What etcd has of builds: loaded and written by the owner, followed by the nodes.
+
+Each transaction rests on the one that its writer knows: it fails once another has come, be it a late one of the same
+writer, whose answer was lost. So what an owner has loaded is what etcd has, as long as its writes succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from iscp.adapters.etcd.builds.build_keys import BuildKeys
+from iscp.adapters.etcd.builds.build_watch import BuildWatch
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.values import Compare, Put
+from iscp.coordination.builds.build_state import BuildState, Change
+from iscp.core.members import Leader
+from iscp.ports.system import Threads
+
+
+class EtcdBuilds:
+    """The port `BuildStore` on etcd; `load` and `write` from one thread at a time."""
+
+    def __init__(self, client: EtcdClient, election: EtcdElection, keys: Keys, threads: Threads) -> None:
+        self._client = client
+        self._election = election
+        self._keys = BuildKeys(keys.builds)
+        self._threads = threads
+        self._head = 0
+
+    def load(self) -> BuildState:
+        listing = self._client.list_prefix(self._keys.prefix)
+        self._head = next((kv.mod_revision for kv in listing.items if kv.key == self._keys.head), 0)
+        return BuildState.of(change for kv in listing.items if (change := self._keys.read(kv)) is not None)
+
+    def write(self, leader: Leader, changes: Sequence[Change]) -> None:
+        head = self._keys.head
+        writes = chain((Put(head, str(leader.revision).encode()),), *map(self._keys.writes_of, changes))
+        known = Compare.modified_at(head, self._head)
+        self._head = self._election.write_fenced(leader, *writes, when=(known,))
+
+    def watch(
+        self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]
+    ) -> Callable[[], None]:
+        return BuildWatch(self._client, self._keys, on_read, on_changed, self._threads).close

@@ -1,0 +1,50 @@
+"""What the rows of jobs say of builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from iscp.coordination.builds.builder_events import BuildOver, BuildWanted
+from iscp.core.build_task import BuildPlan
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import NOTHING_APPLIED
+
+PlanOf = Callable[[JobRow], BuildPlan | None]
+"""The build that the job's status requests; None: it requests none, or has not said so yet."""
+
+
+def plan_of(row: JobRow) -> BuildPlan | None:
+    """As PlanOf has it."""
+    request, key = row.build, row.key
+    if request is None:
+        return None
+    return BuildPlan(
+        row.job_id,
+        key.account,
+        key.table_id,
+        key.job_name,
+        row.table_uri,
+        request.version,
+        row.spec_json,
+        request.piece_bytes,
+        request.depth,
+    )
+
+
+def wanted_builds(rows: Iterable[JobRow], plan_of: PlanOf) -> tuple[list[BuildPlan], list[str]]:
+    """The builds that are wanted, and all jobs that may want one, as they have nothing published."""
+    open_rows = [row for row in rows if _may_want(row)]
+    plans = [plan for row in open_rows if (plan := plan_of(row)) is not None]
+    return plans, [row.job_id for row in open_rows]
+
+
+def news_of(rows: Iterable[JobRow], known: Collection[str], plan_of: PlanOf) -> list[BuildWanted | BuildOver]:
+    """Of a table's jobs as they are now; `known`: those of them that are being built, or wait for it."""
+    wanted, unbuilt = wanted_builds(rows, plan_of)
+    over = sorted(set(known).difference(unbuilt))
+    return [*map(BuildOver, over), *map(BuildWanted, wanted)]
+
+
+def _may_want(row: JobRow) -> bool:
+    """A job that is paused wants none: when it is resumed it says so again, and what is staged is there."""
+    return row.watermark.version == NOTHING_APPLIED and not row.paused and row.drop_at_s is None

@@ -1,0 +1,130 @@
+"""A node's build worker, on a thread of its own; batches run on others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import Protocol, assert_never
+
+from iscp.coordination.builds.build_state import Change
+from iscp.coordination.builds.build_worker import RANGES_AT_ONCE_MAX, BuildWorker
+from iscp.coordination.builds.worker_events import (
+    AnswerWork,
+    BatchEnded,
+    BuildWorkerEffect,
+    BuildWorkerEvent,
+    CancelBatch,
+    RefuseWork,
+    RunBatch,
+    TasksChanged,
+    TasksRead,
+    WaitEnded,
+    WorkRequested,
+)
+from iscp.core.build_task import RangeBatch
+from iscp.core.errors import InvariantBroken, IscpError
+from iscp.ports.cluster import BuildAnswer, BuildStore
+from iscp.ports.range_builder import RangeBuilder
+from iscp.ports.system import Clock, Guard
+from iscp.runtime.loop.inbox import Inbox, Turns
+
+log = logging.getLogger(__name__)
+
+
+class BatchGuard(Guard, Protocol):
+    """Refuses every write once it is cancelled."""
+
+    def cancel(self) -> None: ...
+
+
+class BuildWorkerLoop:
+    """`guard` gives one for a batch that begins now."""
+
+    def __init__(
+        self,
+        node_id: str,
+        store: BuildStore,
+        builder: RangeBuilder,
+        guard: Callable[[], BatchGuard],
+        clock: Clock,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._builder = builder
+        self._guard = guard
+        self._machine = BuildWorker(node_id)
+        self._numbers = count(1)
+        self._callers: dict[int, Callable[[BuildAnswer], None]] = {}
+        self._guards: dict[int, BatchGuard] = {}
+        self._pool = ThreadPoolExecutor(RANGES_AT_ONCE_MAX, "iscp-build")
+        self._unwatch: Callable[[], None] = lambda: None
+        turns: Turns[BuildWorkerEvent] = Turns(self._take, lambda: None, lambda: None)
+        self._inbox: Inbox[BuildWorkerEvent] = Inbox("iscp-build-worker", clock, turns, on_broken)
+
+    def start(self) -> None:
+        self._inbox.start()
+        self._unwatch = self._store.watch(self._read, self._follow)
+
+    def close(self) -> None:
+        """What is in work ends with its next check; nobody is answered any more."""
+        self._unwatch()
+        self._inbox.close()
+        for guard in list(self._guards.values()):
+            guard.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def work_on_build_tasks(
+        self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
+    ) -> Callable[[], None]:
+        """As `NodeCalls.work_on_build_tasks`, without an end to the wait."""
+        number = next(self._numbers)
+        self._callers[number] = answered
+        self._inbox.post(WorkRequested(number, owner_rev, range_id, tuple(task_ids)))
+        return partial(self._inbox.post, WaitEnded(number))
+
+    def _read(self, changes: Sequence[Change]) -> None:
+        self._inbox.post(TasksRead(changes))
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        self._inbox.post(TasksChanged(changes))
+
+    # --- the loop's thread -------------------------------------------------------------------------------------
+
+    def _take(self, event: BuildWorkerEvent) -> None:
+        if isinstance(event, BatchEnded):
+            self._guards.pop(event.number, None)
+        for effect in self._machine.step(event):
+            self._carry_out(effect)
+        if isinstance(event, WaitEnded):
+            self._callers.pop(event.number, None)
+
+    def _carry_out(self, effect: BuildWorkerEffect) -> None:
+        match effect:
+            case RunBatch(number, batch):
+                guard = self._guards[number] = self._guard()
+                self._pool.submit(self._run, number, batch, guard)
+            case CancelBatch(number):
+                self._guards[number].cancel()
+            case AnswerWork(number, finished):
+                self._callers.pop(number)(finished)
+            case RefuseWork(number, fault):
+                self._callers.pop(number)(fault)
+            case _:
+                assert_never(effect)
+
+    def _run(self, number: int, batch: RangeBatch, guard: BatchGuard) -> None:
+        """On a thread of the pool."""
+        fault: IscpError | None = None
+        try:
+            guard.check()
+            self._builder.build(batch, guard)
+        except IscpError as error:
+            log.info("build.batch_failed", extra={"range": batch.range_id, "error": str(error)})
+            fault = error
+        except Exception as error:
+            log.exception("build.batch_broken", extra={"range": batch.range_id})
+            fault = InvariantBroken(f"unforeseen {type(error).__name__}: {error}")
+        self._inbox.post(BatchEnded(number, fault))

@@ -1,0 +1,88 @@
+"""Builds without etcd and Spark: a store in memory, a builder that notes what it is given, and a guard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from iscp.coordination.builds.build_state import BuildState, Change
+from iscp.core.build_task import RangeBatch
+from iscp.core.errors import Canceled, IscpError
+from iscp.core.members import Leader
+from iscp.ports.system import Guard
+
+Follow = Callable[[Sequence[Change]], None]
+
+
+class FakeBuildStore:
+    """The port BuildStore. The next writes raise `faults`."""
+
+    def __init__(self) -> None:
+        self.faults: list[IscpError] = []
+        self.writes = 0
+        self._lock = threading.Lock()
+        self._state = BuildState()
+        self._followers: list[Follow] = []
+
+    @property
+    def state(self) -> BuildState:
+        return self.load()
+
+    @property
+    def empty(self) -> bool:
+        return not list(self.load().changes())
+
+    def load(self) -> BuildState:
+        with self._lock:
+            return BuildState.of(list(self._state.changes()))
+
+    def write(self, leader: Leader, changes: Sequence[Change]) -> None:
+        with self._lock:
+            if self.faults:
+                raise self.faults.pop(0)
+            for change in changes:
+                self._state.apply(change)
+            self.writes += 1
+            for follow in self._followers:
+                follow(changes)
+
+    def watch(self, on_read: Follow, on_changed: Follow) -> Callable[[], None]:
+        with self._lock:
+            on_read(list(self._state.changes()))
+            self._followers.append(on_changed)
+        return lambda: self._followers.remove(on_changed)
+
+
+class FakeRangeBuilder:
+    """The port RangeBuilder. It waits until `go` is set or the guard refuses; the next batches raise `faults`."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.batches: list[RangeBatch] = []
+        self.built: list[tuple[str, int]] = []
+        self.canceled = 0
+        self.faults: list[Exception] = []
+
+    def build(self, batch: RangeBatch, guard: Guard) -> None:
+        self.batches.append(batch)
+        if self.faults:
+            raise self.faults.pop(0)
+        while not self.go.wait(0.01):
+            try:
+                guard.check()
+            except Canceled:
+                self.canceled += 1
+                raise
+        self.built += [(plan.job_id, batch.range_id) for plan in batch.plans]
+
+
+class FakeBatchGuard:
+    def __init__(self) -> None:
+        self._canceled = False
+
+    def cancel(self) -> None:
+        self._canceled = True
+
+    def check(self) -> None:
+        if self._canceled:
+            raise Canceled("the batch was cancelled")

@@ -1,0 +1,152 @@
+"""The owner's builder on threads, from a job's registration until it has published what a node has built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from iscp.coordination.builds.builder import BuildLimits
+from iscp.coordination.builds.builder_events import Prioritize, SplitRange
+from iscp.coordination.jobs.job_requests import Unregister
+from iscp.core.build_task import BuildPlan
+from iscp.core.errors import Conflict, InvalidRequest, NotOwner, StorageError
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow, JobState
+from iscp.core.members import NodeRecord
+from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
+from iscp.runtime.builds.builder_loop import BuilderLoop
+from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.builds import FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
+from tests.fakes.nodes import FakeCalls
+from tests.fakes.owned_jobs import register, row
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.waiting import until
+
+
+def plan_of(job: JobRow) -> BuildPlan | None:
+    """Each job wants a build of four ranges."""
+    key = job.key
+    return BuildPlan(job.job_id, key.account, key.table_id, key.job_name, job.table_uri, 7, job.spec_json, 1 << 30, 2)
+
+
+@dataclass
+class Building:
+    """An owner whose only node builds."""
+
+    world: OwnerWorld = field(default_factory=OwnerWorld)
+    store: FakeBuildStore = field(default_factory=FakeBuildStore)
+    builder: FakeRangeBuilder = field(default_factory=FakeRangeBuilder)
+    notified: list[ShardId] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.worker = BuildWorkerLoop("n-1", self.store, self.builder, FakeBatchGuard, world.clock, world.broken.append)
+        calls = FakeCalls(VerifyDesk(lambda event: None, world.clock))
+        calls.build_worker = self.worker
+
+        def calls_of(record: NodeRecord) -> FakeCalls:
+            assert record.node_id == "n-1"
+            return calls
+
+        self.loop = BuilderLoop(
+            *(world.owner, self.store, calls_of, self.notified.append, plan_of, world.clock),
+            *(world.broken.append, BuildLimits()),
+        )
+        world.on_tables = self.loop.on_tables
+        self.worker.start()
+        self.loop.start()
+
+    def until(self, true: Callable[[], object]) -> None:
+        """While time passes."""
+
+        def passed() -> bool:
+            self.world.pass_s(0.25)
+            self.loop.on_tables(())  # wakes the loop, whose clock is in the test's hand
+            return bool(true())
+
+        until(passed)
+
+    def close(self) -> None:
+        self.loop.close()
+        self.worker.close()
+        self.world.close()
+
+
+@pytest.fixture
+def building() -> Iterator[Building]:
+    made = Building()
+    made.world.lead()
+    yield made
+    made.close()
+    assert made.world.broken == []
+
+
+def test_a_registered_job_is_built_and_published(building: Building) -> None:
+    jobs = [row("full"), row("narrow")]
+    register(building.world, *jobs)
+    building.builder.go.set()
+    building.until(lambda: building.notified == [ShardId("t-1")] * 2)
+    assert sorted(building.builder.built) == [(job.job_id, number) for job in jobs for number in range(4, 8)]
+    assert len(building.builder.batches) == 4
+    assert building.store.state.built == {job.job_id: 7 for job in jobs}
+    for job in jobs:
+        building.world.report(job, 7, JobState.COMPLETED)
+    building.until(lambda: building.store.empty)
+
+
+def test_the_build_of_a_job_that_is_dropped_ends(building: Building) -> None:
+    job = row("full")
+    register(building.world, job)
+    building.until(lambda: building.builder.batches)
+    building.world.owner.current_writer().submit(Unregister(job.key)).result(10)
+    building.until(lambda: building.store.empty and building.builder.canceled)
+    assert building.builder.built == []
+    assert building.notified == []
+
+
+def test_a_later_term_goes_on(building: Building) -> None:
+    register(building.world, row("full"))
+    building.until(lambda: len(building.builder.batches) == 2)
+    building.world.election.resign()
+    until(lambda: building.world.owner.writer is None)
+    building.loop.on_tables(())
+    building.builder.go.set()
+    until(lambda: len(building.builder.built) == 2)
+    building.world.election.campaign("n-1", building.world.owner.on_elected, building.world.owner.on_lost)
+    building.until(lambda: building.notified)
+    assert sorted(number for _, number in building.builder.built) == [4, 5, 6, 7]
+
+
+def test_what_fails_is_tried_again(building: Building) -> None:
+    building.store.faults += [Conflict("another was first"), Conflict("another was first")]
+    building.builder.faults += [StorageError("no space")]
+    building.builder.go.set()
+    register(building.world, row("full"))
+    building.until(lambda: building.notified)
+    assert building.store.faults == []
+    assert len(building.builder.batches) == 5
+
+
+def test_requests_are_carried_out_or_refused(building: Building) -> None:
+    register(building.world, row("full"))
+    building.until(lambda: len(building.builder.batches) == 2)
+    waiting = {task.range_id for task in building.store.state.live.values()}
+    split = max(waiting - {batch.range_id for batch in building.builder.batches})
+    building.loop.request(SplitRange("t-1", split))
+    building.loop.request(Prioritize("t-1", 3))
+    building.until(lambda: building.store.state.priorities)
+    ranges = {task.range_id for task in building.store.state.live.values()}
+    assert ranges == waiting - {split} | {2 * split, 2 * split + 1}
+    with pytest.raises(InvalidRequest, match="no task is waiting"):
+        building.loop.request(SplitRange("t-1", split))
+    with pytest.raises(InvalidRequest, match="1001"):
+        building.loop.request(Prioritize("t-1", 1001))
+
+
+def test_between_terms_requests_are_refused() -> None:
+    building = Building()
+    with pytest.raises(NotOwner):
+        building.loop.request(SplitRange("t-1", 4))
+    building.close()
