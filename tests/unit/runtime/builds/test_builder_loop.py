@@ -135,6 +135,8 @@ def test_requests_are_carried_out_or_refused(building: Building) -> None:
     waiting = {task.range_id for task in building.store.state.live.values()}
     split = max(waiting - {batch.range_id for batch in building.builder.batches})
     building.loop.request(SplitRange("t-1", split))
+    (view,) = building.loop.views()
+    assert (view.table_id, view.building) == ("t-1", True)
     building.loop.request(Prioritize("t-1", 3))
     building.until(lambda: building.store.state.priorities)
     ranges = {task.range_id for task in building.store.state.live.values()}
