@@ -152,7 +152,7 @@ class Builder:
             case RangeAnswered(number, finished):
                 self._take_answer(number, finished)
             case RangeFailed(number, fault):
-                self.calls.set_back(number, fault, self._now_s)
+                self.calls.fail(number, fault, self._now_s)
             case SplitRange() | MergeRange() | Prioritize():
                 self._take_request(event)
             case BuildTick() | BuildsLoaded() | BuildsWritten() | BuildsUnknown():
@@ -237,7 +237,7 @@ class Builder:
         if not self._awaited and (changes := self._next_changes(self.state)):
             self._awaited, self._writing = self._next_number(), changes
             self._out.append(WriteBuilds(self._awaited, changes))
-        self._out += self.calls.begin(self.state, self.finished, self.turns.held, self._now_s)
+        self._out += self.calls.begin(self.state, self._staying, self.finished, self.turns.held, self._now_s)
 
     def _next_changes(self, state: BuildState) -> tuple[Change, ...]:
         """As many as go into one transaction, of the first kind of which there is something to be written."""

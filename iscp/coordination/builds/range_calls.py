@@ -15,6 +15,9 @@ CALLS_OF_NODE_MAX = 2
 at the owner, where they still can move.
 """
 
+NODE_REST_S = 1.0
+"""Pause before a node is called for another range after a call that has failed; those that it is at go on."""
+
 CALL_RETRY_S = 1.0
 """Pause before a range is given to a node again that has failed at it or finished nothing; doubled each time."""
 
@@ -47,6 +50,7 @@ class RangeCalls:
         self.by_number: dict[int, RangeCall] = {}
         self.setbacks: dict[BuildPlace, Setback] = {}
         self._busy: dict[BuildPlace, RangeCall] = {}
+        self._resting: dict[str, float] = {}
         self._of_node: Counter[str] = Counter()
 
     def works_on(self, task: BuildTask, place: BuildPlace) -> bool:
@@ -54,15 +58,23 @@ class RangeCalls:
         return call is not None and task.task_id in call.task_ids
 
     def next_due_s(self, now_s: float) -> float | None:
-        return min((each.due_s for each in self.setbacks.values() if each.due_s > now_s), default=None)
+        due = (*(each.due_s for each in self.setbacks.values()), *self._resting.values())
+        return min((due_s for due_s in due if due_s > now_s), default=None)
 
     def begin(
-        self, state: BuildState, finished: Container[str], held: Collection[str], now_s: float
+        self,
+        state: BuildState,
+        nodes: Container[str],
+        finished: Container[str],
+        held: Collection[str],
+        now_s: float,
     ) -> Iterator[CallNode]:
-        """The calls that may be made now; none for tables that are `held`."""
+        """The calls that may be made now, at these nodes; none for tables that are `held`."""
         if held and all(table_id in held for table_id in state.tables):
             return
         for node_id, places in state.places.items():
+            if node_id not in nodes or self._resting.get(node_id, now_s) > now_s:
+                continue
             for place, tasks in places.items():
                 if self._of_node[node_id] >= CALLS_OF_NODE_MAX:
                     break
@@ -79,6 +91,12 @@ class RangeCalls:
             del self._busy[call.place]
             self._of_node[call.place.node_id] -= 1
         return call
+
+    def fail(self, number: int, fault: str, now_s: float) -> None:
+        """The call has failed: at a node that is away, all others would as well, one after the other."""
+        if (call := self.by_number.get(number)) is not None:
+            self._resting[call.place.node_id] = now_s + NODE_REST_S
+            self.set_back(number, fault, now_s)
 
     def set_back(self, number: int, fault: str, now_s: float) -> None:
         """The call has failed, or finished nothing."""

@@ -177,20 +177,20 @@ class BuildMutant:
 
 
 MUTANTS: dict[str, BuildMutant] = {
-    "worker: the aborted flag": BuildMutant(Parts(worker=FinishesWhatIsAborted), seeds=(22, 67)),
-    "worker: owner_rev": BuildMutant(Parts(worker=ObeysAnyOwner), seeds=(3, 9)),
+    "worker: the aborted flag": BuildMutant(Parts(worker=FinishesWhatIsAborted), seeds=(12, 14)),
+    "worker: owner_rev": BuildMutant(Parts(worker=ObeysAnyOwner), seeds=(2, 6)),
     "worker: one batch a range": BuildMutant(Parts(worker=ReadsRangesTwice), seeds=(0, 1)),
-    "owner: late results of aborted tasks": BuildMutant(Parts(builder=TakesLateResults), seeds=(5, 11)),
+    "owner: late results of aborted tasks": BuildMutant(Parts(builder=TakesLateResults), seeds=(5, 16)),
     "owner: ids by term": BuildMutant(Parts(builder=CountsFromOne), seeds=(0, 1)),
-    "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(1, 6)),
+    "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(6, 8)),
     "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),
-    "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(1, 2)),
+    "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(0, 1)),
     "owner: new ids for successors": BuildMutant(Parts(builder=with_replacements(RevivesAborted)), seeds=(0, 1)),
-    "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(13, 15)),
+    "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(9, 11)),
     "owner: the plan after all tasks": BuildMutant(Parts(builder=with_turns(PlansFirst)), seeds=(0, 1)),
-    "owner: leftovers of a creation dropped": BuildMutant(Parts(builder=with_turns(GoesOnCreating)), seeds=(6, 15)),
+    "owner: leftovers of a creation dropped": BuildMutant(Parts(builder=with_turns(GoesOnCreating)), seeds=(15, 19)),
     "owner: new tasks for another version": BuildMutant(Parts(builder=with_turns(KeepsPlans)), seeds=(1, 2)),
-    "store: writes on top of what is known": BuildMutant(Parts(store=LosesTheOrder), seeds=(0, 3)),
+    "store: writes on top of what is known": BuildMutant(Parts(store=LosesTheOrder), seeds=(6, 8)),
 }
 
 

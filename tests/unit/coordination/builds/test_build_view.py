@@ -33,7 +33,7 @@ def test_each_range_is_shown_as_it_does_until_all_is_built() -> None:
         RangeView(4, "n1", RangeState.FINISHED),
         RangeView(5, "n1", RangeState.FAILED, "no space"),
         RangeView(6, "n1", RangeState.WORKING),
-        RangeView(7, "n1", RangeState.WORKING),
+        RangeView(7, "n1", RangeState.WAITING),
     )
     assert job.part_left == 0.75
     owner.wait(REMOVE_EVERY_S)

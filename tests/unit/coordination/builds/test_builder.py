@@ -37,7 +37,7 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     WriteBuilds,
 )
-from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX
+from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
 from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
 from iscp.core.build_task import DEPTH_MAX, BuildPlan
@@ -208,16 +208,35 @@ def test_a_job_that_wants_its_build_again_long_after_it_is_built_gets_it() -> No
 
 
 def test_a_failed_range_is_tried_again_later_and_others_go_on() -> None:
-    owner = Owner(plan("j1"))
+    owner = Owner(plan("j1", depth=3))
     owner.wait(GATHER_S)
     call, other = owner.all(CallNode)
     owner.take(RangeFailed(call.number, "no space"))
-    assert call.place not in [each.place for each in owner.all(CallNode)]
     owner.take(RangeAnswered(other.number, other.task_ids))
-    owner.all(CallNode)
-    owner.wait(CALL_RETRY_S)
+    assert owner.all(CallNode) == []
+    owner.wait(NODE_REST_S)
+    again, _ = owner.all(CallNode)
+    assert again.place == call.place
+    owner.take(RangeFailed(again.number, "no space"))
+    owner.wait(NODE_REST_S)
+    (further,) = owner.all(CallNode)
+    assert further.place not in (call.place, other.place)
+    owner.take(RangeAnswered(further.number, further.task_ids))
+    owner.wait(2 * CALL_RETRY_S - NODE_REST_S)
     assert owner.builder.calls.setbacks[call.place].fault == "no space"
-    owner.take(RangeFailed(owner.builder.calls.by_number.popitem()[0], "gone"))
+    owner.finish_all()
+    assert owner.builder.calls.setbacks == {}
+
+
+def test_no_node_is_called_before_it_is_known_to_be_there() -> None:
+    """A new owner knows of tasks before it knows of nodes."""
+    first = Owner(plan("j1"))
+    first.wait(GATHER_S)
+    builder = Builder(4, BuildLimits(), [plan("j1")], ["j1"], 0.0)
+    (load,) = builder.step(BuildTick(), 0.0)
+    assert isinstance(load, LoadBuilds)
+    assert builder.step(BuildsLoaded(load.number, first.state), 0.0) == []
+    assert len(builder.step(placed("n1"), 0.0)) == CALLS_OF_NODE_MAX
 
 
 def test_tasks_move_to_a_node_that_joins_but_for_those_in_work() -> None:
