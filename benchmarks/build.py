@@ -32,9 +32,9 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.iteration.runner import Runner
-from tests.fakes.build_driver import plan_of
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 
@@ -71,7 +71,7 @@ class Bench:
         runner = Runner(ports, Bounds(), lambda outcome: None)
         builder = SnapshotRangeBuilder(ports, DeltaRangeReader())
         rows = [after(row, self._iterate(runner, row)) for row in map(self._job, shapes)]
-        plans = tuple(map(plan_of, rows))
+        plans = tuple(plan for row in rows if (plan := plan_of(row)) is not None)
         for range_id in range(1 << plans[0].depth, 2 << plans[0].depth):
             builder.build(RangeBatch(range_id, plans), OpenGuard())
         for row in rows:

@@ -13,25 +13,10 @@ from iscp.core.errors import IscpError, PlanOutdated
 from iscp.core.iteration import JobOutcome
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.ports.range_builder import RangeBuilder
+from iscp.runtime.builds.build_jobs import plan_of
 from tests.fakes.guards import OpenGuard
 
 Run = Callable[[JobRow], JobOutcome]
-
-
-def plan_of(row: JobRow) -> BuildPlan:
-    request = row.build
-    assert request is not None
-    return BuildPlan(
-        row.job_id,
-        row.key.account,
-        row.key.table_id,
-        row.key.job_name,
-        row.table_uri,
-        request.version,
-        row.spec_json,
-        request.piece_bytes,
-        request.depth,
-    )
 
 
 def after(row: JobRow, outcome: JobOutcome) -> JobRow:
@@ -60,9 +45,10 @@ class BuildDriver:
             outcome = self._run(row)
             self.rows[place] = row = after(row, outcome)
             outcomes.append(outcome)
-            if row.build is not None and self._plans.get(row.job_id) != plan_of(row):
-                self._plans[row.job_id] = plan_of(row)
-                self.live[row.job_id] = [*range(1 << row.build.depth, 2 << row.build.depth)]
+            plan = plan_of(row)
+            if plan is not None and self._plans.get(row.job_id) != plan:
+                self._plans[row.job_id] = plan
+                self.live[row.job_id] = [*range(1 << plan.depth, 2 << plan.depth)]
         return outcomes
 
     @property

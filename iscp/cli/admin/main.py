@@ -21,7 +21,7 @@ from iscp.cli.admin.error_words import exit_status, show_error, show_usage_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
-from iscp.cli.build.build_commands import build
+from iscp.cli.builds.build_commands import build
 from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain

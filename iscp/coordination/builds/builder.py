@@ -163,9 +163,9 @@ class Builder:
     def _take_request(self, event: SplitRange | MergeRange | Prioritize) -> None:
         match event:
             case SplitRange(table_id, range_id):
-                self.replacements.split(self._known(), self.finished, table_id, range_id)
+                self.replacements.split(self.loaded(), self.finished, table_id, range_id)
             case MergeRange(table_id, range_id):
-                self.replacements.merge(self._known(), self.finished, table_id, range_id)
+                self.replacements.merge(self.loaded(), self.finished, table_id, range_id)
             case Prioritize(table_id, priority):
                 if abs(priority) > PRIORITY_MAX:
                     raise InvalidRequest(
@@ -175,7 +175,8 @@ class Builder:
             case _:
                 assert_never(event)
 
-    def _known(self) -> BuildState:
+    def loaded(self) -> BuildState:
+        """What etcd has; raises Unavailable until it was read."""
         if self.state is None:
             raise Unavailable("the builds are being read from etcd", remedy="Retry")
         return self.state

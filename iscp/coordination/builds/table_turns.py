@@ -130,14 +130,13 @@ class TableTurns:
         free = self._tables_at_once - len(state.tables) + len(over)
         if free <= 0:
             return
-        next_ones = [
-            table_id
-            for table_id, since_s in self._since_s.items()
-            if table_id not in state.tables and now_s >= since_s + GATHER_S and self._is_waiting(table_id, state)
-        ]
-        # As sorting is stable, of tables with the same priority the one that was wanted first is built first.
-        next_ones.sort(key=lambda table_id: (-state.priorities.get(table_id, 0), self._since_s[table_id]))
+        next_ones = [table_id for table_id in self.in_turn(state) if now_s >= self._since_s[table_id] + GATHER_S]
         yield from ([BeginTable(table_id)] for table_id in next_ones[:free])
+
+    def in_turn(self, state: BuildState) -> list[str]:
+        """The tables that wait; of those with the same priority the one that was wanted first comes first."""
+        waiting = [each for each in self._since_s if each not in state.tables and self._is_waiting(each, state)]
+        return sorted(waiting, key=lambda table_id: (-state.priorities.get(table_id, 0), self._since_s[table_id]))
 
     def next_due_s(self, now_s: float) -> float | None:
         """When the turn of a further table may have come."""

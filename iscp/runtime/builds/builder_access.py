@@ -23,14 +23,7 @@ class BuilderAccess:
         self._since: dict[tuple[str, int], tuple[float, float]] = {}
 
     def known(self) -> KnownBuilds:
-        found = self._loop.query(known_builds)
-        since = {}
-        for build in found.jobs:
-            if build.stage is BuildStage.BUILDING:
-                job = build.plan.job_id, build.plan.version
-                since[job] = self._since.get(job) or (self._clock.now_s(), share_done(build.tasks))
-        self._since = since
-        return replace(found, jobs=tuple(self._measured(each) for each in found.jobs))
+        return self._measure(self._loop.query(known_builds))
 
     def split(self, table_id: str, ranges: Sequence[int]) -> None:
         for each in ranges:
@@ -42,6 +35,15 @@ class BuilderAccess:
 
     def prioritize(self, table_id: str, priority: int) -> None:
         self._loop.request(Prioritize(table_id, priority))
+
+    def _measure(self, found: KnownBuilds) -> KnownBuilds:
+        since = {}
+        for build in found.jobs:
+            if build.stage is BuildStage.BUILDING:
+                job = build.plan.job_id, build.plan.version
+                since[job] = self._since.get(job) or (self._clock.now_s(), share_done(build.tasks))
+        self._since = since
+        return replace(found, jobs=tuple(self._measured(each) for each in found.jobs))
 
     def _measured(self, build: JobBuild) -> JobBuild:
         at_s, share = self._since.get((build.plan.job_id, build.plan.version), (0.0, 0.0))

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar, assert_never
 
-from iscp.coordination.builds.build_view import TableBuildView, build_views
 from iscp.coordination.builds.builder import Builder, BuildLimits
 from iscp.coordination.builds.builder_events import (
     BuilderEffect,
@@ -108,10 +107,6 @@ class BuilderLoop:
     def request(self, event: RequestOfBuild) -> None:
         """Raises InvalidRequest, where nothing was changed; Unavailable, NotOwner."""
         self.query(lambda builder: self._step(builder, event))
-
-    def views(self) -> list[TableBuildView]:
-        """How the builds do. Raises NotOwner, Unavailable."""
-        return self.query(build_views)
 
     def query(self, read: Callable[[Builder], T]) -> T:
         """What `read` finds, on the loop's own thread; raises NotOwner between terms, Unavailable."""

@@ -22,9 +22,10 @@ from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
+from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from tests.fakes.build_driver import BuildDriver, plan_of
+from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 
@@ -324,10 +325,12 @@ def test_a_process_that_is_killed_has_no_more_done_again_than_its_range(
     add_files(pipeline, 10)
     driver = cluster.driver(pipeline.job("target", key=("id",)))
     driver.iterate()
-    ranges, plan = driver.waiting, json.dumps(asdict(plan_of(driver.rows[0])))
+    plan = plan_of(driver.rows[0])
+    assert plan is not None
+    ranges = driver.waiting
     assert len(ranges) > 3
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.fakes.build_program", str(tmp_path / "spark"), plan],
+        [sys.executable, "-m", "tests.fakes.build_program", str(tmp_path / "spark"), json.dumps(asdict(plan))],
         input="".join(f"{each}\n" for each in ranges),
         env=os.environ | {"ISCP_FAILPOINTS": "range.staged=kill:3"},
         stdout=subprocess.PIPE,

@@ -1,47 +1,50 @@
-"""What operators are shown of builds: by table and job, which ranges are left, where, and how they do."""
+"""What operators are shown of builds: by job, which ranges are left, and which of them are in work."""
 
 from __future__ import annotations
 
-from iscp.coordination.builds.build_view import RangeState, RangeView, build_views
-from iscp.coordination.builds.builder import REMOVE_EVERY_S, Builder, BuildLimits
-from iscp.coordination.builds.builder_events import BuildTick, CallNode, RangeAnswered, RangeFailed
+import pytest
+
+from iscp.coordination.builds.build_view import known_builds
+from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder_events import BuildTick, CallNode, Prioritize, RangeAnswered, RangeFailed
 from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.core.api_builds import BuildStage
+from iscp.core.errors import Unavailable
 from tests.unit.coordination.builds.test_builder import Owner, plan
 
 
-def test_nothing_is_shown_before_etcd_was_read() -> None:
-    assert build_views(Builder(1, BuildLimits(), [plan("j1")], ["j1"], 0.0)) == []
+def test_nothing_is_known_before_etcd_was_read() -> None:
+    with pytest.raises(Unavailable):
+        known_builds(Builder(1, BuildLimits(), [plan("j1")], ["j1"], 0.0))
 
 
-def test_a_table_that_waits_for_its_turn_is_shown() -> None:
-    owner = Owner(plan("j1"), plan("j2", "planes"))
+def test_tables_that_wait_come_in_the_order_of_their_turns() -> None:
+    owner = Owner(plan("j1"), plan("j2", "planes"), plan("j3", "pilots"))
     owner.wait(GATHER_S)
-    flights, planes = build_views(owner.builder)
-    assert (flights.table_id, flights.building, planes.table_id, planes.building) == ("flights", True, "planes", False)
-    (job,) = planes.jobs
-    assert (job.plan, job.started, job.built, job.ranges, job.part_left) == (plan("j2", "planes"), False, False, (), 1)
+    owner.take(Prioritize("pilots", 5))
+    known = known_builds(owner.builder)
+    assert [(each.plan.table_id, each.stage) for each in known.jobs] == [
+        ("flights", BuildStage.BUILDING),
+        ("pilots", BuildStage.WAITING),
+        ("planes", BuildStage.WAITING),
+    ]
+    assert known.jobs[1].tasks == ()
+    assert known.priorities == {"pilots": 5}
 
 
-def test_each_range_is_shown_as_it_does_until_all_is_built() -> None:
+def test_each_range_is_there_until_it_is_finished() -> None:
     owner = Owner(plan("j1"))
     owner.wait(GATHER_S)
     first, second = owner.all(CallNode)
     owner.take(RangeAnswered(first.number, first.task_ids))
     owner.take(RangeFailed(second.number, "no space"))
-    ((job,),) = [view.jobs for view in build_views(owner.builder)]
-    assert job.ranges == (
-        RangeView(4, "n1", RangeState.FINISHED),
-        RangeView(5, "n1", RangeState.FAILED, "no space"),
-        RangeView(6, "n1", RangeState.WORKING),
-        RangeView(7, "n1", RangeState.WAITING),
-    )
-    assert job.part_left == 0.75
-    owner.wait(REMOVE_EVERY_S)
-    ((job,),) = [view.jobs for view in build_views(owner.builder)]
-    assert [each.range_id for each in job.ranges] == [5, 6, 7]
+    known = known_builds(owner.builder)
+    (build,) = known.jobs
+    assert [task.range_id for task in build.tasks] == [5, 6, 7], "4 is finished, though etcd still has it"
+    assert [task.range_id for task in build.tasks if task.task_id in known.running] == [6]
     owner.finish_all()
     owner.wait(1.0)
     owner.finish_all()
     owner.take(BuildTick())
-    ((job,),) = [view.jobs for view in build_views(owner.builder)]
-    assert (job.built, job.ranges, job.part_left) == (True, (), 0.0)
+    (build,) = known_builds(owner.builder).jobs
+    assert (build.stage, build.tasks) == (BuildStage.PUBLISHING, ())

@@ -12,7 +12,7 @@ from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.build_progress import JobBuild, KnownBuilds
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
-from iscp.runtime.admin.build_service import NoBuilds, OwnerBuilds
+from iscp.runtime.admin.build_service import OwnerBuilds
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog
@@ -162,7 +162,7 @@ def test_between_terms_there_is_nobody_who_builds() -> None:
 
 
 def test_an_owner_that_builds_nothing_refuses_every_change(built: Built) -> None:
-    admin = OwnerBuilds(built.world.owner, FakeCatalog(), NoBuilds(), built.pause, built.world.clock)
+    admin = OwnerBuilds(built.world.owner, FakeCatalog(), FakeTermBuilds(), built.pause, built.world.clock)
     assert admin.builds("") == []
     calls: list[Callable[[], object]] = [
         lambda: admin.abort(JobName("orders", "")),

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from iscp.coordination.builds.build_view import known_builds
 from iscp.coordination.builds.builder import BuildLimits
 from iscp.coordination.builds.builder_events import Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Unregister
+from iscp.core.api_builds import BuildStage
 from iscp.core.build_task import BuildPlan
 from iscp.core.errors import Conflict, InvalidRequest, NotOwner, StorageError
 from iscp.core.ids import ShardId
@@ -135,8 +137,8 @@ def test_requests_are_carried_out_or_refused(building: Building) -> None:
     waiting = {task.range_id for task in building.store.state.live.values()}
     split = max(waiting - {batch.range_id for batch in building.builder.batches})
     building.loop.request(SplitRange("t-1", split))
-    (view,) = building.loop.views()
-    assert (view.table_id, view.building) == ("t-1", True)
+    (build,) = building.loop.query(known_builds).jobs
+    assert (build.plan.table_id, build.stage) == ("t-1", BuildStage.BUILDING)
     building.loop.request(Prioritize("t-1", 3))
     building.until(lambda: building.store.state.priorities)
     ranges = {task.range_id for task in building.store.state.live.values()}

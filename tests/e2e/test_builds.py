@@ -1,0 +1,71 @@
+"""First snapshots that the nodes of a cluster build together, range by range, while they are killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.system.clock import SystemClock
+from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
+from tests.e2e.many_nodes import ManyNodes
+
+FILES, ROWS = 24, 2_000
+BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": "20000", "ISCP_SPARK__DIRECT_BYTES_MAX": "0"}
+
+
+def rows(first: int, text: str = "a") -> pa.Table:
+    return pa.table({"id": list(range(first, first + ROWS)), "text": [f"{text}{n}" for n in range(ROWS)]})
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ManyNodes]:
+    made = ManyNodes(tmp_path, count=2)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def keys(cluster: ManyNodes) -> dict[str, bytes]:
+    """What etcd has of builds."""
+    with EtcdClient(EtcdSettings((f"127.0.0.1:{cluster.ports.etcd_client}",)), SystemClock()) as client:
+        listing = client.list_prefix("/iscp/")
+    return {kv.key.partition("/builds/")[2]: kv.value for kv in listing.items if "/builds/" in kv.key}
+
+
+def nodes_of_tasks(cluster: ManyNodes) -> set[str]:
+    return {json.loads(value)["node"] for key, value in keys(cluster).items() if key.startswith("tasks/")}
+
+
+def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
+    source = cluster.table("orders", rows(0))
+    for number in range(1, FILES):
+        append(source, rows(number * ROWS))
+    cluster.start(**BUILDS)
+    jobs = [cluster.replica(name, source, key=("id",)) for name in ("one", "two")]
+    return source, jobs
+
+
+def is_over(cluster: ManyNodes) -> bool:
+    return not {key for key in keys(cluster) if key != "head"}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: ManyNodes) -> None:
+    source, jobs = begin(cluster)
+    wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)
+    victim = cluster.owner()
+    cluster.members[victim].kill()
+    cluster.begin(victim, **BUILDS)
+    upsert(source, rows(ROWS, "b"), ("id",))
+    for job in jobs:
+        cluster.settle(job)
+        assert_equal(job.target, read(source))
+    wait_for("nothing is left of the builds in etcd", lambda: is_over(cluster))
