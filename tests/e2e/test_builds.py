@@ -12,6 +12,8 @@ import pytest
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
+from iscp.core.api_builds import BuildStage
+from iscp.core.errors import InvalidRequest
 from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 
@@ -61,6 +63,11 @@ def is_over(cluster: ManyNodes) -> bool:
 def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: ManyNodes) -> None:
     source, jobs = begin(cluster)
     wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)
+    (view,) = cluster.client.builds.list(source)
+    assert (view.jobs, view.state) == (("one", "two"), BuildStage.BUILDING)
+    assert {task.node_id for task in view.tasks} == {"iscp-0", "iscp-1"}
+    with pytest.raises(InvalidRequest, match="none of the ranges"):
+        cluster.client.builds.split(source, range_id=1)
     victim = cluster.owner()
     cluster.members[victim].kill()
     cluster.begin(victim, **BUILDS)
