@@ -23,8 +23,9 @@ _BITS = 32
 
 
 class TaskType(StrEnum):
+    """What a task does, and only tasks of one type are worked on together; more types may come."""
+
     BUILD_RANGE = "build_range"
-    PROCESS_STAGING = "process_staging"
 
     __hash__ = str.__hash__
 

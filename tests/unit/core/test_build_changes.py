@@ -41,9 +41,7 @@ def refusal(change: object, builds: list[JobBuild], range_id: int) -> str:
 
 def test_what_is_aborted_not_begun_or_no_range_of_a_snapshot_is_not_live() -> None:
     waiting = replace(building(6), stage=BuildStage.WAITING)
-    staging = building(7)
-    staging = replace(staging, tasks=(staging.tasks[0]._replace(task_type=TaskType.PROCESS_STAGING),))
-    assert live_ranges([building(4, 5, aborted=(5,)), waiting, staging]) == {4}
+    assert live_ranges([building(4, 5, aborted=(5,)), waiting]) == {4}
 
 
 def test_one_range_is_split_or_all_are() -> None:

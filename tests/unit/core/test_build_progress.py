@@ -53,10 +53,8 @@ def test_cutting_and_finishing_count_every_part_once(cuts: list[int], data: st.D
     assert share_done(left) == sum(2.0 ** (1 - each.bit_length()) for each in finished)
 
 
-def test_an_aborted_task_stands_for_its_range_and_one_that_is_no_part_of_the_snapshot_for_none() -> None:
-    staging = task(2)._replace(task_type=TaskType.PROCESS_STAGING)
+def test_an_aborted_task_stands_for_its_range() -> None:
     assert share_done([task(2, aborted=True), task(3)]) == 0.0
-    assert share_done([staging, task(3)]) == 0.5
 
 
 def test_a_build_is_shown_with_its_rate_and_what_is_left_at_that_rate() -> None:
