@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from iscp.core.api_builds import BuildStage
 from iscp.core.build_progress import JobBuild, KnownBuilds
-from iscp.core.build_task import DEPTH_MAX, WHOLE, TaskType, children, depth, parent
+from iscp.core.build_task import DEPTH_MAX, TaskType, depth
 from iscp.core.errors import InvalidRequest
+from iscp.core.range_tree import WHOLE, children, parent, sibling
 
 
 def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> list[JobBuild]:
@@ -62,7 +63,7 @@ def ranges_to_merge(builds: Sequence[JobBuild], range_id: int) -> list[int]:
     if range_id:
         if parent(range_id) not in pairs:
             raise _refused(
-                f"{range_id} has no other half: {range_id ^ 1} is built already, or was cut itself",
+                f"{range_id} has no other half: {sibling(range_id)} is built already, or was cut itself",
                 "See `iscp-admin build status`; merge its parts first",
             )
         return [parent(range_id)]

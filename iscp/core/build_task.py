@@ -1,8 +1,8 @@
 """Builds: the first snapshot of a table for a job, cut into tasks (after ScyllaDB's view building coordinator).
 
 The pieces of a snapshot are its data files, and the parts of very large ones. A piece belongs to a range by the highest
-bits of the CRC32 of its name, so that a range is some pieces, read once, and ranges follow a binary tree: 1 is all of
-the snapshot, n is cut into 2n and 2n+1, and those two are put together again as n.
+bits of the CRC32 of its name, so that a range is some pieces, read once. Ranges follow a binary tree
+(iscp.core.range_tree), of which 1 is all of the snapshot.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
+from iscp.core.range_tree import depth_within
+
 DEPTH_MAX = 16
 """How often a snapshot may be cut: into 65,536 ranges, at 256 MiB each 16 TiB."""
 
 PRIORITY_MAX = 1_000
 """The most urgent that a table's build can be; one more is refused, and as much below 0."""
 
-WHOLE = 1
 _BITS = 32
 
 
@@ -80,17 +81,7 @@ def piece_range(name: str, depth: int) -> int:
 
 def depth(range_id: int) -> int:
     """How often the whole was cut to get it; raises ValueError for what is no range."""
-    if not WHOLE <= range_id < 2 << DEPTH_MAX:
-        raise ValueError(f"{range_id} is no range: they go from {WHOLE} to {(2 << DEPTH_MAX) - 1}")
-    return range_id.bit_length() - 1
-
-
-def children(range_id: int) -> tuple[int, int]:
-    return 2 * range_id, 2 * range_id + 1
-
-
-def parent(range_id: int) -> int:
-    return range_id // 2
+    return depth_within(range_id, DEPTH_MAX)
 
 
 def covers(range_id: int, other: int) -> bool:

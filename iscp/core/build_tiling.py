@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from iscp.core.build_task import WHOLE, children, covers, parent
+from iscp.core.build_task import covers
+from iscp.core.range_tree import WHOLE, children, parent
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,46 +1,34 @@
 """Key-hash ranges of a table: which there may be, which overlap, which keys are in one.
 
-Ranges follow a binary tree (after ScyllaDB's tablets): 1 is the whole table, n is cut into 2n and 2n+1, and those two
-are put together again as n. A key belongs to a range by the highest bits of its hash, a signed number of 64 bits: in
-order of their hashes the ranges of one level lie side by side, so that a range is all hashes between a lowest and a
-highest.
+Ranges follow a binary tree (iscp.core.range_tree), of which 1 is the whole table. A key belongs to a range by the highest
+bits of its hash, a signed number of 64 bits: in order of their hashes the ranges of one level lie side by side, so that a
+range is all hashes between a lowest and a highest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from iscp.core.range_tree import WHOLE as WHOLE
+from iscp.core.range_tree import children as children
+from iscp.core.range_tree import depth_within
+from iscp.core.range_tree import parent as parent
+from iscp.core.range_tree import sibling as sibling
 from iscp.core.sql_names import quoted
 
 RANGES_MAX = 64
 """Ranges of one table at a time; none is smaller than this part of it, and a split beyond it is refused."""
 
-WHOLE = 1
 _BITS = 64
 
 
 def depth(range_id: int) -> int:
     """How often the whole was cut to get it; raises ValueError for what is no range."""
-    if not WHOLE <= range_id < 2 * RANGES_MAX:
-        raise ValueError(f"{range_id} is no range: they go from {WHOLE} to {2 * RANGES_MAX - 1}")
-    return range_id.bit_length() - 1
+    return depth_within(range_id, RANGES_MAX.bit_length() - 1)
 
 
 def may_split(range_id: int) -> bool:
     return 2 * range_id < 2 * RANGES_MAX
-
-
-def children(range_id: int) -> tuple[int, int]:
-    return 2 * range_id, 2 * range_id + 1
-
-
-def parent(range_id: int) -> int:
-    return range_id // 2
-
-
-def sibling(range_id: int) -> int:
-    """The other half of its parent."""
-    return range_id ^ 1
 
 
 def overlaps(one: int, other: int) -> bool:

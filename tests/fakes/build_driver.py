@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from iscp.core.build_task import WHOLE, BuildPlan, RangeBatch, children, parent
+from iscp.core.build_task import BuildPlan, RangeBatch
 from iscp.core.errors import IscpError, PlanOutdated
 from iscp.core.iteration import JobOutcome
 from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.range_tree import WHOLE, children, parent
 from iscp.ports.range_builder import RangeBuilder
 from iscp.runtime.builds.build_jobs import plan_of
 from tests.fakes.guards import OpenGuard

@@ -50,8 +50,9 @@ from iscp.coordination.builds.range_calls import RangeCalls
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import PRIORITY_MAX, WHOLE, BuildPlan, BuildTask
+from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask
 from iscp.core.errors import InvalidRequest, Unavailable
+from iscp.core.range_tree import WHOLE
 
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""

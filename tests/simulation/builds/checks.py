@@ -13,7 +13,8 @@ from iscp.coordination.builds.worker_events import (
     RefuseWork,
     WorkRequested,
 )
-from iscp.core.build_task import WHOLE, children, covers, depth
+from iscp.core.build_task import covers, depth
+from iscp.core.range_tree import WHOLE, children
 from tests.simulation.violation import expect
 
 Files = Mapping[tuple[str, int], Collection[int]]

@@ -9,8 +9,9 @@ from random import Random
 
 from iscp.coordination.builds.builder import BuildLimits
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
-from iscp.core.build_task import BuildPlan, parent
+from iscp.core.build_task import BuildPlan
 from iscp.core.errors import IscpError
+from iscp.core.range_tree import parent
 from tests.simulation.builds.world import REAL, BuildWorld, Conduct, Parts, Trace
 from tests.simulation.violation import ViolationError, expect
 

@@ -18,7 +18,8 @@ from iscp.core.build_pieces import (
     piece_name,
     row_spans,
 )
-from iscp.core.build_task import DEPTH_MAX, WHOLE, children, depth
+from iscp.core.build_task import DEPTH_MAX, depth
+from iscp.core.range_tree import WHOLE, children
 
 PIECE = 100
 FILES = st.lists(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from iscp.core.api_builds import BuildStage, BuildTaskView, TaskState, counts_by_node, counts_by_state
 from iscp.core.build_progress import JobBuild, KnownBuilds, build_views, share_done
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType, children
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.progress import LEFT_MOST_S, UNKNOWN, TableSize
+from iscp.core.range_tree import children
 
 SIZE = TableSize(1_000, 8_000)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.build_task import WHOLE, children, covers, depth, parent
+from iscp.core.build_task import covers, depth
 from iscp.core.build_tiling import is_staged, tiling
+from iscp.core.range_tree import WHOLE, children, parent
 
 DEEPEST = 6
 LEAVES = range(1 << DEEPEST, 2 << DEEPEST)
