@@ -1,8 +1,8 @@
 """Key-hash ranges of a table: which there may be, which overlap, which keys are in one.
 
-Ranges follow a binary tree (iscp.core.range_tree), of which 1 is the whole table. A key belongs to a range by the highest
-bits of its hash, a signed number of 64 bits: in order of their hashes the ranges of one level lie side by side, so that a
-range is all hashes between a lowest and a highest.
+Ranges follow a binary tree (iscp.core.range_tree), of which 1 is the whole table. A key belongs to a range by the
+highest bits of its hash, a signed number of 64 bits: in order of their hashes the ranges of one level lie side by side,
+so that a range is all hashes between a lowest and a highest.
 """
 
 from __future__ import annotations

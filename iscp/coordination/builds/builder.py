@@ -52,7 +52,6 @@ from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask
 from iscp.core.errors import InvalidRequest, Unavailable
-from iscp.core.range_tree import WHOLE
 
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
@@ -263,7 +262,7 @@ class Builder:
         yield self.turns.marks(state)
         yield self._priority_changes(state)
         yield self.turns.turns(state, self._now_s)
-        if self.node_of("", WHOLE):  # else it is not known yet where tasks should be
+        if self._placement.eligible and self._placement.ring:  # else nobody knows where tasks should be
             yield self.turns.creations(state, self._next_id, self.node_of)
 
     def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
