@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.shard_parts import compose_iteration_ports
 from iscp.coordination.builds.builder import BuildLimits
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import NodeCalls
@@ -16,6 +15,7 @@ from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.builds.builder_access import BuilderAccess
 from iscp.runtime.builds.builder_loop import BuilderLoop
+from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import RunsBesideOwner
@@ -38,6 +38,7 @@ class BuildSide:
 
 def compose_builds(
     on: Foundation,
+    ports: IterationPorts,
     cluster: Cluster,
     owner: OwnerLoop,
     nodes: NodeClients,
@@ -49,7 +50,7 @@ def compose_builds(
     def guard() -> RunGuard:
         return RunGuard(clock, keeper.check, 0.0, keeper.epoch)
 
-    ranges = SnapshotRangeBuilder(compose_iteration_ports(on, lambda: keeper.epoch), DeltaRangeReader())
+    ranges = SnapshotRangeBuilder(ports, DeltaRangeReader())
     worker = BuildWorkerLoop(config.node_id, store, ranges, guard, clock, on.on_broken)
     notify = lambda shard: nodes.notify(shard, targets=False)  # noqa: E731
     limits = BuildLimits(config.build.tables_at_once)

@@ -18,7 +18,7 @@ from iscp.bootstrap.build_parts import both, compose_builds
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_alerts, compose_owner_loop, compose_services
-from iscp.bootstrap.shard_parts import compose_engine, compose_target_probes
+from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
@@ -63,8 +63,8 @@ def compose(on: Foundation) -> Node:
     )
     lease_hooks = worker.on_lease_lost, worker.on_lease_regained, on.on_broken
     keeper = LeaseKeeper(cluster.membership, record, clock, *lease_hooks)
-    target_probes = compose_target_probes(on)
-    scheduler, executor, upkeep, here = compose_engine(on, target_probes, keeper, worker)
+    ports, target_probes = compose_iteration_ports(on, lambda: keeper.epoch), compose_target_probes(on)
+    scheduler, executor, upkeep, here = compose_engine(on, ports, target_probes, keeper, worker)
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
@@ -73,7 +73,7 @@ def compose(on: Foundation) -> Node:
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     alerts = compose_alerts(on, owner, nodes)
     here.alert_counters = alerts.counters
-    build_side = compose_builds(on, cluster, owner, nodes, calls_of, keeper)
+    build_side = compose_builds(on, ports, cluster, owner, nodes, calls_of, keeper)
     here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)

@@ -30,7 +30,7 @@ from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
 def compose_engine(
-    on: Foundation, probes: TargetProbes, keeper: LeaseKeeper, worker: WorkerLoop
+    on: Foundation, ports: IterationPorts, probes: TargetProbes, keeper: LeaseKeeper, worker: WorkerLoop
 ) -> tuple[Scheduler, Executor, Upkeep, LocalCalls]:
     """With what answers for it, and the upkeep that kinds of consumers want."""
     config, clock, spark = on.config, on.clock, on.spark
@@ -40,7 +40,6 @@ def compose_engine(
     scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
-    ports = compose_iteration_ports(on, lambda: keeper.epoch)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     executor = Executor(
         runner,
@@ -62,6 +61,7 @@ def compose_target_probes(on: Foundation) -> TargetProbes:
 
 
 def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> IterationPorts:
+    """For a node's iterations, and its part in builds: each place of targets is tried once, and each sink kept once."""
     spark = on.spark
     environment = _compose_sinks(on, check_of_targets(spark, on.tested))
     return IterationPorts(
