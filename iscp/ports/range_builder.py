@@ -30,8 +30,12 @@ class RangeBuiltConsumer(Consumer, Protocol):
     def kept_of(self, rows: DataFrame) -> DataFrame:
         """What the sink holds of some rows of the source."""
 
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        """As `kept_of`; None: that is for Spark to do."""
+    @property
+    def takes_held(self) -> bool:
+        """Whether `kept_of_held` may be called; else its rows are for Spark to find."""
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table:
+        """As `kept_of`."""
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
         """All rows of the source at `to`, in one commit at seq + 1; raises Conflict.

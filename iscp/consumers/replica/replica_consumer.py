@@ -107,8 +107,12 @@ class ReplicaConsumer:
     def ranges(self, build: BuildId) -> StagedRanges:
         return self._sink.ranges(build)
 
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        return None if self._spec.where else self._kept_rows(rows)
+    @property
+    def takes_held(self) -> bool:
+        return not self._spec.where
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table:
+        return self._kept_rows(rows)
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):

@@ -21,9 +21,6 @@ from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
@@ -52,7 +49,7 @@ class SnapshotRangeBuilder:
             span = self._ports.source.at(plan.table_uri, plan.version)
         except ChangesUnavailableError as error:
             raise PlanOutdated(f"version {plan.version} of {plan.table_uri} is gone: {error}") from error
-        parts = [part for part in self._open(batch, span) if not is_staged(batch.range_id, part.ranges.state().ranges)]
+        parts = list(self._open(batch, span))
         if not parts:
             return
         self._ports.failpoints.reach("range.before")
@@ -64,7 +61,7 @@ class SnapshotRangeBuilder:
             raise PlanOutdated(f"version {plan.version} of {plan.table_uri} cannot be read: {error}") from error
 
     def _open(self, batch: RangeBatch, span: SourceRange) -> Iterator[_JobPart]:
-        """Of the jobs whose builds go on; raises PlanOutdated where none does."""
+        """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
         over = 0
         for plan in batch.plans:
             row = _row_of(plan)
@@ -72,10 +69,11 @@ class SnapshotRangeBuilder:
             assert isinstance(consumer, RangeBuiltConsumer)
             request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
             ranges = consumer.ranges(build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s))
-            if ranges.state().goes_on:
-                yield _JobPart(plan, consumer, ranges)
-            else:
+            state = ranges.state()
+            if not state.goes_on:
                 over += 1
+            elif not is_staged(batch.range_id, state.ranges):
+                yield _JobPart(plan, consumer, ranges)
         if over == len(batch.plans):
             raise PlanOutdated(f"the build of {batch.plans[0].table_uri} at version {span.to.version} is over")
 
@@ -83,7 +81,8 @@ class SnapshotRangeBuilder:
         plan = parts[0].plan
         where = plan.table_uri, plan.version, batch.range_id, plan.piece_bytes
         with self._ports.engine.session() as session, ExitStack() as kept:
-            held = self._reader.held(session, *where)
+            takes_held = any(part.consumer.takes_held for part in parts)
+            held = self._reader.held(session, *where) if takes_held else None
             parts = [part for part in parts if not _stage_held(part, batch.range_id, held, guard)]
             rows = self._reader.rows(session, *where) if parts else None
             if rows is not None and len(parts) > 1:
@@ -96,9 +95,9 @@ class SnapshotRangeBuilder:
 
 def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Guard) -> bool:
     """Whether a job's part needs no Spark, and is done."""
-    rows = None if held is None else part.consumer.kept_of_held(held)
-    if rows is None:
+    if held is None or not part.consumer.takes_held:
         return False
+    rows = part.consumer.kept_of_held(held)
     guard.check()
     with _refusing(part):
         return part.ranges.stage_held(range_id, rows)
