@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
-from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
+from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader, TableState
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.parquet_files import has_early_days
@@ -29,12 +30,18 @@ class _Files:
     """Of one table, as of the version that was searched last."""
 
     reader: StateReader
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _opened: tuple[TableState, list[DataFile]] | None = None
 
     def at(self, version: int) -> list[DataFile]:
         """Raises NotReadableHere."""
-        with self.lock:
-            adds = self.reader.read(version).adds
+        with self._lock:
+            state = self.reader.read(version)
+            if self._opened is None or self._opened[0] is not state:
+                self._opened = state, self._open(state.adds)
+            return self._opened[1]
+
+    def _open(self, adds: Mapping[str, Mapping[str, Any]]) -> list[DataFile]:
         # A clone has its files elsewhere.
         elsewhere = any(path.startswith("/") or urlsplit(path).scheme for path in adds)
         if elsewhere or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
