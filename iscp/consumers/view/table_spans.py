@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.consumers.view.view_spec import ViewSpec
@@ -14,7 +16,10 @@ from iscp.core.source_holds import holder_of
 from iscp.core.totals import NO_TOTALS, QueryTotals
 from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.consumer import ConsumeContext
-from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +80,19 @@ def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
         raise ChangesUnavailableError(f"the columns of {uri} have changed")
     if span.changes_data and not (span.cdf_on or span.inserts_only):
         raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")
+
+
+@contextmanager
+def reading(
+    session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+) -> Iterator[ChangeSet]:
+    """These columns of a table's changes, rows that are equal to others included; as ChangeSource.read_cdf."""
+    read = source.read_cdf if span.cdf_on else source.read_appends
+    changes = read(session, uri, span, columns, readers)
+    try:
+        yield changes.with_equal_rows()
+    finally:
+        changes.release()
 
 
 def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:

@@ -20,7 +20,7 @@ from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.consumers.view.table_spans import Spans
+from iscp.consumers.view.table_spans import Spans, reading
 from iscp.core.group_query import GroupQuery
 from iscp.core.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.refresh_choice import RefreshSample, with_sample
@@ -61,27 +61,22 @@ class ViewRows:
                 raise NotReadableHere
             return found
 
+        moved = {place: span for place, uri in enumerate(self.uris) if (span := spans.by_uri[uri]).changes_data}
+        if len(moved) > CHANGED_TABLES_MAX:
+            return None
         with suppress(NotReadableHere), ExitStack() as stack:
-            changed = {
-                place: self._changed_rows(context, source, place, span, stack)
-                for place, uri in enumerate(self.uris)
-                if (span := spans.by_uri[uri]).changes_data
-            }
-            if len(changed) <= CHANGED_TABLES_MAX:
-                count_read(sum(map(len, changed.values())))
-                found = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
-                return found.rename_columns([*self.columns, WEIGHT])
+            changed = {place: self._changed_rows(context, source, place, span, stack) for place, span in moved.items()}
+            found = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
+            count_read(sum(map(len, changed.values())))
+            return found.rename_columns([*self.columns, WEIGHT])
         return None
 
     def _changed_rows(
         self, context: ConsumeContext, source: ChangeSource, place: int, span: SourceRange, stack: ExitStack
     ) -> pa.Table:
         """With WEIGHT. Raises NotReadableHere."""
-        columns = self.query.tables[place].columns
-        read = source.read_cdf if span.cdf_on else source.read_appends
-        changes = read(context.session, self.uris[place], span, columns, 1)
-        stack.callback(changes.release)
-        rows = changes.with_equal_rows().held
+        uri, columns = self.uris[place], self.query.tables[place].columns
+        rows = stack.enter_context(reading(context.session, source, uri, span, columns, 1)).held
         if rows is None or len(rows) > CHANGED_ROWS_MAX:
             raise NotReadableHere
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))

@@ -18,10 +18,11 @@ from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.adapters.delta.query.total_reading import learn_totals
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.consumers.view.table_spans import RefreshEnd, Spans
+from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.sql_names import OP
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 SMALL_BYTES_MAX = 16 * 1024**2
 """Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
-
-_CHANGE_TYPE = "_change_type"
-_STAMPS = ("_commit_version", "_commit_timestamp")
-_WRITTEN = ("insert", "update_postimage")
 
 
 @dataclass
@@ -239,14 +236,11 @@ class ViewQuery:
 
     @measured_as(Part.CHANGES)
     def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
-        read = self.source.read_cdf if span.cdf_on else self.source.read_appends
-        found = read(self.session, uri, span, self.schemas[name].names, 2)
-        stack.callback(found.release)
-        found = found.with_equal_rows()
+        found = stack.enter_context(reading(self.session, self.source, uri, span, self.schemas[name].names, 2))
         count_read(None if found.held is None else len(found.held))
         frame = found.all(())
-        weight = F.when(F.col(_CHANGE_TYPE).isin(*_WRITTEN), F.lit(1)).otherwise(F.lit(-1)).cast("long")
-        return frame.withColumn(WEIGHT, weight).drop(_CHANGE_TYPE, *_STAMPS)
+        weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
+        return frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS)
 
 
 def _numbered(rows: DataFrame) -> list[str]:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.join_plan import find_joined_columns
+from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, find_joined_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.total_functions import WHOLE
 from iscp.core.group_query import GroupQuery, Measure, Output
 from iscp.core.join_query import JoinQuery
 from iscp.core.query_plan import OperatorKind
 
-_KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
 _FUNCTIONS = {"Sum": Measure.SUM, "Average": Measure.AVERAGE, "Count": Measure.COUNT}
 _DIGITS_MAX = 18
 """Of a decimal whose values and their sums fit in a whole number of 64 bits."""
@@ -65,7 +64,7 @@ class _Finder:
     def column(self, expression: Expression) -> str | None:
         """The column that it is, if rows can be grouped by it here."""
         name = self._named(expression)
-        return name if name is not None and isinstance(self._types[name], _KEYS) else None
+        return name if name is not None and isinstance(self._types[name], EQUAL_TYPES) else None
 
     def scale(self, column: str) -> int:
         kind = self._types[column]

@@ -14,8 +14,10 @@ from iscp.adapters.delta.query.total_functions import WHOLE
 from iscp.core.join_query import Column, Equality, JoinedTable, JoinQuery, RowCondition
 from iscp.core.query_plan import JoinSide, OperatorKind
 
-_KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
-_SHOWN = (*_KEYS, T.DecimalType, T.TimestampType, T.TimestampNTZType)
+EQUAL_TYPES = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
+"""By columns of these rows are joined and grouped."""
+
+_SHOWN = (*EQUAL_TYPES, T.DecimalType, T.TimestampType, T.TimestampNTZType)
 """Of these types two values are equal only if nothing distinguishes them."""
 
 _COMPARED = (*WHOLE, T.StringType)
@@ -122,7 +124,7 @@ class _JoinReader:
                 raise _OtherPlan
             left, right = (self._column(each, known) for each in (part.left(), part.right()))
             kind = self._types[left]
-            if kind != self._types[right] or not _is_one_of(kind, _KEYS) or left.place == right.place:
+            if kind != self._types[right] or not _is_one_of(kind, EQUAL_TYPES) or left.place == right.place:
                 raise _OtherPlan
             self.equalities.append(Equality(left, right))
 
