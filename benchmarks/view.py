@@ -11,6 +11,7 @@ times the rows of the smallest table.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -97,6 +98,7 @@ def change_fact(uri: str, rows: int, number: int) -> None:
         .when_not_matched_insert(columns, predicate="s.op <> 'd'")
         .execute()
     )
+    os.sync()  # merging has written the table's files, and what is measured next would wait for the disk with them
 
 
 @dataclass
