@@ -155,6 +155,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
     assert not {"node.broken", "log.broken", "history.broken", "inbox.broken", "node.stop_hangs"} & set(events)
 
 
+@pytest.mark.further  # each time: tests/unit/runtime/worker/test_maintenance.py
 @pytest.mark.spark
 def test_refreshes_that_hang_hold_up_no_other_and_show_in_the_status(cluster: Cluster) -> None:
     site = cluster.root / "site"

@@ -84,6 +84,7 @@ def rebuild_and_follow(chain: Chain) -> None:
     )
 
 
+@pytest.mark.further  # each time: a view on a view in test_views.py, and hints to nodes in test_node_clients.py
 @pytest.mark.spark
 def test_a_change_reaches_all_of_a_chain_without_a_probe(cluster: Cluster) -> None:
     chain = Chain(cluster)
@@ -95,7 +96,7 @@ def test_a_change_reaches_all_of_a_chain_without_a_probe(cluster: Cluster) -> No
 
 
 @pytest.mark.spark
-@pytest.mark.further  # each time: on one node above, and hints to other nodes in test_node_clients.py
+@pytest.mark.further  # each time: as on one node above
 @pytest.mark.timeout(600)
 def test_a_change_reaches_all_of_a_chain_across_nodes_without_a_probe(nodes: ManyNodes) -> None:
     chain = Chain(nodes)

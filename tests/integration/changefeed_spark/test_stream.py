@@ -163,6 +163,7 @@ def test_a_batch_has_so_many_rows_at_most_and_a_restart_goes_on_behind_it(
     assert sink.ids(spark) == [*range(20), *range(100, 104)]
 
 
+@pytest.mark.further  # each time: test_frames.py
 def test_the_format_reads_batches_too(spark: SparkSession, uri: str, append: Appended) -> None:
     assert spark.read.format("changefeed").load(uri).count() == 0
     last = append(0, [1, 2])

@@ -331,6 +331,7 @@ def test_killed_at_random_times_and_retried_every_job_is_there_once(tmp_path: Pa
         check_log(tmp_path, acknowledged)
 
 
+@pytest.mark.further  # each time: owners that write at once above
 def test_two_processes_own_the_log_at_once_and_one_fails_cleanly(tmp_path: Path) -> None:
     first, second = (child("log_program", tmp_path, first, 600) for first in (0, 100_000))
     with first, second:

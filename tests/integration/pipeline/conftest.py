@@ -48,6 +48,9 @@ BOTH_WAYS = pytest.mark.parametrize("pipeline", ["direct", "spark"], indirect=Tr
 SPARK_IN_FULL = pytest.mark.parametrize("pipeline", in_full(["direct", "spark"]), indirect=True)
 """As BOTH_WAYS, for what does not go by how changes are read; `--full` also has Spark read those of all other tests."""
 
+DIRECT_IN_FULL = pytest.mark.parametrize("pipeline", in_full(["spark", "direct"]), indirect=True)
+"""The same for what is large as a rule, and then Spark's."""
+
 
 def rows(ids: range | list[int], value: str = "x") -> pa.Table:
     return pa.table({"id": pa.array(list(ids), pa.int64()), "v": [value] * len(ids), "g": [i % 7 for i in ids]})

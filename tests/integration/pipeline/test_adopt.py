@@ -56,6 +56,7 @@ def test_a_copy_that_differs_is_left_alone_and_reported_by_its_keys(pipeline: Pi
     assert DeltaTable(pipeline.target("other")).version() == before
 
 
+@pytest.mark.further  # each time: an equal copy above, and test_append_only.py
 def test_an_archive_goes_on_under_a_new_registration_with_all_that_its_source_has_lost(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.target("log"), rows(range(60)).append_column("old", [[None] * 59 + ["x"]]))
     pipeline.delete("id < 40")

@@ -55,6 +55,7 @@ def test_a_new_column_leaves_the_archive_as_it_is(pipeline: Pipeline) -> None:
     assert held(pipeline, "id", "w") == expected + Counter([(101, "tail")])
 
 
+@pytest.mark.further  # each time: test_schema_histories.py
 @SPARK_IN_FULL
 def test_a_column_that_the_source_drops_stays_in_the_archive(pipeline: Pipeline) -> None:
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")

@@ -29,7 +29,7 @@ from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, BY_SPARK, Pipeline
+from .conftest import BOTH_WAYS, BY_SPARK, DIRECT_IN_FULL, Pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -176,7 +176,7 @@ def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int)
     pipeline.assert_holds("target", pipeline.source_by_spark())
 
 
-@BOTH_WAYS
+@DIRECT_IN_FULL
 def test_a_source_that_is_vacuumed_in_the_middle_is_built_at_a_newer_version(
     cluster: Cluster, pipeline: Pipeline
 ) -> None:
@@ -250,7 +250,7 @@ def test_vacuum_of_the_target_takes_what_does_not_count_in_time_and_nothing_else
     assert set(Path(pipeline.target("target")).rglob("*.parquet")) == named
 
 
-@pytest.mark.parametrize("point", ["range.before", "range.staged", "range.counted"])
+@pytest.mark.parametrize("point", in_full(["range.before", "range.staged", "range.counted"], but=["range.staged"]))
 @BY_SPARK
 def test_a_node_that_dies_leaves_a_range_to_be_built_again_or_counted(
     cluster: Cluster, pipeline: Pipeline, point: str

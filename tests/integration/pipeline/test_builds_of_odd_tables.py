@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
+from tests.integration.pipeline.conftest import DIRECT_IN_FULL, Pipeline
 from tests.integration.pipeline.odd_tables import READ, by_sql
 from tests.integration.pipeline.test_builds import Cluster
 from tests.integration.pipeline.test_odd_tables import assert_equal, made
@@ -21,7 +21,7 @@ TABLES = READ | {
 
 
 @pytest.mark.parametrize("name", in_full(TABLES, but=["decimals and nested", "values of partitions", "padded texts"]))
-@BOTH_WAYS
+@DIRECT_IN_FULL
 def test_what_is_built_is_what_spark_reads(pipeline: Pipeline, name: str) -> None:
     made(pipeline, TABLES[name])
     driver = Cluster(pipeline).driver(pipeline.job("keyed", key=("id",)), pipeline.job("bare"))

@@ -229,7 +229,10 @@ def test_a_filter_lets_rows_in_and_out(pipeline: Pipeline) -> None:
     feed.assert_equal(lambda row: row["v"] != "hidden")
 
 
-@pytest.mark.parametrize("point", ["commit.before", "feed.write", "feed.commit", "feed.committed", "report.before"])
+@pytest.mark.parametrize(
+    "point",
+    in_full(["commit.before", "feed.write", "feed.commit", "feed.committed", "report.before"], but=["feed.committed"]),
+)
 def test_what_fails_in_the_middle_is_done_again_and_reported_once(pipeline: Pipeline, point: str) -> None:
     feed = Feed(pipeline)
     assert not feed.run(runner=feed.runner(**{point.replace(".", "_"): fails})).ok
@@ -244,7 +247,7 @@ def test_what_fails_in_the_middle_is_done_again_and_reported_once(pipeline: Pipe
 # --- writers that meet -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["commit_before", "feed_write", "feed_commit"])
+@pytest.mark.parametrize("point", in_full(["commit_before", "feed_write", "feed_commit"], but=["feed_commit"]))
 def test_of_two_nodes_with_one_range_one_commits_and_the_other_goes_on_from_there(
     pipeline: Pipeline, point: str
 ) -> None:
@@ -314,8 +317,9 @@ def test_columns_that_come_and_go_are_followed(pipeline: Pipeline) -> None:
     feed.assert_equal()
 
 
+@pytest.mark.further  # each time: types in test_iterations.py, and columns that come above
 @SPARK_IN_FULL
-@pytest.mark.parametrize("from_the_start", in_full([True, False], but=[False]))
+@pytest.mark.parametrize("from_the_start", [True, False])
 def test_times_without_a_zone_are_kept(pipeline: Pipeline, from_the_start: bool) -> None:
     feed = Feed(pipeline)
     if not from_the_start:

@@ -112,6 +112,7 @@ def test_a_job_that_is_to_stop_at_changed_columns_stops(pipeline: Pipeline, even
         assert "another one of that name" in outcome.error_msg
 
 
+@pytest.mark.further  # each time: another column's name above
 def test_a_target_from_before_columns_were_remembered(pipeline: Pipeline) -> None:
     """What the source was at the watermark says it, or a comparison; without mapped names neither is needed."""
     remake(pipeline)

@@ -95,6 +95,7 @@ def test_what_really_came_and_went_needs_no_comparison(pipeline: Pipeline) -> No
         assert (outcome.data_type, outcome.rows) == (DataType.TAIL, len(others))
 
 
+@pytest.mark.further  # each time: the row that is left above
 @SPARK_IN_FULL
 def test_dead_letters_are_those_that_are_left(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
