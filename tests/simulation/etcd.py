@@ -7,13 +7,14 @@ or break. A call may be refused, be served and its answer lost, or be slow; a wr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.values import Delete, Put
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -76,6 +77,10 @@ class _Lease:
     keys: set[str] = field(default_factory=set)
 
 
+Watcher = Callable[[Sequence[Change]], None]
+"""Is told the changes of one revision."""
+
+
 class Etcd:
     """The server. Every request happens at one moment: reads are linearizable, transactions atomic."""
 
@@ -85,7 +90,7 @@ class Etcd:
         self.revision = 1
         self.items: dict[str, Item] = {}
         self.leases: dict[int, _Lease] = {}
-        self.watchers: list[Callable[[Change], None]] = []
+        self.watchers: list[Watcher] = []
         self.history: deque[Change] = deque()
         self.compacted = 0
         self._numbers = 0
@@ -143,6 +148,21 @@ class Etcd:
             self.leases[item.lease_id].keys.discard(key)
         self._tell(Change(self.revision, key, None))
 
+    def transact(self, writes: Sequence[Put | Delete]) -> None:
+        """All of them, at one revision."""
+        self.revision += 1
+        changes = []
+        for write in writes:
+            if isinstance(write, Put):
+                there = self.items.get(write.key)
+                item = Item(write.value, there.created if there else self.revision, self.revision, 0)
+                self.items[write.key] = item
+                changes.append(Change(self.revision, write.key, item))
+                continue
+            keys = [key for key, _ in self.prefixed(write.key)] if write.prefix else [write.key]
+            changes += [Change(self.revision, key, None) for key in keys if self.items.pop(key, None)]
+        self._tell(*changes)
+
     def restart(self) -> None:
         """It is back after it was away: every lease has its whole time again."""
         self.up = True
@@ -172,16 +192,16 @@ class Etcd:
                 self._world.note("etcd", f"lease {lease_id} has ended")
                 self.revoke(lease_id)
 
-    def stop_watching(self, watcher: Callable[[Change], None]) -> None:
+    def stop_watching(self, watcher: Watcher) -> None:
         if watcher in self.watchers:
             self.watchers.remove(watcher)
 
-    def _tell(self, change: Change) -> None:
-        self.history.append(change)
-        if len(self.history) > HISTORY_MAX:
+    def _tell(self, *changes: Change) -> None:
+        self.history += changes
+        while len(self.history) > HISTORY_MAX:
             self.compacted = self.history.popleft().revision
         for watcher in list(self.watchers):
-            watcher(change)
+            watcher(changes)
 
 
 class Client:
@@ -243,8 +263,8 @@ class Watch:
             self.broken = False
             self._process.after(RELIST_S * self._process.world.random.random(), self._relist)
 
-    def _happened(self, change: Change) -> None:
-        if not change.key.startswith(self._prefix):
+    def _happened(self, changes: Sequence[Change]) -> None:
+        if not any(change.key.startswith(self._prefix) for change in changes):
             return
         world, process = self._process.world, self._process
         if world.links[process.node_id] is not Link.OPEN:

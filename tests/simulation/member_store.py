@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from iscp.adapters.etcd.keys import encoded
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def key_value(key: str, item: Item) -> KeyValue:
-    value = encoded(item.value) if isinstance(item.value, NodeRecord) else str(item.value).encode()
+    if isinstance(item.value, bytes):
+        value = item.value
+    else:
+        value = encoded(item.value) if isinstance(item.value, NodeRecord) else str(item.value).encode()
     return KeyValue(key, value, item.created, item.modified, 1, item.lease_id)
 
 
@@ -90,21 +94,22 @@ class KeyWatch:
         elif self._start_revision <= etcd.compacted:
             self._send(Compacted(etcd.compacted + 1))
         else:
-            for change in etcd.history:
-                if change.revision >= self._start_revision:
-                    self._happened(change)
+            for revision, changes in groupby(etcd.history, lambda change: change.revision):
+                if revision >= self._start_revision:
+                    self._happened(tuple(changes))
             etcd.watchers.append(self._happened)
 
-    def _happened(self, change: Change) -> None:
-        if not change.key.startswith(self._prefix) or self.broken:
+    def _happened(self, changes: Sequence[Change]) -> None:
+        ours = tuple(change for change in changes if change.key.startswith(self._prefix))
+        if not ours or self.broken:
             return
         world = self._process.world
         if world.links[self._process.node_id] is not Link.OPEN:
             self.broken = True
         elif world.random.random() < world.trouble.compaction:
-            self._send(Compacted(change.revision))
+            self._send(Compacted(ours[0].revision))
         else:
-            self._send(Changed((_event(change),)))
+            self._send(Changed(tuple(map(_event, ours))))
 
     def _send(self, item: WatchItem) -> None:
         process, world = self._process, self._process.world

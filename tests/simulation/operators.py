@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
+from iscp.core.build_task import depth
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow
+from iscp.core.range_tree import parent
+from tests.simulation.builds.building import state_of
 from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish
 
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 RANGES = 4
 """A table that has so many is not split further."""
+
+DEPTH_OF_BUILDS_MAX = 6
+"""Ranges of builds that were cut so often are not cut further."""
 
 ONE_RANGE = 0.6
 
@@ -83,6 +90,21 @@ class Operators:
         range_id = shard.range_id if self._world.happens(ONE_RANGE) else 0
         job_id = self.job_id(owner, owner.owner.last_job_id)
         owner.owner.submit(Reshard(shard.table_id, merge, range_id, seen, job_id))
+
+    def steer(self, wish: Wish) -> None:
+        """One of the ranges that are being built, or a table's turn."""
+        random, owner = self._world.aside, self._world.an_owner()
+        if owner is None:
+            return
+        self._world.note("operators", f"{wish} at {owner.node_id}")
+        if wish is Wish.PRIORITIZE_BUILD:
+            owner.building.ask(Prioritize(random.choice(self._world.tables), random.randint(0, 2)))
+        elif tasks := list(state_of(self._world.etcd).live.values()):
+            task = random.choice(tasks)
+            if wish is Wish.MERGE_BUILD:
+                owner.building.ask(MergeRange(task.table_id, parent(task.range_id)))
+            elif depth(task.range_id) < DEPTH_OF_BUILDS_MAX:
+                owner.building.ask(SplitRange(task.table_id, task.range_id))
 
     def resync(self, owner: Process, key: JobKey) -> None:
         if owner.owner.leads and (seen := owner.owner.job(key)) is not None:

@@ -31,6 +31,12 @@ def overrides_of(etcd: Etcd) -> Overrides:
     return there.value if there and isinstance(there.value, Overrides) else Overrides()
 
 
+def is_led_by(etcd: Etcd, leader: Leader) -> bool:
+    """Whether its very candidacy is there still; a restored etcd gives a revision twice."""
+    candidates = (item for _, item in etcd.prefixed(CANDIDATES) if item.created == leader.revision)
+    return any(item.value == leader.node_id for item in candidates)
+
+
 class Asks:
     """One process's way to etcd, for a thread that waits for the answer."""
 
@@ -115,11 +121,7 @@ class OwnerElection(Asks):
 
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         def put(etcd: Etcd) -> int:
-            # A restored etcd gives a revision twice.
-            ours = (
-                item.value == leader.node_id for _, item in etcd.prefixed(CANDIDATES) if item.created == leader.revision
-            )
-            if not any(ours):
+            if not is_led_by(etcd, leader):
                 return 0
             etcd.put(key, value, lease_id)
             return etcd.revision

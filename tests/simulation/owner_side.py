@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,7 +80,7 @@ class OwnerSide:
                 parts.membership(process), self._elected_by, self._overrides, checkpoints, OwnerMarks(process)
             ),
             ProcessClock(process),
-            OwnerHooks(self._send, lambda members: None, self._look_at_checkpoint, _broken),
+            OwnerHooks(self._send, lambda members: None, self._look_at_checkpoint, _broken, self._tell_builder),
             process.threads,
             process.world.trouble.inbox_max or EVENTS_MAX,
         )
@@ -174,6 +174,10 @@ class OwnerSide:
         if isinstance(message, DispatchTable):
             self._world.checks.dispatched(message, self._process.now_s)
         self._process.streams.tell_node(record, message)
+
+    def _tell_builder(self, table_ids: Iterable[str]) -> None:
+        if self._world.trouble_drawn.builds:
+            self._process.building.builder.on_tables(table_ids)
 
     def stepped(self, event: OwnerEvent, effects: Sequence[OwnerEffect]) -> None:
         if isinstance(event, FromNode) and isinstance(event.message, DispatchTableResponse):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from iscp.adapters.etcd.member_watch import MemberReads
+from iscp.coordination.builds.build_worker import BuildWorker
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
@@ -16,6 +18,8 @@ from iscp.core.ids import next_job_id
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.revoker import Revoker
+from tests.simulation.builds.building import BuildWrites
+from tests.simulation.builds.built_run import BuiltRun
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Engine, Run
 from tests.simulation.joblog import Log
@@ -65,6 +69,10 @@ class Parts:
     roll: type[Roll] = Roll
     reads: type[MemberReads] = MemberReads
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
+    builder: type[Builder] = Builder
+    build_worker: type[BuildWorker] = BuildWorker
+    build_writes: type[BuildWrites] = BuildWrites
+    built_run: type[BuiltRun] = BuiltRun
     job_id: Callable[[float, str], str] = next_job_id
     pool_lag_s: Mapping[str, float] = field(default_factory=lambda: {"iscp-ring": RING_S})
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from iscp.core.members import Moment, NodeRecord
+from tests.simulation.builds.building import Building
 from tests.simulation.etcd import Client, Watch
 from tests.simulation.member_store import KeyWatch, follow_members, reads_of
 from tests.simulation.owner_side import OwnerSide
@@ -46,9 +47,18 @@ class Process:
         self.streams = Streams(self)
         self.reads = reads_of(self, world.parts.reads)
         self.owner = OwnerSide(self)
+        self._building: Building | None = None
         self.registration = world.parts.registration(self, self._registered, self.worker.on_lease_lost)
         self.candidacy = world.parts.candidacy(self)
         self._started = False
+        if world.trouble_drawn.builds:
+            self._building = Building(self)
+
+    @property
+    def building(self) -> Building:
+        """Of a world with builds."""
+        assert self._building is not None
+        return self._building
 
     @property
     def now_s(self) -> float:

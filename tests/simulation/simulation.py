@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
+from iscp.coordination.builds.build_state import SetPriority
 from iscp.coordination.protocol.events import RebalanceRequested
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
+from tests.simulation.builds.building import state_of
 from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
@@ -46,9 +48,8 @@ def simulate(
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random, aside = Random(seed), Random(f"{seed} aside")
-    world = World(
-        random, trouble or draw(random, aside, Random(f"{seed} latest"), Random(f"{seed} newest")), parts, trace, aside
-    )
+    further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds"))
+    world = World(random, trouble or draw(random, aside, *further), parts, trace, aside)
     if watched is not None:
         _watch(world, watched)
     with errors_only(FOREIGN if world.trouble.poison else ()):
@@ -107,6 +108,8 @@ def _run(world: World) -> None:
             world.agenda.after(1.0 + random.random() * 10.0, partial(_register, world, table))
     for fault, rate in trouble.faults.items():
         _arrange(world, rate, partial(world.befall, fault))
+    if trouble.vacuum:
+        _arrange(world, trouble.vacuum, world.vacuum)
     for wish, rate in trouble.wishes.items():
         _arrange(world, rate, partial(world.wish, wish))
     world.agenda.run_until(trouble.length_s)
@@ -135,16 +138,17 @@ def _register(world: World, table: str) -> None:
 def _calm(world: World) -> None:
     trouble = world.trouble
     world.note("calm", "begins")
-    world.end_all_trouble(Trouble(nodes=trouble.nodes, shards=trouble.shards))
+    world.end_all_trouble(Trouble(nodes=trouble.nodes, shards=trouble.shards, builds=trouble.builds))
     if trouble.apart:
         _keep_apart(world)
-    end_s = world.agenda.now_s + CALM_MAX_S
+    longest_s = CALM_MAX_S * (2 if trouble.builds else 1)  # tables are built one after the other
+    end_s = world.agenda.now_s + longest_s
     rebalance_s = world.agenda.now_s + REBALANCE_AFTER_S
     right_s = world.agenda.now_s
     while world.agenda.now_s - right_s < SETTLED_S:
         if wrong := _wrong(world, apart=trouble.apart):
             right_s = world.agenda.now_s
-            expect(right_s < end_s, "{} s after all trouble: {}", CALM_MAX_S, wrong)
+            expect(right_s < end_s, "{} s after all trouble: {}", longest_s, wrong)
         world.agenda.run_until(world.agenda.now_s + LOOK_S)
         if (owner := _owner(world)) is not None:
             world.operators.resume_all(owner)
@@ -183,6 +187,8 @@ def _owner(world: World) -> Process | None:
 
 def _unfinished(world: World) -> str:
     """What trouble has left to be done, of which nobody can know how long it takes: it is no rest before that."""
+    if left := [change for change in state_of(world.etcd).changes() if not isinstance(change, SetPriority)]:
+        return f"etcd has something left of builds: {left}"
     for process in world.processes.values():
         machine = process.worker.machine
         if machine is None:

@@ -53,13 +53,17 @@ class Wish(StrEnum):
     REBALANCE = "rebalance"
     SPLIT = "split"
     MERGE = "merge"
+    SPLIT_BUILD = "split a range of a build"
+    MERGE_BUILD = "merge ranges of a build"
+    PRIORITIZE_BUILD = "prioritize a build"
 
 
 LATER_FAULTS = (Fault.RESTORE_ETCD,)
 NOT_AT_FIRST = (*LATER_FAULTS, Fault.SUSPEND)
 LATER_WISHES = (Wish.PAUSE, Wish.RESUME, Wish.RESYNC)
 SHARDED_WISHES = (Wish.SPLIT, Wish.MERGE)
-NOT_WISHED = (*LATER_WISHES, *SHARDED_WISHES)
+BUILD_WISHES = (Wish.SPLIT_BUILD, Wish.MERGE_BUILD, Wish.PRIORITIZE_BUILD)
+NOT_WISHED = (*LATER_WISHES, *SHARDED_WISHES, *BUILD_WISHES)
 MORE = 0.6
 """Runs in which what came to be simulated later is drawn too."""
 
@@ -77,6 +81,9 @@ SHARDED = 0.2
 SEVERAL = 0.25
 """Runs in which jobs read further tables."""
 
+BUILT = 0.25
+"""Runs in which first snapshots are built by ranges, of those without split tables and jobs of several tables."""
+
 FOREIGN = 0.2
 """Runs with code of others, which says what cannot be."""
 
@@ -93,6 +100,7 @@ class Trouble:
     `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
     `poison`: consumers and nodes of others answer, raise and say what cannot be.
     `several`: jobs `j` read the next table too, and `rowless` versions of tables change no row.
+    `builds`: first snapshots are built by ranges, and at the rate `vacuum` a table's earlier versions are gone.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -129,6 +137,8 @@ class Trouble:
     poison: float = 0.0
     several: bool = False
     rowless: float = 0.0
+    builds: bool = False
+    vacuum: float = 0.0
     loaded: bool = False
     together: bool = False
 
@@ -151,13 +161,20 @@ def _sometimes(random: Random, least: float, most: float) -> float:
     return float(least * (most / least) ** random.random())
 
 
-def draw(random: Random, aside: Random, latest: Random, newest: Random) -> Trouble:
-    """`aside`: for what came to be drawn later, `latest`: after that, `newest`: after that."""
+def draw(random: Random, aside: Random, latest: Random, newest: Random, building: Random) -> Trouble:
+    """`aside`: for what came to be drawn later, `latest`: after that, and so on."""
     trouble = _draw_three(random, aside, latest)
     split = Wish.SPLIT in trouble.wishes or Wish.MERGE in trouble.wishes
-    if trouble.quiet or split or trouble.shards == 1 or newest.random() >= SEVERAL:
+    if trouble.quiet or split:
         return trouble
-    return replace(trouble, several=True, rowless=newest.choice((0.0, 0.3)))
+    if trouble.shards > 1 and newest.random() < SEVERAL:
+        return replace(trouble, several=True, rowless=newest.choice((0.0, 0.3)))
+    return _draw_builds(building, trouble) if building.random() < BUILT else trouble
+
+
+def _draw_builds(random: Random, trouble: Trouble) -> Trouble:
+    wishes = {wish: rate for wish in BUILD_WISHES if (rate := _sometimes(random, 0.1, 1.0))}
+    return replace(trouble, builds=True, vacuum=_sometimes(random, 0.02, 0.3), wishes={**trouble.wishes, **wishes})
 
 
 def _draw_three(random: Random, aside: Random, latest: Random) -> Trouble:

@@ -14,6 +14,8 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import Iteration
 from iscp.core.job_row import JobRow
 from tests.simulation.agenda import Agenda
+from tests.simulation.builds.checks import Checks as BuildChecks
+from tests.simulation.builds.staged import Staging
 from tests.simulation.checks import Checks
 from tests.simulation.engine import Run
 from tests.simulation.etcd import Etcd, Link
@@ -22,7 +24,7 @@ from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
 from tests.simulation.ranged import RangedRun, RangedSink, RangeOfSink
 from tests.simulation.sources import Sink
-from tests.simulation.trouble import Fault, Trouble, Wish
+from tests.simulation.trouble import BUILD_WISHES, Fault, Trouble, Wish
 from tests.simulation.wire import Wire
 
 RESTART_S = 1.0
@@ -57,10 +59,12 @@ class World:
         self.log = parts.log(self)
         self.checks = Checks(self)
         self.operators = Operators(self)
+        self.build_checks = BuildChecks()
         self.node_ids = [f"n{number}" for number in range(1, trouble.nodes + 1)]
         self.tables = [f"t{number}" for number in range(1, trouble.shards + 1)]
         self.sources = dict.fromkeys(self.tables, 0)
         self._committed_s: dict[str, list[float]] = {table: [0.0] for table in self.tables}
+        self.staging = Staging(self)
         self.links = dict.fromkeys(self.node_ids, Link.OPEN)
         self.processes: dict[str, Process] = {}
         self.ttls_s = {
@@ -113,6 +117,8 @@ class World:
         return RangeOfSink(self.ranged_sink(row.key), row) if self.sharded else self.sink(row.key)
 
     def run_of(self, process: Process, iteration: Iteration) -> Run:
+        if self.trouble_drawn.builds:
+            return self.parts.built_run(process, iteration)
         return RangedRun(process, iteration) if self.sharded else self.parts.run(process, iteration)
 
     def committed_s(self, table: str, version: int) -> float:
@@ -184,6 +190,9 @@ class World:
         for process in self.processes.values():
             process.act(partial(process.engine.notify, table))
 
+    def vacuum(self) -> None:
+        self.staging.vacuum(self.aside.choice(self.tables))
+
     def befall(self, fault: Fault) -> None:
         """Something of this kind, for a while."""
         random, agenda = self.random, self.agenda
@@ -241,7 +250,10 @@ class World:
                 pass
 
     def wish(self, wish: Wish) -> None:
-        self.operators.wish(wish)
+        if wish in BUILD_WISHES:
+            self.operators.steer(wish)
+        else:
+            self.operators.wish(wish)
 
     def _cut(self, ways: list[tuple[str, str]], lasts_s: float) -> None:
         for way in ways:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Protocol, assert_never
 
 from iscp.coordination.builds.build_state import Change
-from iscp.coordination.builds.build_worker import RANGES_AT_ONCE_MAX, BuildWorker
+from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
     BatchEnded,
@@ -28,8 +27,9 @@ from iscp.core.build_task import RangeBatch
 from iscp.core.errors import InvariantBroken, IscpError
 from iscp.ports.cluster import BuildAnswer, BuildStore
 from iscp.ports.range_builder import RangeBuilder
-from iscp.ports.system import Clock, Guard
+from iscp.ports.system import Clock, Guard, Threads
 from iscp.runtime.loop.inbox import Inbox, Turns
+from iscp.runtime.loop.threads import THREADS
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ class BatchGuard(Guard, Protocol):
 
 
 class BuildWorkerLoop:
-    """`guard` gives one for a batch that begins now."""
+    """`guard` gives one for a batch that begins now. Each batch has a thread: the machine runs only so many at once."""
+
+    _worker_of: type[BuildWorker] = BuildWorker
 
     def __init__(
         self,
@@ -51,18 +53,19 @@ class BuildWorkerLoop:
         guard: Callable[[], BatchGuard],
         clock: Clock,
         on_broken: Callable[[Exception], None],
+        threads: Threads = THREADS,
     ) -> None:
         self._store = store
         self._builder = builder
         self._guard = guard
-        self._machine = BuildWorker(node_id)
+        self._threads = threads
+        self._machine = self._worker_of(node_id)
         self._numbers = count(1)
         self._callers: dict[int, Callable[[BuildAnswer], None]] = {}
         self._guards: dict[int, BatchGuard] = {}
-        self._pool = ThreadPoolExecutor(RANGES_AT_ONCE_MAX, "iscp-build")
         self._unwatch: Callable[[], None] = lambda: None
         turns: Turns[BuildWorkerEvent] = Turns(self._take, lambda: None, lambda: None)
-        self._inbox: Inbox[BuildWorkerEvent] = Inbox("iscp-build-worker", clock, turns, on_broken)
+        self._inbox: Inbox[BuildWorkerEvent] = Inbox("iscp-build-worker", clock, turns, on_broken, threads=threads)
 
     def start(self) -> None:
         self._inbox.start()
@@ -74,7 +77,6 @@ class BuildWorkerLoop:
         self._inbox.close()
         for guard in list(self._guards.values()):
             guard.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
@@ -105,7 +107,7 @@ class BuildWorkerLoop:
         match effect:
             case RunBatch(number, batch):
                 guard = self._guards[number] = self._guard()
-                self._pool.submit(self._run, number, batch, guard)
+                self._threads.thread("iscp-build", partial(self._run, number, batch, guard)).start()
             case CancelBatch(number):
                 self._guards[number].cancel()
             case AnswerWork(number, finished):
@@ -116,7 +118,7 @@ class BuildWorkerLoop:
                 assert_never(effect)
 
     def _run(self, number: int, batch: RangeBatch, guard: BatchGuard) -> None:
-        """On a thread of the pool."""
+        """On the batch's thread."""
         fault: IscpError | None = None
         try:
             guard.check()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -40,6 +39,7 @@ from iscp.ports.system import Clock, Threads
 from iscp.runtime.builds.build_jobs import PlanOf, news_of, wanted_builds
 from iscp.runtime.builds.build_nodes import BuildNodes, read_nodes
 from iscp.runtime.loop.inbox import Gathered, Inbox, Turns
+from iscp.runtime.loop.loop_query import query_loop
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -59,6 +59,8 @@ Action = Callable[[], None]
 
 class BuilderLoop:
     """Runs beside the owner's loop. `plan_of` says what a job's row requests."""
+
+    _builder_of: type[Builder] = Builder
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class BuilderLoop:
         self._ends: dict[int, Action] = {}
         self._moved: Gathered[dict[str, None]] = Gathered(lambda before, now: before | now)
         self._follow_at_s = clock.monotonic_s()
+        self._threads = threads
         self._etcd = threads.pool("iscp-builds-etcd")
         turns: Turns[Action] = Turns(lambda action: action(), self._tick, self._next_due_s)
         self._inbox: Inbox[Action] = Inbox("iscp-builder", clock, turns, on_broken, threads=threads)
@@ -110,19 +113,14 @@ class BuilderLoop:
 
     def query(self, read: Callable[[Builder], T]) -> T:
         """What `read` finds, on the loop's own thread; raises NotOwner between terms, Unavailable."""
-        answer: Future[T] = Future()
 
-        def answer_caller() -> None:
-            try:
-                if self._builder is None:
-                    raise no_owner()
-                answer.set_result(read(self._builder))
-            except Exception as error:  # noqa: BLE001  (it belongs to the caller)
-                answer.set_exception(error)
+        def read_builder() -> T:
+            if self._builder is None:
+                raise no_owner()
+            return read(self._builder)
 
-        self._inbox.put(answer_caller)
         try:
-            return answer.result(BUILD_QUERY_S)
+            return query_loop(self._inbox.put, read_builder, BUILD_QUERY_S, self._threads)
         except TimeoutError as error:
             raise Unavailable("the builder is under load", remedy="Try again in a moment") from error
 
@@ -168,7 +166,7 @@ class BuilderLoop:
             return  # the term has ended meanwhile
         wanted, unbuilt = wanted_builds(writer.read(lambda book: book.rows()), self._plan_of)
         self._writer, self._leader = writer, leader
-        self._builder = Builder(owner_rev, self._limits, wanted, unbuilt, self._clock.monotonic_s())
+        self._builder = self._builder_of(owner_rev, self._limits, wanted, unbuilt, self._clock.monotonic_s())
         self._step(self._builder, BuildTick())
 
     def _end_term(self) -> None:

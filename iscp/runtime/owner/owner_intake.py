@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Self, TypeVar
 
 from iscp.coordination.membership.registered_nodes import Roll
@@ -13,8 +12,9 @@ from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
 from iscp.core.errors import IscpError, JobLogDamaged, QueueFull, Unavailable, no_owner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, Moment, NodeRecord
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.inbox import Gathered, Inbox
+from iscp.runtime.loop.loop_query import query_loop
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_marker import LogMarker
 from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won
@@ -34,6 +34,7 @@ class OwnerIntake:
     """
 
     _inbox: Inbox[LoopEvent]
+    _threads: Threads
 
     def __init__(self, machine: OwnerMachine, clock: Clock, roll: Roll, marker: LogMarker) -> None:
         self.machine = machine
@@ -74,17 +75,8 @@ class OwnerIntake:
 
     def query(self, read: Callable[[Self], T], timeout_s: float = 5.0) -> T:
         """What `read` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
-        answer: Future[T] = Future()
-
-        def answer_caller() -> None:
-            try:
-                answer.set_result(read(self))
-            except Exception as error:  # noqa: BLE001  (it belongs to the caller)
-                answer.set_exception(error)
-
-        self._inbox.put(Query(answer_caller))
         try:
-            return answer.result(timeout_s)
+            return query_loop(lambda act: self._inbox.put(Query(act)), lambda: read(self), timeout_s, self._threads)
         except TimeoutError as error:
             raise Unavailable("the owner begins or ends a term", remedy="Try again in a moment") from error
 

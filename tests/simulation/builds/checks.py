@@ -25,6 +25,12 @@ def tiles(ranges: Collection[int]) -> bool:
     return covered(WHOLE, frozenset(ranges), max(map(depth, ranges), default=0))
 
 
+def is_there(range_id: int, staged: Collection[int]) -> bool:
+    """Whether all of the range is staged, in any pieces."""
+    whole = any(covers(each, range_id) for each in staged)
+    return whole or covered(range_id, frozenset(staged), max(map(depth, staged), default=0))
+
+
 def covered(range_id: int, ranges: frozenset[int], deepest: int) -> bool:
     if range_id in ranges:
         return True
@@ -88,7 +94,7 @@ class Checks:
                 ]
                 expect(bool(heirs), "{} was aborted, and is removed as if it were finished", task)
             else:
-                expect(task.range_id in staged, "{} is removed, and not staged", task)
+                expect(is_there(task.range_id, staged), "{} is removed, and not staged", task)
 
     def check_worker(
         self, worker: BuildWorker, heard: int, event: BuildWorkerEvent, effects: Sequence[BuildWorkerEffect]

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Protocol
 
 from iscp.adapters.etcd.builds.build_keys import BuildKeys
 from iscp.adapters.etcd.builds.build_watch import BuildWatch
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import Compare, Put
+from iscp.adapters.etcd.member_watch import MemberStore
+from iscp.adapters.etcd.values import Compare, Delete, Put
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.core.members import Leader
 from iscp.ports.system import Threads
 
 
+class FencedWrites(Protocol):
+    """Of EtcdElection, what writes builds."""
+
+    def write_fenced(self, leader: Leader, *writes: Put | Delete, when: tuple[Compare, ...] = ()) -> int: ...
+
+
 class EtcdBuilds:
     """The port `BuildStore` on etcd; `load` and `write` from one thread at a time."""
 
-    def __init__(self, client: EtcdClient, election: EtcdElection, keys: Keys, threads: Threads) -> None:
+    def __init__(self, client: MemberStore, election: FencedWrites, keys: Keys, threads: Threads) -> None:
         self._client = client
         self._election = election
         self._keys = BuildKeys(keys.builds)
