@@ -208,15 +208,17 @@ class TrackedJob:
             if self.pace is not None:
                 self.pace.faults = 0
             self.reported_state, self.reported_reason = row.state, row.reason
-        if self.build and row.watermark.version < 0 and not row.build:
-            row = _with_build(row, self.build)  # its report has not come to the owner yet
+        lacks_build = self.build is not None and row.watermark.version < 0 and row.build is None
+        if lacks_build:
+            row = _with_build(row, self.build)
         there, here = (row.seq, row.watermark.version), (self.row.seq, self.row.watermark.version)
         marks = self.several.marks if self.several and there <= here else row.sources
-        if there < here or marks != row.sources:
-            self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq)
-            return self.repeat_report(replace(row.status, sources=marks) if marks != row.sources else None)
-        self.row = row
-        return None
+        behind = there < here or marks != row.sources
+        self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq) if behind else row
+        if not (behind or lacks_build):
+            return None
+        status = replace(row.status, sources=marks) if lacks_build or marks != row.sources else None
+        return self.repeat_report(status)
 
     def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
         """What was found at its target; an iteration that runs by now knows better."""

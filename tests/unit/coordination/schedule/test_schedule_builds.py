@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from iscp.coordination.protocol.effects import StartShard
 from iscp.coordination.schedule.iteration_outcomes import BUILD_LOOK_S
 from iscp.core.build_request import BuildRequest
@@ -86,6 +88,20 @@ def test_a_row_of_the_owner_that_does_not_know_it_yet_takes_nothing_away(world: 
     world.notify()
     (row,) = next(each.jobs for each in world.running.values() if each.jobs[0].key.job_name == "x")
     assert (row.build, row.seq) == (WANTED, 1)
+
+
+@pytest.mark.parametrize("seq", [0, 1])
+def test_an_owner_that_does_not_know_it_is_told_again(world: Timetable, seq: int) -> None:
+    """The one before may have ended before it wrote down what was reported."""
+    world.start(job("x"))
+    request(world, 1)
+    told = len(world.reports)
+    world.update(job("x")._replace(seq=seq))
+    assert world.told("x")[-1] == ("pending", "building")
+    (report,) = world.reports[told:]
+    assert (report.seq, report.watermark.version) == (1, -1)
+    assert report.status is not None
+    assert report.status.build == WANTED
 
 
 def test_a_node_that_takes_over_goes_on_with_it(world: Timetable) -> None:
