@@ -15,6 +15,7 @@ from iscp.adapters.etcd.values import Compare, Delete, EventType, KeyValue, Put,
 from iscp.coordination.builds.build_state import BuildState, Change, DropBuild, MarkBuilt
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder_events import BuilderEffect, BuilderEvent, BuildTick
 from iscp.coordination.builds.worker_events import BuildWorkerEffect, BuildWorkerEvent, WorkRequested
 from iscp.coordination.schedule.schedule_events import Notified
 from iscp.core.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
@@ -108,7 +109,7 @@ class Building:
             _broken,
             process.threads,
         )
-        self.builder = _builder_loop(parts.builder)(
+        self.builder = _builder_loop(process, parts.builder)(
             process.owner.loop,
             store,
             partial(BuildCalls, process),  # type: ignore[arg-type]  # of NodeCalls it has what builds need
@@ -207,8 +208,17 @@ def _worker_loop(process: Process, worker: type[BuildWorker]) -> type[BuildWorke
     return type("WorkerLoop", (BuildWorkerLoop,), {"_worker_of": watched})
 
 
-def _builder_loop(builder: type[Builder]) -> type[BuilderLoop]:
-    return type("Loop", (BuilderLoop,), {"_builder_of": builder})
+def _builder_loop(process: Process, builder: type[Builder]) -> type[BuilderLoop]:
+    """Of a builder whose steps are told."""
+
+    def step(self: Any, event: BuilderEvent, now_s: float) -> list[BuilderEffect]:
+        effects: list[BuilderEffect] = builder.step(self, event, now_s)
+        if effects or not isinstance(event, BuildTick):
+            process.world.stepped(f"{process.node_id}/builder", event, effects)
+        return effects
+
+    watched = type("Watched", (builder,), {"step": step})
+    return type("Loop", (BuilderLoop,), {"_builder_of": watched})
 
 
 def _broken(error: Exception) -> None:
