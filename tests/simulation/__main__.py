@@ -8,12 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from multiprocessing import Pool
 
 from tests.golden.test_dialogues import show
 from tests.simulation.mutants import MUTANTS, convicting, convicts
 from tests.simulation.simulation import simulate
+from tests.simulation.trouble import draw_building
 from tests.simulation.violation import ViolationError
 
 CHUNK = 20
@@ -21,16 +23,16 @@ PROGRESS_S = 10.0
 SEEDS_RECORDED = 2
 
 
-def command(seed: int) -> str:
+def command(seed: int, building: bool = False) -> str:
     """What replays a seed."""
-    return f".venv/bin/python -m tests.simulation --seed {seed} --trace"
+    return f".venv/bin/python -m tests.simulation --seed {seed} --trace{' --builds' if building else ''}"
 
 
-def failure(seed: int) -> tuple[int, str]:
+def failure(seed: int, building: bool = False) -> tuple[int, str]:
     """The seed, and what it violates; empty: nothing."""
     gc.disable()  # what a run leaves is collected between two of them
     try:
-        simulate(seed)
+        simulate(seed, trouble=draw_building(seed) if building else None)
     except ViolationError as violation:
         return seed, str(violation)
     except Exception as error:  # noqa: BLE001  (reported with its seed)
@@ -45,29 +47,31 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _one(seed: int, trace: bool) -> int:
+def _one(seed: int, trace: bool, building: bool) -> int:
     if trace:
-        simulate(seed, trace=lambda now_s, who, what: _say(f"{now_s:9.3f} {who:10} {show(what)}"))
-    told = failure(seed)[1]
+        trouble = draw_building(seed) if building else None
+        simulate(seed, trace=lambda now_s, who, what: _say(f"{now_s:9.3f} {who:10} {show(what)}"), trouble=trouble)
+    told = failure(seed, building)[1]
     _say(told or f"seed {seed}: nothing is wrong")
     return 1 if told else 0
 
 
-def _results(seeds: Iterable[int], processes: int) -> Iterator[tuple[int, str]]:
+def _results(seeds: Iterable[int], processes: int, building: bool) -> Iterator[tuple[int, str]]:
+    play = partial(failure, building=building)
     if processes == 1:
-        yield from map(failure, seeds)
+        yield from map(play, seeds)
         return
     with Pool(processes) as pool:
-        yield from pool.imap_unordered(failure, seeds, CHUNK)
+        yield from pool.imap_unordered(play, seeds, CHUNK)
 
 
-def _many(first: int, count: int, processes: int) -> int:
+def _many(first: int, count: int, processes: int, building: bool) -> int:
     began_s = told_s = time.monotonic()
     failed = 0
-    for done, (seed, what) in enumerate(_results(range(first, first + count), processes), start=1):
+    for done, (seed, what) in enumerate(_results(range(first, first + count), processes, building), start=1):
         if what:
             failed += 1
-            _say(f"seed {seed}: {what}\n  {command(seed)}")
+            _say(f"seed {seed}: {what}\n  {command(seed, building)}")
         now_s = time.monotonic()
         if now_s - told_s > PROGRESS_S or done == count:
             told_s = now_s
@@ -96,14 +100,15 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="tell all that happens in it")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--builds", action="store_true", help="in each of them first snapshots are built by ranges")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutants", action="store_true", help="say which seeds find each mutant, to be recorded")
     arguments = parser.parse_args()
     if arguments.mutants:
         return _mutants(arguments.processes)
     if arguments.seed is not None:
-        return _one(arguments.seed, arguments.trace)
-    return _many(arguments.first, arguments.seeds, arguments.processes)
+        return _one(arguments.seed, arguments.trace, arguments.builds)
+    return _many(arguments.first, arguments.seeds, arguments.processes, arguments.builds)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,45 @@ PAUSES = replace(
 BUSY_ENGINES = replace(CROWD, version_rate=0.6, faults={Fault.LOSE_ETCD: 0.3}, busy=0.5, hang=0.1, long_s=8.0)
 """Nodes that register again before all of them has noticed that they had to stop."""
 
+BUILDS = replace(
+    CROWD,
+    shards=3,
+    version_rate=0.1,
+    builds=True,
+    vacuum=0.02,
+    faults={Fault.KILL: 0.1, Fault.DELETE_ELECTION_KEY: 0.1, Fault.LOSE_ETCD: 0.05, Fault.DEAF_TO_ETCD: 0.1},
+    wishes={
+        Wish.SPLIT_BUILD: 0.8,
+        Wish.MERGE_BUILD: 0.8,
+        Wish.REGISTER: 0.5,
+        Wish.UNREGISTER: 0.2,
+        Wish.DRAIN: 0.1,
+        Wish.UNCORDON: 0.2,
+        Wish.PAUSE: 0.1,
+    },
+    fail=0.1,
+    zombie=0.2,
+    late=0.2,
+    double=0.2,
+    drop=0.05,
+    lost_answer=0.05,
+    watch_lag_s=2.0,
+    long_s=4.0,
+)
+"""First snapshots that are built by ranges while these are cut and put together, and owners and nodes come and go."""
+
+
+CREATIONS = replace(
+    BUILDS,
+    length_s=60.0,
+    vacuum=0.3,
+    faults={Fault.DELETE_ELECTION_KEY: 0.5, Fault.DEAF_TO_ETCD: 0.2, Fault.KILL: 0.1},
+    slow_etcd=0.4,
+    lost_answer=0.2,
+)
+"""Owners that change while the tasks of a build are written."""
+
+
 FOREIGN_CODE = replace(CROWD, version_rate=0.5, poison=0.2)
 """Consumers of others, which answer and raise what cannot be."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.__main__ import command, failure
+from tests.simulation.mutant_troubles import BUILDS
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.simulation import simulate
 from tests.simulation.trouble import Trouble
@@ -14,12 +15,14 @@ from tests.simulation.trouble import Trouble
 SEEDS_FAST = 250
 SEEDS = 500
 SEEDS_FULL = 50_000
+BUILDING_FAST = 40
+BUILDING_FULL = 5_000
 CHUNK = 50
 
 
-def run(seeds: range) -> None:
-    told = map(failure, seeds)
-    failed = [f"{what}\n  {command(seed)}" for seed, what in told if what]
+def run(seeds: range, building: bool = False) -> None:
+    told = (failure(seed, building) for seed in seeds)
+    failed = [f"{what}\n  {command(seed, building)}" for seed, what in told if what]
     if failed:
         pytest.fail("\n".join(failed), pytrace=False)
 
@@ -39,6 +42,25 @@ def test_no_trouble_breaks_a_promise(first: int) -> None:
 @pytest.mark.parametrize("first", range(SEEDS, SEEDS_FULL, CHUNK))
 def test_no_trouble_breaks_a_promise_for_long(first: int) -> None:
     run(range(first, first + CHUNK))
+
+
+def test_no_trouble_breaks_a_promise_of_builds_at_first_sight() -> None:
+    run(range(BUILDING_FAST), building=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(BUILDING_FAST, BUILDING_FULL, CHUNK))
+def test_no_trouble_breaks_a_promise_of_builds_for_long(first: int) -> None:
+    run(range(first, first + CHUNK), building=True)
+
+
+def test_the_trouble_of_builds_is_some() -> None:
+    """Ranges are staged and staged again, are cut and put together, and what they make up is published."""
+    worlds = [simulate(seed, trouble=BUILDS) for seed in range(4)]
+    assert sum(world.staging.published for world in worlds) >= 10
+    assert sum(world.staging.attempts for world in worlds) >= 30
+    assert sum(world.build_checks.aborted for world in worlds) >= 20
+    assert all(world.log.term > 1 for world in worlds)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)

@@ -172,6 +172,13 @@ def draw(random: Random, aside: Random, latest: Random, newest: Random, building
     return _draw_builds(building, trouble) if building.random() < BUILT else trouble
 
 
+def draw_building(seed: int) -> Trouble:
+    """What goes wrong in a run of its own kind: first snapshots are built by ranges whatever else is drawn."""
+    trouble = _draw_three(*(Random(f"{seed} building {number}") for number in range(3)))
+    wishes = {wish: rate for wish, rate in trouble.wishes.items() if wish not in SHARDED_WISHES}
+    return _draw_builds(Random(f"{seed} building"), replace(trouble, wishes=wishes))
+
+
 def _draw_builds(random: Random, trouble: Trouble) -> Trouble:
     wishes = {wish: rate for wish in BUILD_WISHES if (rate := _sometimes(random, 0.1, 1.0))}
     return replace(trouble, builds=True, vacuum=_sometimes(random, 0.02, 0.3), wishes={**trouble.wishes, **wishes})

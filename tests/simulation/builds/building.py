@@ -53,7 +53,7 @@ class BuildWrites(Asks):
 
     def write_fenced(self, leader: Leader, *writes: Put | Delete, when: tuple[Compare, ...] = ()) -> int:
         def write(etcd: Etcd) -> int | Exception:
-            if not is_led_by(etcd, leader):
+            if not self.leads(etcd, leader):
                 return NotOwner("the election was lost")
             if not all(self.holds(etcd, compare) for compare in when):
                 return Conflict("another write has come first")
@@ -67,6 +67,9 @@ class BuildWrites(Asks):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def leads(self, etcd: Etcd, leader: Leader) -> bool:
+        return is_led_by(etcd, leader)
 
     def holds(self, etcd: Etcd, compare: Compare) -> bool:
         expect(compare.target is Target.MOD, "{} is not simulated", compare)

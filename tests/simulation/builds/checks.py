@@ -38,7 +38,10 @@ def covered(range_id: int, ranges: frozenset[int], deepest: int) -> bool:
 
 
 class Checks:
+    """`aborted` counts tasks."""
+
     def __init__(self) -> None:
+        self.aborted = 0
         self._ids: set[str] = set()
 
     def check_write(self, before: BuildState, changes: Sequence[Change], after: BuildState, files: Files) -> None:
@@ -61,6 +64,7 @@ class Checks:
         for change in changes:
             if isinstance(change, PutTask):
                 task = change.task
+                self.aborted += task.aborted
                 known = before.live.get(task.task_id)
                 expect(
                     known is not None and task == known._replace(aborted=True)
