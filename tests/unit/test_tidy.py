@@ -48,7 +48,7 @@ WORDS_NOT_IN_TEST_NAMES = frozenset(
     {"told", "tell", "tells", "anew", "mend", "mended", "look", "looks", "looked", "ask", "asks", "asked"}
 )
 
-PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
+PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", "deploy", ".ci")
 TEXT_SUFFIXES = {".py", ".pyi", ".ipynb", ".md", ".svg", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
 
 

@@ -1,0 +1,86 @@
+{{/* The nodes' file: the values' settings, and those that are the chart's own. */}}
+{{- define "iscp.config" -}}
+{{- $own := dict "listen" "0.0.0.0:7430" "data_dir" "/var/lib/iscp" -}}
+{{- $etcd := dict "endpoints" (include "iscp.endpoints" . | fromJsonArray) -}}
+{{- if .Values.etcd.tls.clientSecret -}}
+  {{- range $setting, $key := dict "ca_file" "ca.crt" "cert_file" "tls.crt" "key_file" "tls.key" -}}
+    {{- $etcd = set $etcd $setting (printf "/etc/iscp/etcd-tls/%s" $key) -}}
+  {{- end -}}
+{{- end -}}
+{{- $own = set $own "etcd" $etcd -}}
+{{- if .Values.gateway.enabled -}}
+  {{- $own = set $own "gateway" (dict "listen" "0.0.0.0:7480") -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.config) $own | toToml -}}
+{{- end }}
+
+{{/* How long a pod may take to end: the hook, the node's orderly stop, and more than the node lives beyond it. */}}
+{{- define "iscp.graceSeconds" -}}
+{{- add (ceil (.Values.config.stop_timeout_s | default 20)) .Values.rollout.preStopSeconds 10 -}}
+{{- end }}
+
+{{/* What no schema can say: each fault by the value's name, with the remedy. */}}
+{{- define "iscp.check" -}}
+{{- $values := .Values -}}
+{{- $uri := $values.config.log.uri -}}
+{{- if not $uri -}}
+  {{- fail "config.log.uri is empty: give the directory or URI below which the job log lies, as s3://BUCKET/iscp" -}}
+{{- end -}}
+{{- if hasPrefix "/" $uri -}}
+  {{- $held := false -}}
+  {{- range $values.extraVolumeMounts -}}
+    {{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" (trimSuffix "/" $uri)) -}}{{- $held = true -}}{{- end -}}
+  {{- end -}}
+  {{- if not $held -}}
+    {{- fail (printf "config.log.uri is %s, which no volume holds: name one in extraVolumes and extraVolumeMounts that all nodes share" $uri) -}}
+  {{- end -}}
+{{- end -}}
+{{- include "iscp.checkEtcd" . -}}
+{{- include "iscp.checkS3" . -}}
+{{- include "iscp.checkMemory" . -}}
+{{- end }}
+
+{{- define "iscp.checkEtcd" -}}
+{{- with .Values.etcd -}}
+  {{- if and .deploy .endpoints -}}
+    {{- fail "etcd.endpoints names an etcd, and etcd.deploy is true: set etcd.deploy=false, or leave out the endpoints" -}}
+  {{- end -}}
+  {{- if not (or .deploy .endpoints) -}}
+    {{- fail "etcd.endpoints is empty, and etcd.deploy is false: name etcd's members, HOST:PORT each, or set etcd.deploy=true" -}}
+  {{- end -}}
+  {{- if and .tls.serverSecret (not .deploy) -}}
+    {{- fail "etcd.tls.serverSecret is for the chart's own members, and etcd.deploy is false: leave it out" -}}
+  {{- end -}}
+  {{- if and .deploy (ne (empty .tls.serverSecret) (empty .tls.clientSecret)) -}}
+    {{- fail "of etcd.tls.serverSecret and etcd.tls.clientSecret one is empty: give both, or neither" -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "iscp.checkS3" -}}
+{{- $storage := .Values.config.storage | default dict -}}
+{{- $region := dig "s3" "region" "" $storage -}}
+{{- with .Values.s3 -}}
+  {{- if and .credentialsSecret .webIdentity.roleArn -}}
+    {{- fail "s3.credentialsSecret and s3.webIdentity.roleArn are both given: give one" -}}
+  {{- end -}}
+  {{- if and (or .credentialsSecret .webIdentity.roleArn) (not $region) -}}
+    {{- fail "s3 has credentials, and config.storage.s3.region is empty: give the buckets' region, us-east-1 where the store has none" -}}
+  {{- end -}}
+  {{- if and (hasPrefix "s3" $.Values.config.log.uri) (not $region) -}}
+    {{- fail (printf "config.log.uri is %s, and config.storage.s3.region is empty: give the bucket's region, us-east-1 where the store has none" $.Values.config.log.uri) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A heap that does not fit into the limit is a pod that is killed whenever it is under load. */}}
+{{- define "iscp.checkMemory" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString -}}
+{{- $heap := dig "driver_memory_mb" 2048 (.Values.config.spark | default dict) | int -}}
+{{- if regexMatch "^[0-9]+[GM]i$" $limit -}}
+  {{- $mebibytes := mul (regexFind "^[0-9]+" $limit | int) (hasSuffix "Gi" $limit | ternary 1024 1) | int -}}
+  {{- if lt $mebibytes (add $heap 1024 | int) -}}
+    {{- fail (printf "resources.limits.memory is %s, too little for a heap of %d MiB (config.spark.driver_memory_mb) and 1 GiB for all else" $limit $heap) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,60 @@
+"""Values of several installations, which between them reach every branch of the chart's templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SMALLEST: Mapping[str, Any] = {"config": {"log": {"uri": "s3://lake/iscp"}, "storage": {"s3": {"region": "eu-1"}}}}
+"""What has to be given."""
+
+INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
+    "smallest": SMALLEST,
+    "on a shared file system": {
+        "replicas": 1,
+        "config": {
+            "log": {"uri": "/lake/iscp"},
+            "stop_timeout_s": 45.5,
+            "bounds": {"rows_max": 7_000_000},
+            "spark": {"driver_memory_mb": 3072, "conf": {"spark.sql.session.timeZone": "UTC"}},
+            "storage": {"self_test": ["/lake/derived"]},
+        },
+        "image": {"repository": "images.example/iscp", "digest": f"sha256:{'a' * 64}", "pullSecrets": ["images"]},
+        "resources": {"limits": {"memory": "6Gi"}},
+        "extraVolumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
+        "extraVolumeMounts": [{"name": "lake", "mountPath": "/lake"}],
+        "etcd": {"deploy": False, "endpoints": ["etcd-0:2379", "etcd-1:2379"], "authSecret": "etcd-user"},
+        "serviceAccount": {"create": False},
+        "networkPolicy": {"enabled": False},
+    },
+    "guarded and spread": {
+        **SMALLEST,
+        "spread": "hard",
+        "image": {"tag": "2"},
+        "s3": {"credentialsSecret": "lake-keys"},
+        "etcd": {
+            "tls": {"clientSecret": "etcd-client", "serverSecret": "etcd-server"},
+            "storage": {"className": "fast"},
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "etcd", "operator": "Exists", "effect": "NoSchedule"}],
+        },
+        "gateway": {"enabled": True, "port": 80},
+        "service": {"annotations": {"example.com/internal": "true"}},
+        "networkPolicy": {
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}],
+            "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 443, "protocol": "TCP"}]}],
+        },
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "iscp", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "podLabels": {"team": "data"},
+        "podAnnotations": {"example.com/scrape": "false"},
+    },
+    "by a web identity": {
+        **SMALLEST,
+        "s3": {"webIdentity": {"roleArn": "arn:aws:iam::123456789012:role/lake"}},
+        "serviceAccount": {"name": "lake-reader", "annotations": {"example.com/role": "lake"}},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraEnvFrom": [{"secretRef": {"name": "webhooks"}}],
+    },
+}
