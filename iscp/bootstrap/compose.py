@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import get_args
 
 from iscp import __version__
 from iscp.adapters.gateway.gateway_server import GatewayServer
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
@@ -23,7 +24,9 @@ from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.config import NodeConfig
 from iscp.core.members import NodeRecord
+from iscp.ports.admin import AdminService
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
@@ -77,14 +80,19 @@ def compose(on: Foundation) -> Node:
     here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
-    server = AdminServer(admin, config.listen, services=[served, operator, shown], interceptors=[forwarding])
+    server = _compose_server(config, admin, [served, operator, shown], forwarding)
     ends = nodes, collector, peers, forwarding, cluster.etcd
     work = keeper, owner, worker, scheduler, executor, upkeep
-    serving = _beside_gateway(server, config.gateway.listen)
-    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside])
+    parts = NodeParts(server, *work, moved, ends, [alerts, *build_side.beside])
     preflight = partial(refuse_misfit, config, record, cluster.membership)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
 
 
-def _beside_gateway(server: AdminServer, listen: str) -> AdminServer | GatewayServer:
-    return GatewayServer(server, listen, __version__) if listen else server
+def _compose_server(
+    config: NodeConfig, admin: AdminService, services: Sequence[Service], forwarding: Forwarding
+) -> AdminServer | GatewayServer:
+    """All that the node listens with."""
+    server = AdminServer(
+        admin, config.listen, services=services, interceptors=[forwarding], health_address=config.health.listen
+    )
+    return GatewayServer(server, config.gateway.listen, __version__) if config.gateway.listen else server

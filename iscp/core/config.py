@@ -196,6 +196,13 @@ class GatewayConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthConfig:
+    """Health checks of those who cannot do TLS, such as Kubernetes."""
+
+    listen: str = _setting("", "Where health alone is served too, by gRPC without TLS, HOST:PORT; empty: nowhere")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -229,6 +236,7 @@ class NodeConfig:
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
 
     @property
     def address(self) -> str:

@@ -70,7 +70,8 @@ def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
 
 def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
-    listed += [("gateway.listen", config.gateway.listen)] if config.gateway.listen else []
+    own = ("gateway.listen", config.gateway.listen), ("health.listen", config.health.listen)
+    listed += [each for each in own if each[1]]
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
         if port_of(address) is None:

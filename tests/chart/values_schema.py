@@ -15,7 +15,7 @@ from tests.chart.values_file import Value
 
 SET_BY_THE_CHART = frozenset(
     {
-        *("node_id", "listen", "advertise", "data_dir", "gateway.listen"),
+        *("node_id", "listen", "advertise", "data_dir", "gateway.listen", "health.listen"),
         *("etcd.endpoints", "etcd.user", "etcd.password", "etcd.ca_file", "etcd.cert_file", "etcd.key_file"),
     }
 )

@@ -162,13 +162,16 @@ def test_pods_are_restricted_and_have_no_token(name: str) -> None:
 
 
 @each_installation
-def test_probes_are_of_what_the_node_serves(name: str) -> None:
+def test_probes_are_of_what_the_node_serves(name: str, tmp_path: Path) -> None:
+    """At the address without TLS: a kubelet has no certificate."""
     container = rendered(name).container()
+    port = ports(container)["health"]
+    assert settings_of(name, tmp_path).health.listen == f"0.0.0.0:{port}"
     service = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
     assert ports(container)["grpc"] == ADMIN_PORT
     for probe in ("startupProbe", "readinessProbe"):
-        assert container[probe]["grpc"] == {"port": ADMIN_PORT, "service": service}
-    assert container["livenessProbe"]["grpc"] == {"port": ADMIN_PORT}
+        assert container[probe]["grpc"] == {"port": port, "service": service}
+    assert container["livenessProbe"]["grpc"] == {"port": port}
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 300
     liveness = container["livenessProbe"]

@@ -1,6 +1,7 @@
 {{/* The nodes' file: the values' settings, and those that are the chart's own. */}}
 {{- define "iscp.config" -}}
-{{- $own := dict "listen" "0.0.0.0:7430" "data_dir" "/var/lib/iscp" -}}
+{{- $health := dict "listen" "0.0.0.0:7431" -}}
+{{- $own := dict "listen" "0.0.0.0:7430" "data_dir" "/var/lib/iscp" "health" $health -}}
 {{- $etcd := dict "endpoints" (include "iscp.endpoints" . | fromJsonArray) -}}
 {{- if .Values.etcd.tls.clientSecret -}}
   {{- range $setting, $key := dict "ca_file" "ca.crt" "cert_file" "tls.crt" "key_file" "tls.key" -}}

@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from iscp.adapters.grpc.admin.admin_servicer import JobServicer
+from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
 from iscp.adapters.grpc.channel.endpoint import (
@@ -67,7 +68,8 @@ class AdminServer:
     """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
     `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which.
-    At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first.
+    At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first. Health is also
+    served at `health_address`, if there is one.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class AdminServer:
         tls: Tls | None = None,
         services: Sequence[Service] = (),
         interceptors: Sequence[grpc.ServerInterceptor] = (),
+        health_address: str = "",
     ) -> None:
         self._address = address
         self._tls = tls
         self._services = services
         self._health = health.HealthServicer()
+        self._probed = HealthListener(self._health, health_address) if health_address else None
         named = (_SERVICE_NAME, *(name for each in services for name in each.names))
         guard = RequestGuard(tuple(f"/{name}/" for name in named))
         self._server = grpc.server(
@@ -110,7 +114,7 @@ class AdminServer:
         return self._address
 
     def start(self) -> None:
-        """Bind and serve other nodes; raises ConfigurationError if the address cannot be bound."""
+        """Bind and serve other nodes; raises ConfigurationError if an address cannot be bound."""
         host, port = split_address(self._address)
         try:
             bound = self._bind()
@@ -119,6 +123,8 @@ class AdminServer:
                 f"cannot listen on {self._address}", field="address", remedy="Is the port taken? Choose another"
             ) from error
         self._address = f"{host}:{bound if port == 0 else port}"
+        if self._probed is not None:
+            self._probed.start()
         self._server.start()
 
     def ready(self) -> None:
@@ -143,4 +149,6 @@ class AdminServer:
         for each in self._services:
             each.close()  # ends the streams between nodes, which would last for all of the grace
         stopped.wait()
+        if self._probed is not None:
+            self._probed.stop()
         log.info("admin.stopped", extra={"address": self._address})

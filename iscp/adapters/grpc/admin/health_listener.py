@@ -1,0 +1,41 @@
+"""Serves health alone, without TLS, at an address of its own: kubelets do no TLS in their probes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+
+from iscp.core.errors import ConfigurationError
+
+PROBES_MAX = 8
+"""Health checks at a time at `health.listen`; one more is refused with RESOURCE_EXHAUSTED."""
+
+_THREADS = 2
+
+
+class HealthListener:
+    """What is served is `servicer`'s, which whoever knows the node's state sets."""
+
+    def __init__(self, servicer: health.HealthServicer, address: str) -> None:
+        self._address = address
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="health"),
+            maximum_concurrent_rpcs=PROBES_MAX,
+            options=(("grpc.so_reuseport", 0),),
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, self._server)
+
+    def start(self) -> None:
+        """Raises ConfigurationError if the address cannot be bound."""
+        try:
+            self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address}", field="health.listen", remedy="Is the port taken? Choose another"
+            ) from error
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
