@@ -148,7 +148,7 @@ class SimulatedConsumer:
     takes_held = False
 
     def _not_here(self, *of: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("of a simulated job only ranges are built")
 
     position = claim = consume = kept_of_held = publish = _not_here
 
