@@ -160,3 +160,8 @@ def _where_columns(where: str) -> tuple[str, ...]:
         )
     # Of a field in a struct the column is the first part.
     return tuple(column.parts[0].name for column in condition.find_all(exp.Column))
+
+
+def unwritable_name(names: Sequence[str]) -> str:
+    """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
+    return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_task import RangeBatch
-from iscp.core.watermark import Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
 
@@ -37,10 +36,11 @@ class RangeBuiltConsumer(Consumer, Protocol):
     def kept_of_held(self, rows: pa.Table) -> pa.Table:
         """As `kept_of`."""
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
-        """All rows of the source at `to`, in one commit at seq + 1; raises Conflict.
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
+        """All rows of the source at `handed.to`, in one commit at seq + 1; raises Conflict.
 
-        None: they do not make up what the sink should hold, as rows of several ranges share a key. Nothing was done.
+        `handed`: as in `consume`, but for the rows, which it does not have. None: what is staged does not make up what
+        the sink should hold, as where rows of several ranges share a key. Nothing was done.
         """
 
 

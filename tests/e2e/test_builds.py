@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from iscp.adapters.delta.rows.net_changes import WRITES
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
@@ -51,7 +53,25 @@ def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
         append(source, rows(number * ROWS))
     cluster.start(**BUILDS)
     jobs = [cluster.replica(name, source, key=("id",)) for name in ("one", "two")]
-    return source, jobs
+    feed = Job(source, "feed", f"{cluster.derived}/feed")
+    cluster.client.register(
+        source, "feed", consumer="changefeed", target=feed.target, key=("id",), options={"shards": 2}
+    )
+    return source, [*jobs, feed]
+
+
+def assert_replay(feed: Job, source: str) -> None:
+    """The first transaction's ulids follow one another in order of the key, and all that was said gives the source."""
+    found = read(feed.target).sort_by("ulid_text").to_pylist()
+    held: Counter[tuple[int, str]] = Counter()
+    for each in found:
+        held[each["row"]["id"], each["row"]["text"]] += 1 if each["operation"] in WRITES else -1
+    assert +held == Counter((row["id"], row["text"]) for row in read(source).to_pylist())
+    for shard in (0, 1):
+        first = [each for each in found if each["shard"] == shard and each["net"]]
+        numbers = [int.from_bytes(each["ulid"], "big") for each in first]
+        assert numbers == list(range(numbers[0], numbers[0] + len(first)))
+        assert [each["row"]["id"] for each in first] == sorted(each["row"]["id"] for each in first)
 
 
 def is_over(cluster: ManyNodes) -> bool:
@@ -64,7 +84,7 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
     source, jobs = begin(cluster)
     wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)
     (view,) = cluster.client.builds.list(source)
-    assert (view.jobs, view.state) == (("one", "two"), BuildStage.BUILDING)
+    assert (view.jobs, view.state) == (("feed", "one", "two"), BuildStage.BUILDING)
     assert {task.node_id for task in view.tasks} == {"iscp-0", "iscp-1"}
     with pytest.raises(InvalidRequest, match="none of the ranges"):
         cluster.client.builds.split(source, range_id=1)
@@ -72,7 +92,10 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
     cluster.members[victim].kill()
     cluster.begin(victim, **BUILDS)
     upsert(source, rows(ROWS, "b"), ("id",))
+    *replicas, feed = jobs
     for job in jobs:
         cluster.settle(job)
+    for job in replicas:
         assert_equal(job.target, read(source))
+    assert_replay(feed, source)
     wait_for("nothing is left of the builds in etcd", lambda: is_over(cluster))

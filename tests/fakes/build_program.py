@@ -1,6 +1,7 @@
 """A node that builds ranges and dies where `ISCP_FAILPOINTS` says: the arguments are a directory, and a plan as JSON.
 
-Builds each of the ranges on its standard input, a number a line, and writes each that is done.
+Builds each of the ranges on its standard input, a number a line, and writes each that is done; with the argument
+`publish` an iteration of the job follows, which publishes what is staged.
 """
 
 from __future__ import annotations
@@ -11,19 +12,38 @@ from pathlib import Path
 
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
+from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.core.build_request import BuildRequest
 from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
+from iscp.core.iteration import Bounds, Iteration
+from iscp.core.job_row import JobStatus
+from iscp.ports.consumer import ConsumerKind
+from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder, row_of
+from iscp.runtime.iteration.runner import Runner
 from tests import quick_spark
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 
 
-def main(work_dir: str, plan_json: str) -> None:
+def kind_of(name: str) -> ConsumerKind:
+    return ChangefeedKind() if name == "changefeed" else ReplicaKind()
+
+
+def main(work_dir: str, plan_json: str, then: str = "") -> None:
     spark = SparkRuntime.start(SparkSettings(work_dir=Path(work_dir), conf=quick_spark.QUICKER_CONF))
-    node, plan = SnapshotRangeBuilder(replica_ports(spark), DeltaRangeReader()), BuildPlan(**json.loads(plan_json))
+    ports, plan = replica_ports(spark, kinds=kind_of), BuildPlan(**json.loads(plan_json))
+    node = SnapshotRangeBuilder(ports, DeltaRangeReader())
     for line in sys.stdin:
         node.build(RangeBatch(int(line), (plan,)), OpenGuard())
         print(line.strip(), flush=True)  # noqa: T201
+    if then == "publish":
+        row = row_of(plan)
+        status = JobStatus(build=BuildRequest(plan.version, plan.piece_bytes, plan.depth))
+        row = row._replace(status_json=status.to_json())
+        iteration = Iteration(1, plan.table_id, plan.table_uri, (row,))
+        (outcome,) = Runner(ports, Bounds()).run(iteration, OpenGuard())
+        print(outcome.error_msg or "published", flush=True)  # noqa: T201
     spark.stop()
 
 

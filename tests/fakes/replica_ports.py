@@ -1,6 +1,8 @@
-"""What replicas are iterated and built with, without a node: real tables and a real Spark."""
+"""What jobs, replicas first, are iterated and built with, without a node: real tables and a real Spark."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
@@ -10,17 +12,22 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.config import BuildConfig
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts
 from iscp.runtime.iteration.sink_pool import SinkPool
 
 
-def replica_ports(spark: SparkRuntime, builds: BuildConfig = NO_BUILDS) -> IterationPorts:
+def replica_ports(
+    spark: SparkRuntime,
+    builds: BuildConfig = NO_BUILDS,
+    kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
+) -> IterationPorts:
     source, clock, failpoints = DeltaChangeSource(), SystemClock(), EnvironmentFailpoints()
     sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source)
     return IterationPorts(
         SparkEngine(spark.root, spark.new_session),
         source,
-        lambda name: ReplicaKind(),
+        kinds,
         sinks,
         clock,
         failpoints,

@@ -10,10 +10,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
+from iscp.core.build_request import BuildId
+from iscp.ports.sink import Manifest, StagedRanges
+from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class HeldLock(Protocol):
@@ -66,6 +69,16 @@ class FeedCommit(Protocol):
         Raises PermanentError where the feed cannot be replayed, since a part of it is gone.
         """
 
+    @property
+    def touched(self) -> bool:
+        """Whether the range's shards had commits before this one."""
+
+    def insert_all(self, rows: DataFrame, key_hash: str, version: int, guard: Guard) -> int:
+        """Add all rows as inserts of the source's `version`, in order of the key, as `difference` would; how many.
+
+        `key_hash`: the column that says which shard a row belongs to. Raises InvalidRequest where one does not fit.
+        """
+
     def get(self, key: str) -> str | None: ...
     def put(self, key: str, value: str) -> None: ...
 
@@ -81,6 +94,18 @@ class FeedSink(Protocol):
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         """The texts that commits have put under these keys; there are none where there is no table."""
+
+    def open(self, row: pa.Schema, key: Sequence[str], shards: int) -> None:
+        """Make the table where it is not there, as `begin` does."""
+
+    def is_untouched(self, range_id: int) -> bool:
+        """Whether the range's shards never had a commit."""
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        """What is staged of one build, whose rows go with it."""
+
+    def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
+        """Those of manifests, at least one."""
 
     def begin(
         self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int

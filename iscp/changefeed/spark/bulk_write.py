@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,15 @@ _SESSION = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class FeedStamp:
+    """What all rows of a write have in common: `version` and `net` as in FeedRows."""
+
+    operation: str
+    version: int | None = None
+    net: bool = False
+
+
 def write_files(
     frame: DataFrame,
     uri: str,
@@ -99,6 +109,20 @@ def write_files(
     """
     frame = _fit_columns(frame, description.row)
     order = [_order(frame, *each) for each in order_by]
+    return write_ordered(frame, uri, description, shard, first, order, FeedStamp(operation))
+
+
+def write_ordered(
+    frame: DataFrame,
+    uri: str,
+    description: FeedDescription,
+    shard: int,
+    first: UlidPlace,
+    order: Sequence[Column],
+    stamp: FeedStamp,
+) -> tuple[list[AddAction], int]:
+    """As `write_files`, of a frame that has just the feed's columns, in an order that Spark knows."""
+    _refuse_cut_times(frame)
     files, home = files_of(place(uri)), spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
     staged, final = (f"{description.folder(shard)}/{kind}{name}" for kind in ("staged-", FILE_PREFIX))
@@ -115,7 +139,7 @@ def write_files(
         rows = _open_sorted(frame, f"{home}/{staged}")
         with _delete_after(f"{place(uri)}/{final}", only_failed=True):
             with _writing("write the rows of a feed"):
-                numbered = _numbered(rows, sorted_files, description, first, operation)
+                numbered = _numbered(rows, sorted_files, description, first, stamp)
                 numbered.write.options(**_FINAL).parquet(f"{home}/{final}")
             _delete_checksums(place(uri), final)
             filled = [file for file in read_footers(files, final) if file.groups]
@@ -145,20 +169,19 @@ def _delete_checksums(uri: str, directory: str) -> None:
 
 def _fit_columns(frame: DataFrame, row: pa.Schema) -> DataFrame:
     """With the feed's columns in their order."""
-    wanted, given = (sorted(_column_texts(schema)) for schema in (_spark_schema(row), frame.schema))
+    wanted, given = (sorted(_column_texts(schema)) for schema in (spark_schema(row), frame.schema))
     if wanted != given:
         raise InvalidRequest(
             f"the rows have the columns {', '.join(_column_texts(frame.schema))}",
             field="rows",
-            remedy=f"Cast them to the feed's: {', '.join(_column_texts(_spark_schema(row)))}",
+            remedy=f"Cast them to the feed's: {', '.join(_column_texts(spark_schema(row)))}",
         )
-    _refuse_cut_times(frame)
     if frame.isStreaming:
         raise InvalidRequest("the rows are a stream", field="rows", remedy="Append what foreachBatch gives")
     return frame.select(*map(quoted, row.names))
 
 
-def _spark_schema(row: pa.Schema) -> StructType:
+def spark_schema(row: pa.Schema) -> StructType:
     return from_arrow_schema(row, prefer_timestamp_ntz=True)
 
 
@@ -229,7 +252,7 @@ def _open_sorted(frame: DataFrame, directory: str) -> DataFrame:
 
 
 def _numbered(
-    rows: DataFrame, files: Sequence[FileFooter], description: FeedDescription, first: UlidPlace, operation: str
+    rows: DataFrame, files: Sequence[FileFooter], description: FeedDescription, first: UlidPlace, stamp: FeedStamp
 ) -> DataFrame:
     count = sum(file.rows for file in files)
     before = [0] * (number_of(files[-1].path) + 1)
@@ -246,9 +269,9 @@ def _numbered(
         ULID: ulid_of(first, count, number),
         ULID_TEXT: ulid_text_of(first, count, number),
         KEY: F.struct(*(_of_row(name).alias(name) for name in description.key)),
-        OPERATION: F.lit(operation),
-        VERSION: F.lit(None).cast("bigint"),
-        NET: F.lit(False),
+        OPERATION: F.lit(stamp.operation),
+        VERSION: F.lit(stamp.version).cast("bigint"),
+        NET: F.lit(stamp.net),
         ROW: F.col(ROW),
     }
     return rows.select(*(columns[name].alias(name) for name in description.file_schema.names))

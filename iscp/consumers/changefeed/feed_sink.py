@@ -13,21 +13,27 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
+from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
+from iscp.changefeed.spark.bulk_write import FeedStamp, spark_schema, write_ordered
 from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
 from iscp.core import key_ranges as ranges
+from iscp.core.build_request import BuildId
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, TableNotFound
 from iscp.core.sql_names import quoted
-from iscp.ports.system import Clock, Failpoints
+from iscp.ports.sink import Manifest
+from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 BATCH_ROWS_MAX = 10_000
 """Rows taken from Spark at a time; more come in further batches."""
@@ -63,6 +69,20 @@ class DeltaFeedSink:
         seen = table.states(numbers)  # before the draft, which is of the columns that are there then
         with table.draft() as draft:
             yield DeltaFeedCommit(table, draft, seen, lambda place: begin(place, now_ms, self._draw(DRAWN_BYTES)))
+
+    def open(self, row: pa.Schema, key: Sequence[str], shards: int) -> None:
+        self._open_or_create(row, key, shards)
+
+    def is_untouched(self, range_id: int) -> bool:
+        table = self._open()
+        return not _touched(table.states(ranges.parts(range_id, table.description.shards)))
+
+    def ranges(self, build: BuildId) -> DeltaStagedRanges:
+        return DeltaStagedRanges(self._uri, build, self._failpoints, passing=True)
+
+    def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
+        with spark_faults(f"open what is staged for {self._uri}"):
+            return staged_rows(session, self._uri, manifests)
 
     def tidy(self) -> None:
         if self._table is not None:
@@ -132,16 +152,31 @@ class DeltaFeedCommit:
         key = [F.col(quoted(name)) for name in self._table.description.key]
         with spark_faults("compare a feed with its source"):
             changes = (
-                self._changes(present, where, key)
-                if self._touched
-                else present.withColumn(CHANGE_TYPE, F.lit("insert"))
+                self._changes(present, where, key) if self.touched else present.withColumn(CHANGE_TYPE, F.lit("insert"))
             )
             ordered = changes.selectExpr("*", *more).orderBy(*key, F.col(CHANGE_TYPE).isin(*WRITES))
         yield from arrow_batches(ordered, BATCH_ROWS_MAX)
 
     @property
-    def _touched(self) -> bool:
-        return any(state.seq for state in self._seen.values())
+    def touched(self) -> bool:
+        return _touched(self._seen)
+
+    def insert_all(self, rows: DataFrame, key_hash: str, version: int, guard: Guard) -> int:
+        """Each shard is sorted and written by all cores. Those without rows move too, as in `commit`."""
+        table, total = self._table, 0
+        order = [F.col(quoted(name)).asc() for name in table.description.key]
+        columns = _cast(rows, spark_schema(self.row))
+        for shard, seen in self._seen.items():
+            guard.check()
+            low, high = ranges.hashes(self.shards + shard)
+            of_shard = rows.where(F.col(key_hash).between(low, high)).select(*columns)
+            place = self._began(seen.place)
+            stamp = FeedStamp("insert", version, net=True)
+            adds, count = write_ordered(of_shard, table.uri, self._draft.description, shard, place, order, stamp)
+            if count:
+                self._draft.adopt(shard, place, count, adds)
+            total += count
+        return total
 
     def _changes(self, present: DataFrame, where: str, key: Sequence[Column]) -> DataFrame:
         held = self._read_held(present, where)
@@ -161,17 +196,24 @@ class DeltaFeedCommit:
             return rows.where(where) if where else rows
 
 
+def _touched(states: Mapping[int, FeedShardState]) -> bool:
+    return any(state.seq for state in states.values())
+
+
 def _shaped(present: DataFrame, held: DataFrame) -> DataFrame:
-    """With the columns and types of what is held; what is not there any more is null."""
+    """With the columns and types of what is held."""
+    return present.select(*_cast(present, held.drop(_COUNT).schema), F.lit(1).alias(_COUNT))
+
+
+def _cast(present: DataFrame, schema: StructType) -> list[Column]:
+    """Columns of these names and types; what is not there any more is null."""
     there = {name.lower() for name in present.columns}
-    columns = [
+    return [
         (F.col(quoted(field.name)) if field.name.lower() in there else F.lit(None))
         .cast(field.dataType)
         .alias(field.name)
-        for field in held.schema.fields
-        if field.name != _COUNT
+        for field in schema.fields
     ]
-    return present.select(*columns, F.lit(1).alias(_COUNT))
 
 
 def _bag(frame: DataFrame, sign: int) -> DataFrame:

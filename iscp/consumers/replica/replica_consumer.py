@@ -14,9 +14,7 @@ from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
 from iscp.consumers.replica.shared_keys import differing
-from iscp.consumers.validation import (
-    CONSUMER_PATH,
-)
+from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
 from iscp.core.build_request import BuildId
 from iscp.core.column_identity import other_columns
 from iscp.core.errors import ErrorCode, PermanentError
@@ -37,11 +35,6 @@ if TYPE_CHECKING:
 
 # Of these types, also within others, Spark cannot decide whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
-
-
-def unwritable_name(names: Sequence[str]) -> str:
-    """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
-    return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")
 
 
 class ReplicaConsumer:
@@ -114,11 +107,11 @@ class ReplicaConsumer:
     def kept_of_held(self, rows: pa.Table) -> pa.Table:
         return self._kept_rows(rows)
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
             return None
-        tag = commit_tag(context, DataType.SNAPSHOT.value, NOTHING_APPLIED, to)
-        tag = replace(tag, dead=self._keep_dead(context, None, 0, to))
+        tag = commit_tag(context, handed.data_type.value, handed.from_version, handed.to)
+        tag = replace(tag, dead=self._keep_dead(context, None, 0, handed.to))
         rows, size = (sum(getattr(each, name) for each in manifests) for name in ("rows", "bytes"))
         return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from iscp.consumers.replica.dead_letter import DeadLetterBox, dead_letter_uri
 from iscp.consumers.replica.replica_check import ReplicaCheck
-from iscp.consumers.replica.replica_consumer import ReplicaConsumer, unwritable_name
+from iscp.consumers.replica.replica_consumer import ReplicaConsumer
 from iscp.consumers.validation import (
     CONSUMER_PATH,
     VOID,
     check_columns,
     check_target,
     normalized_target,
+    unwritable_name,
     wanted_columns,
 )
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound

@@ -64,7 +64,7 @@ class SnapshotRangeBuilder:
         """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
         over = 0
         for plan in batch.plans:
-            row = _row_of(plan)
+            row = row_of(plan)
             consumer = self._ports.kinds(row.spec.consumer.kind).open(row, self._ports.environment)
             assert isinstance(consumer, RangeBuiltConsumer)
             request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
@@ -117,6 +117,7 @@ def _refusing(part: _JobPart) -> Iterator[None]:
         part.ranges.end(BuildEnd.REFUSED)
 
 
-def _row_of(plan: BuildPlan) -> JobRow:
+def row_of(plan: BuildPlan) -> JobRow:
+    """The job's, as far as it says what is to be built."""
     key = JobKey(plan.account, plan.table_id, plan.job_name)
     return JobRow(key, plan.job_id, plan.spec_json, plan.table_uri, plan.table_uri)

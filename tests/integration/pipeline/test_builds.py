@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,13 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.source.range_read import RANGE_HELD_BYTES_MAX, DeltaRangeReader
 from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.config import BuildConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
@@ -51,15 +54,23 @@ ODD = (
 class Cluster:
     """Nodes that share nothing but the storage."""
 
-    def __init__(self, pipeline: Pipeline, builds: BuildConfig = SMALL_RANGES, nodes: int = 3) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        builds: BuildConfig = SMALL_RANGES,
+        nodes: int = 3,
+        kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
+    ) -> None:
         self.pipeline = pipeline
         self.held_bytes_max = RANGE_HELD_BYTES_MAX if pipeline.small_bytes_max else 0
         self.failpoints = ScriptedFailpoints()
-        self.runner = pipeline.new_runner(self.failpoints, small_bytes_max=0, builds=builds)
+        self.kinds = kinds
+        self.runner = pipeline.new_runner(self.failpoints, small_bytes_max=0, kinds=kinds, builds=builds)
         self.nodes = [self.new_node() for _ in range(nodes)]
 
     def new_node(self) -> SnapshotRangeBuilder:
-        return SnapshotRangeBuilder(self.pipeline.new_ports(self.failpoints), DeltaRangeReader(self.held_bytes_max))
+        ports = self.pipeline.new_ports(self.failpoints, kinds=self.kinds)
+        return SnapshotRangeBuilder(ports, DeltaRangeReader(self.held_bytes_max))
 
     def driver(self, *jobs: JobRow, seed: int = 0) -> BuildDriver:
         return BuildDriver(jobs, self.nodes, lambda row: self.pipeline.run(row, runner=self.runner)[0], seed)

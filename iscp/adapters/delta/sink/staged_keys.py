@@ -10,10 +10,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.rows.net_changes import has_own_keys
+from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.sql_names import quoted
@@ -37,9 +37,8 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
     if held is not None and has_own_keys(held, names):
         return True
     # Rows that share one, or values that compare in Spark in a way of their own.
-    schema = T.StructType([T.StructField.fromJson({**fields[name.lower()], "metadata": {}}) for name in key])
     with spark_faults(f"compare the keys of what is staged for {uri}"):
-        rows = session.read.schema(schema).parquet(*[f"{uri}/{path}" for path in paths])
+        rows = staged_rows(session, uri, manifests, names)
         counted = rows.groupBy(*[F.col(quoted(name)) for name in names]).agg(F.count("*").alias("_iscp_rows"))
         return counted.where("_iscp_rows > 1").isEmpty()
 

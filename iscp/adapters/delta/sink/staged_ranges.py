@@ -44,16 +44,17 @@ _NO_ROWS = Manifest((), "", 0, 0, {}, {})
 
 
 class DeltaStagedRanges:
-    """Of one build and one target."""
+    """Of one build and one target. `passing`: its rows go with it, as others are published that are made of them."""
 
-    def __init__(self, uri: str, build: BuildId, failpoints: Failpoints) -> None:
+    def __init__(self, uri: str, build: BuildId, failpoints: Failpoints, *, passing: bool = False) -> None:
         self._uri = uri
         self._build = build
         self._failpoints = failpoints
+        self._passing = passing
         self._name = f"{build.version}-{build.digest}"
         self._all = f"{place(uri)}/{_FOLDER}"
         self._marks = f"{self._all}/{build.job_id}/{self._name}"
-        self._rows = f"{STAGED}-{build.job_id}-{build.digest}"
+        self._rows = _rows_folder(build.job_id, build.digest)
 
     def state(self) -> StagedState:
         with storage_faults(f"list {self._marks}"):
@@ -143,9 +144,17 @@ class DeltaStagedRanges:
                 if job_id < self._build.job_id or (job_id == self._build.job_id and name != but):
                     with suppress(FileNotFoundError):
                         files.remove_tree(f"{self._all}/{job_id}/{name}")
+                    if self._passing:
+                        with suppress(FileNotFoundError):
+                            files.remove_tree(f"{place(self._uri)}/{_rows_folder(job_id, name.partition('-')[2])}")
 
     def _builds(self) -> Iterator[tuple[str, str]]:
         for path in files.names_below(self._all, FILES_LISTED_MAX):
             job_id, _, rest = path.partition("/")
             if rest:
                 yield job_id, rest.partition("/")[0]
+
+
+def _rows_folder(job_id: str, digest: str) -> str:
+    """Where a build's rows lie, below the target."""
+    return f"{STAGED}-{job_id}-{digest}"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
+from pyspark.sql.types import StructField, StructType
 
 from iscp.adapters.delta.log.commits import commit_file, log_of
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work, storage_faults
@@ -27,7 +29,7 @@ from iscp.ports.system import Failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _PLAIN = {
     "delta.columnMapping.mode": "none",
@@ -79,6 +81,17 @@ def stage_rows_in(rows: pa.Table, uri: str, folder: str) -> Manifest:
     with direct_work(), delta_faults(f"stage rows for {uri}"):
         write_deltalake(f"{uri}/{folder}", rows, mode="error")
     return _take_manifest(uri, folder)
+
+
+def staged_rows(
+    session: SparkSession, uri: str, manifests: Sequence[Manifest], names: Sequence[str] | None = None
+) -> DataFrame:
+    """The rows of staged files of the same columns, at least one, before they are published; `names`: some columns."""
+    fields = json.loads(manifests[0].schema_json)["fields"]
+    chosen = [field for field in fields if names is None or field["name"] in names]
+    schema = StructType([StructField.fromJson({**field, "metadata": {}}) for field in chosen])
+    paths = [f"{uri}/{unquote(str(add['path']))}" for manifest in manifests for add in manifest.add_actions]
+    return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)
 
 
 def _folder(tag: CommitTag) -> str:

@@ -55,7 +55,9 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
 
 def _go_on(run: ApplyRun, work: JobRun, build: RunningBuild) -> JobOutcome | None:
     """With a build that the job has requested before; None: it is none that could go on."""
-    if not build.state.goes_on or work.position.job_id != work.row.job_id:
+    # What has a watermark for each range of keys is not claimed: its first commit does that.
+    claimed = work.kind.needs.sharded or work.position.job_id == work.row.job_id
+    if not build.state.goes_on or not claimed:
         return None
     if not build.whole:
         return awaiting_build(work.row, work.position, build.request)

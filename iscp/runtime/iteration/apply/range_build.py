@@ -93,9 +93,10 @@ def publish_build(run: ApplyRun, session: SparkSession, work: JobRun, build: Run
     manifests = build.ranges.manifests(tiling(build.state.ranges).chosen)
     consumed = None
     if manifests is not None:
-        consumed = build.consumer.publish(context, manifests, build.span.to)
+        handed = run.retriever(DataType.SNAPSHOT, work, build.span, NOTHING_APPLIED)
+        consumed = build.consumer.publish(context, manifests, handed)
     if consumed is None:
-        why = "rows share a key" if manifests is not None else "staged files are gone"
+        why = "what is staged does not make up the target" if manifests is not None else "staged files are gone"
         log.warning("build.refused", extra={"table": run.uri, "job": work.row.key.job_name, "error": why})
         build.ranges.end(BuildEnd.REFUSED)
         return None

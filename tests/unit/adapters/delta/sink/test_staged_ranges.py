@@ -92,6 +92,20 @@ def test_another_build_of_the_job_and_earlier_jobs_ones_are_removed(uri: str) ->
     assert ranges(uri, later).state().begun, "a later registration's is none of ours"
 
 
+@pytest.mark.parametrize("passing", [True, False])
+def test_rows_that_are_not_published_themselves_go_with_their_build(uri: str, passing: bool) -> None:
+    of_others = replace(BUILD, job_id="0000000000a2")
+    folders = [Path(uri, f"iscp-staged-{each.job_id}-{each.digest}", "4-x") for each in (BUILD, of_others)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    build = DeltaStagedRanges(uri, BUILD, ScriptedFailpoints(), passing=passing)
+    ranges(uri, of_others).begin()
+    build.begin()
+    build.remove()
+    assert [folder.exists() for folder in folders] == [not passing, True]
+    build.remove()
+
+
 def test_a_build_is_taken_for_no_table(uri: str) -> None:
     ranges(uri).begin()
     assert table_around(uri) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from iscp.consumers.changefeed.changefeed_kind import _row_schema
+from iscp.consumers.changefeed.changefeed_consumer import _row_schema
 
 
 def test_nothing_in_a_row_has_to_be_there_as_a_struct_that_is_null_has_no_fields() -> None:

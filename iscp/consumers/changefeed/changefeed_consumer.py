@@ -1,0 +1,206 @@
+"""Keeps one range of a changefeed: every change, or what has changed in all, to the shard of its key, in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from iscp.changefeed.model.feed_ports import FeedCommit, FeedSink
+from iscp.consumers.validation import unwritable_name
+from iscp.core import key_ranges as ranges
+from iscp.core.build_request import BuildId
+from iscp.core.errors import ErrorCode, InvalidRequest, InvariantBroken, PermanentError
+from iscp.core.iteration import DataType
+from iscp.core.job_row import JobRow
+from iscp.core.spec import OnSchemaChange
+from iscp.core.sql_names import quoted
+from iscp.core.watermark import Position
+from iscp.core.watermark_record import position_of, record_key
+from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.sink import Manifest, StagedRanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+SHARDS_MAX = ranges.RANGES_MAX
+"""A range of a split table has at least one for itself then."""
+
+_HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", "_commit_timestamp"
+_BITS = 64
+
+
+class ChangefeedConsumer:
+    """Keeps one range of the keys of a job's feed (ports RangedConsumer, TidyingConsumer, RangeBuiltConsumer).
+
+    `shards`: how many a new feed is to have.
+    """
+
+    def __init__(self, row: JobRow, sink: FeedSink, shards: int) -> None:
+        self._row = row
+        self._shards = shards
+        self._spec = row.spec.consumer
+        self._sink = sink
+
+    def position(self, row: JobRow) -> Position:
+        key = record_key(row.key, self._spec.target)
+        return position_of(self._sink.records([key])[key])
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        return self._sink.records(keys)
+
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        """The feed is made, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
+        row = _row_schema(to_arrow_schema(self._kept(source).schema))
+        self._sink.open(row, self._key(row), self._shards)
+        return context.position
+
+    def tidy(self) -> None:
+        self._sink.tidy()
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        tail = retriever.data_type is DataType.TAIL
+        first = retriever.next() if tail else None
+        row = _row_schema(
+            first[0].schema if first else pa.schema([]) if tail else to_arrow_schema(retriever.inserts.schema)
+        )
+        with self._begin(row) as commit:
+            if row.names:
+                self._refuse_lost(commit, row)
+            tables = _each(first, retriever) if tail else self._differences(commit, retriever)
+            rows = sum(_add(commit, table, net=not tail) for table in tables)
+            retriever.update_watermark(commit)
+            commit.commit()
+        return Consumed(retriever.record.position, rows, 0)
+
+    def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
+        """Only a feed that has nothing yet: what the others lack is found by comparing all rows."""
+        return not unwritable_name(self._kept(source).columns) and self._sink.is_untouched(self._row.key.range_id)
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        return self._sink.ranges(build)
+
+    def kept_of(self, rows: DataFrame) -> DataFrame:
+        """With the hash of the key, and in an order in which a shard's are found without reading all others."""
+        kept = rows.where(self._spec.where) if self._spec.where else rows
+        hashed = self._kept(kept).withColumn(_HASH, F.expr(ranges.hash_sql(self._spec.key)))
+        shard = F.shiftright(_HASH, _BITS - SHARDS_MAX.bit_length() + 1)
+        return hashed.sortWithinPartitions(shard, *map(quoted, self._spec.key))
+
+    @property
+    def takes_held(self) -> bool:
+        return False
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table:
+        raise InvariantBroken("rows for a feed are for Spark to hash")
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
+        """What is staged has no ulids: these follow from the order of all rows, which is known only here."""
+        staged = self._sink.staged_rows(context.session, manifests) if manifests else None
+        row = _row_schema(pa.schema([]) if staged is None else to_arrow_schema(staged.schema))
+        rows = 0
+        with self._begin(row) as commit:
+            if commit.touched:
+                return None
+            if staged is not None:
+                self._refuse_lost(commit, row)
+                try:
+                    rows = commit.insert_all(staged, _HASH, handed.to_version, context.guard)
+                except InvalidRequest as error:
+                    log.warning("feed.misfit", extra={"job": self._row.key.job_name, "error": str(error)})
+                    return None
+            handed.update_watermark(commit)
+            commit.commit()
+        return Consumed(handed.record.position, rows, sum(each.bytes for each in manifests))
+
+    def _begin(self, row: pa.Schema) -> AbstractContextManager[FeedCommit]:
+        return self._sink.begin(row, self._key(row), self._shards, self._row.key.range_id)
+
+    def _key(self, row: pa.Schema) -> list[str]:
+        """As the rows have it."""
+        names = {name.lower(): name for name in row.names}
+        return [names.get(name.lower(), name) for name in self._spec.key]
+
+    def _kept(self, rows: DataFrame) -> DataFrame:
+        return rows.select(*map(quoted, self._spec.columns)) if self._spec.columns else rows
+
+    def _differences(self, commit: FeedCommit, retriever: Retriever) -> Iterator[pa.Table]:
+        where = ranges.condition_sql(self._spec.key, self._row.key.range_id)
+        version = f"CAST({retriever.to_version} AS BIGINT) AS {_VERSION}"
+        hashed = f"{ranges.hash_sql(self._spec.key)} AS {_HASH}"
+        return commit.difference(retriever.inserts.drop(_HASH, _VERSION, _AT), where, (version, hashed))
+
+    def _refuse_lost(self, commit: FeedCommit, row: pa.Schema) -> None:
+        """With `on_schema_change` stop; otherwise the feed's rows have null from now on."""
+        there = {name.lower() for name in row.names}
+        lost = [name for name in commit.row.names if name.lower() not in there]
+        if lost and self._row.spec.on_schema_change is OnSchemaChange.STOP:
+            raise PermanentError(
+                f"the source has no column {', '.join(lost)} any more",
+                field="spec.iteration.on_schema_change",
+                remedy="Bring it back; or set it to evolve: the feed has nulls there then",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+
+
+def _each(first: tuple[pa.Table, pa.Table] | None, retriever: Retriever) -> Iterator[pa.Table]:
+    pair = first
+    while pair is not None:
+        yield pair[0]
+        pair = retriever.next()
+
+
+def _row_schema(schema: pa.Schema) -> pa.Schema:
+    """The job's columns. All may be null in a feed, and what is in them: they may go, or come, while it is kept."""
+    return pa.schema([_nullable(field) for field in schema if field.name not in (_HASH, _CHANGE, _VERSION, _AT)])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(kind.field(number)) for number in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    return field.with_type(kind).with_nullable(True)
+
+
+def _add(commit: FeedCommit, table: pa.Table, net: bool) -> int:
+    """Each row to the shard that its key's hash lies in, in order."""
+    rows, levels = _shaped(table, commit.row), commit.shards.bit_length() - 1
+    if not len(rows):
+        return 0
+    operations, versions = table[_CHANGE].combine_chunks(), table[_VERSION].combine_chunks()
+    if not levels:
+        commit.add(0, rows, operations, versions, net)
+        return len(rows)
+    hashes = table[_HASH].to_numpy()
+    numbers = ((hashes.view(np.uint64) ^ np.uint64(1 << 63)) >> np.uint64(64 - levels)).astype(np.int64)
+    order = np.argsort(numbers, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(numbers[order])) + 1, len(order))
+    begin = 0
+    for end in ends.tolist():
+        picked = pa.array(order[begin:end])
+        shard = int(numbers[order[begin]])
+        commit.add(shard, rows.take(picked), operations.take(picked), versions.take(picked), net)
+        begin = end
+    return len(rows)
+
+
+def _shaped(table: pa.Table, row: pa.Schema) -> pa.Table:
+    """The feed's columns; null where the source has none."""
+    names = {name.lower(): name for name in table.schema.names}
+    columns = []
+    for field in row:
+        name = names.get(field.name.lower())
+        columns.append(pa.nulls(len(table), field.type) if name is None else table[name].cast(field.type))
+    return pa.table(columns, schema=row)
