@@ -126,8 +126,10 @@ def machine_bundle(environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def trust_options(cache_dir: Path, environ: Mapping[str, str]) -> list[str]:
+def trust_options(cache_dir: Path, environ: Mapping[str, str], scratch_dir: Path | None = None) -> list[str]:
     """JVM options that make Java trust the machine's authorities, by a store made once in `cache_dir`.
+
+    Where that cannot be written, as in an image, it is made in `scratch_dir`, if there is one.
 
     None where the machine keeps no bundle, and where the environment already names a trust store.
     """
@@ -136,7 +138,7 @@ def trust_options(cache_dir: Path, environ: Mapping[str, str]) -> list[str]:
     bundle = machine_bundle(environ)
     if bundle is None:
         return []
-    store = _trust_store(bundle.read_bytes(), cache_dir)
+    store = _trust_store(bundle.read_bytes(), cache_dir, scratch_dir)
     if store is None:
         return []
     return [
@@ -167,18 +169,28 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _trust_store(pem: bytes, cache_dir: Path) -> Path | None:
+def _trust_store(pem: bytes, cache_dir: Path, scratch_dir: Path | None) -> Path | None:
     store = cache_dir / f"trust-{hashlib.sha256(pem).hexdigest()[:16]}.p12"
     if store.exists():
         return store
     content = _pkcs12(pem)
     if content is None:
         return None
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=cache_dir, prefix=".trust-", delete=False) as scratch:
+    try:
+        return _publish(content, store)
+    except OSError:
+        if scratch_dir is None:
+            raise
+        return _publish(content, scratch_dir / store.name)
+
+
+def _publish(content: bytes, file: Path) -> Path:
+    """Whole or not at all, whoever else writes it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".trust-", delete=False) as scratch:
         scratch.write(content)
-    Path(scratch.name).replace(store)
-    return store
+    Path(scratch.name).replace(file)
+    return file
 
 
 def _pkcs12(pem: bytes) -> bytes | None:

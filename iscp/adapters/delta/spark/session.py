@@ -78,7 +78,7 @@ class SparkRuntime:
             class_path = [*spark_jars(), *jars]
             log.info("spark.starting", extra={"master": settings.master})
             options = archive.options() if training is None else archive.training_options(training)
-            options += trust_options(settings.cache_dir, environ)
+            options += trust_options(settings.cache_dir, environ, settings.scratch_dir)
             command = java_command(java.executable, settings, class_path, options, environ)
             write_properties(settings)
             try:

@@ -106,6 +106,17 @@ def test_the_store_is_made_once_and_again_when_the_bundle_changes(tmp_path: Path
     assert trust_options(cache, environ) != first
 
 
+def test_where_the_cache_cannot_be_written_the_store_is_made_in_the_scratch(tmp_path: Path) -> None:
+    """As in an image, whose root nobody may write: not even root can make a file in /proc."""
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(authority("one"))
+    options = trust_options(Path("/proc"), {"SSL_CERT_FILE": str(bundle)}, tmp_path / "scratch")
+    (store,) = (tmp_path / "scratch").iterdir()
+    assert options[0] == f"-Djavax.net.ssl.trustStore={store}"
+    with pytest.raises(OSError, match="/proc"):
+        trust_options(Path("/proc"), {"SSL_CERT_FILE": str(bundle)})
+
+
 def test_a_trust_store_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
     environ = {"JAVA_TOOL_OPTIONS": "-Djavax.net.ssl.trustStore=/company.p12"}
     assert trust_options(tmp_path, environ) == []

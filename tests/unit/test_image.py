@@ -1,0 +1,82 @@
+"""The image without building it: what its Containerfile is made from is there, and says the same as the chart."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from iscp.core.config import ADMIN_PORT
+from tests.chart.values_file import CHART
+
+ROOT = CHART.parents[2]
+IMAGE = ROOT / "deploy/image"
+CONTAINERFILE = re.sub(r"\\\n", " ", (IMAGE / "Containerfile").read_text())
+
+
+def lines(instruction: str) -> list[str]:
+    return re.findall(rf"^{instruction} +(.*)$", CONTAINERFILE, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def sbom() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sbom", IMAGE / "sbom.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_nodes_run_as_the_user_that_the_chart_names() -> None:
+    """By its number: Kubernetes cannot tell that a name is not root."""
+    user = yaml.safe_load((CHART / "values.yaml").read_text())["runAsUser"]
+    assert lines("USER") == [f"{user}:{user}"]
+    assert f"--uid {user} " in CONTAINERFILE
+    assert lines("EXPOSE") == [str(ADMIN_PORT)]
+
+
+def test_the_environment_is_that_of_the_lock_by_the_uv_of_the_checkout() -> None:
+    (version,) = re.findall(r"^uv_version=(\S+)$", (ROOT / "scripts/setup").read_text(), re.MULTILINE)
+    assert f"UV_VERSION={version}" in lines("ARG")
+    syncs = [each for each in lines("RUN") if "uv sync" in each]
+    assert len(syncs) == 2
+    for each in syncs:
+        assert {"--frozen", "--no-default-groups", "--extra"} <= set(each.split())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"--extra (\S+)", CONTAINERFILE)) == {"node"} <= set(extras)
+
+
+def test_what_is_copied_is_there_and_not_kept_out() -> None:
+    let_in = [each[1:] for each in (IMAGE / "Containerfile.dockerignore").read_text().splitlines() if each[:1] == "!"]
+    copied = [name for each in lines("COPY") if "--from" not in each for name in each.split()[:-1]]
+    assert sorted(copied) == sorted(let_in)
+    assert all((ROOT / each).exists() for each in copied)
+
+
+def test_nothing_comes_from_elsewhere_than_the_registries() -> None:
+    assert lines("ADD") == []
+    assert not re.search(r"\b(curl|wget)\b|https?://", CONTAINERFILE)
+
+
+def test_the_bill_of_materials_names_packages_jars_and_sums(sbom: ModuleType, tmp_path: Path) -> None:
+    jar = tmp_path / "delta-spark_4.1_2.13-4.3.1.jar"
+    jar.write_bytes(b"")
+    listing = "libc6\t2.36-9+deb12u14\tamd64\nlibc6\t2.36-9+deb12u14\tamd64\n"
+    parts = [*sbom.python_packages(), *sbom.jars([jar]), *sbom.debian_packages(listing)]
+    document = json.loads(sbom.document(parts))
+    assert document["bomFormat"] == "CycloneDX"
+    found = {each["name"]: each for each in document["components"]}
+    assert len(found) == len(document["components"])
+    locked = {each["name"]: each["version"] for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    assert found["pyspark"]["version"] == locked["pyspark"]
+    assert found["grpcio"]["purl"] == f"pkg:pypi/grpcio@{locked['grpcio']}"
+    assert found["delta-spark_4.1_2.13"]["version"] == "4.3.1"
+    assert found["delta-spark_4.1_2.13"]["hashes"][0]["content"].startswith("e3b0c44298fc1c14")
+    assert found["libc6"]["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"
