@@ -65,10 +65,15 @@ class BuildPlan:
     piece_bytes: int
     depth: int
 
+    @property
+    def reading(self) -> tuple[int, int]:
+        """Plans of a table that agree in it have the same rows in a range, which may be read once for all of them."""
+        return self.version, self.piece_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class RangeBatch:
-    """A range that is read once for several jobs; all plans are of one table and version, each of another job."""
+    """A range that is read once for several jobs; all plans are of one table and `reading`, each of another job."""
 
     range_id: int
     plans: tuple[BuildPlan, ...]

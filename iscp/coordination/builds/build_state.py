@@ -14,7 +14,7 @@ from iscp.core.ids import ShardId
 
 
 class BuildPlace(NamedTuple):
-    """What may be in one batch, versions apart: a range of a table at a node, for one type of tasks."""
+    """What may be in one batch, where it is the same rows for all (`BuildPlan.reading`): a range of a table at a node, for one type of tasks."""
 
     node_id: str
     table_id: str

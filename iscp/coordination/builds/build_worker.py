@@ -4,7 +4,7 @@ It follows the tasks in etcd, and is called by the owner (after ScyllaDB's view 
 
 - Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
   reported as finished, however far it was.
-- One batch a range at a time: tasks of one type, table, range and version, read once.
+- One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
 - What is finished is remembered until the owner has deleted it, so that the next owner is answered at once.
 - Once an owner was heard, no earlier one is obeyed.
 """
@@ -158,13 +158,13 @@ class BuildWorker:
 
     def _startable(self, request: WorkRequested) -> Iterator[BuildTask]:
         """Tasks of the request that may be read together now."""
-        first: tuple[BuildPlace, int] | None = None
+        first: tuple[BuildPlace, tuple[int, int]] | None = None
         for task_id in request.task_ids:
             task = self.state.live.get(task_id)
             plan = self.state.plans.get(task.job_id) if task is not None else None
             if task is None or plan is None or task_id in self.finished or task.range_id != request.range_id:
                 continue
-            kind = place_of(task), plan.version
+            kind = place_of(task), plan.reading
             if not self._is_busy(kind[0]) and (first is None or first == kind):
                 first = kind
                 yield task

@@ -128,7 +128,7 @@ class WriteBuilds:
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """Have the node work on these tasks, all of one place and version, and wait for what it finishes."""
+    """Have the node work on these tasks, all of one place and `BuildPlan.reading`, and wait for what it finishes."""
 
     number: int
     owner_rev: int

@@ -81,7 +81,7 @@ class RangeCalls:
                 setback = self.setbacks.get(place)
                 if place in self._busy or place.table_id in held or (setback and setback.due_s > now_s):
                     continue
-                if task_ids := _one_version(tasks, state.plans, finished):
+                if task_ids := _read_together(tasks, state.plans, finished):
                     yield self._begin(place, task_ids)
 
     def end(self, number: int) -> RangeCall | None:
@@ -126,13 +126,13 @@ class RangeCalls:
         return CallNode(self._number, self._owner_rev, place, task_ids)
 
 
-def _one_version(
+def _read_together(
     tasks: Mapping[str, BuildTask], plans: Mapping[str, BuildPlan], finished: Container[str]
 ) -> tuple[str, ...]:
-    """Those that are read together: all of the first one's version that may be worked on."""
+    """All that may be worked on, of those whose range is the same rows as the first one's."""
     ready = [
-        (plan.version, task_id)
+        (plan.reading, task_id)
         for task_id, task in tasks.items()
         if task_id not in finished and (plan := plans.get(task.job_id)) is not None
     ]
-    return tuple(task_id for version, task_id in ready if version == ready[0][0])
+    return tuple(task_id for reading, task_id in ready if reading == ready[0][0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from iscp.coordination.builds.build_state import Change, DeleteTask, DropBuild, PutPlan, PutTask
 from iscp.coordination.builds.build_worker import FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
 from iscp.coordination.builds.worker_events import (
@@ -67,6 +69,16 @@ def test_a_task_that_has_not_come_in_yet_is_waited_for() -> None:
     made = worker()
     assert made.step(request(1, "a")) == []
     assert made.step(TasksChanged([PutTask(task("a"))])) == [RunBatch(1, RangeBatch(8, (plan("j1"),)))]
+
+
+def test_jobs_that_cut_files_otherwise_are_not_read_together() -> None:
+    """A range has other pieces of them then."""
+    made = worker(task("a"), task("b", "j2"))
+    made.step(TasksChanged([PutPlan(replace(plan("j2"), piece_bytes=1 << 20))]))
+    assert made.step(request(1, "a", "b")) == [RunBatch(1, RangeBatch(8, (plan("j1"),)))]
+    (further,) = made.step(BatchEnded(1))
+    assert isinstance(further, RunBatch)
+    assert [each.job_id for each in further.batch.plans] == ["j2"]
 
 
 def test_a_range_has_one_batch_at_a_time_and_versions_are_not_mixed() -> None:

@@ -172,9 +172,13 @@ def test_the_next_owner_goes_on_with_the_table_in_work() -> None:
     assert not owner.writes
 
 
-def test_another_version_of_the_same_table_is_read_beside() -> None:
-    """A job that is added later may want a later version; it is built in the same turn, by batches of its own."""
-    owner = Owner(plan("j1", depth=0), plan("j2", version=8, depth=0))
+@pytest.mark.parametrize("differs", [{"version": 8}, {"piece_bytes": 1 << 20}])
+def test_what_has_other_rows_in_a_range_is_read_beside(differs: dict[str, int]) -> None:
+    """A job that is added later may want a later version, or cut files otherwise, as nodes are configured anew.
+
+    It is built in the same turn, by batches of its own.
+    """
+    owner = Owner(plan("j1", depth=0), replace(plan("j2", depth=0), **differs))  # type: ignore[arg-type]
     owner.wait(GATHER_S)
     (call,) = owner.all(CallNode)
     assert len(call.task_ids) == 1
