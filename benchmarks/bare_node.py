@@ -62,7 +62,7 @@ from iscp.core.errors import InvalidRequest, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.members import WIRE_FORMAT, NodeRecord
-from iscp.core.progress import UNKNOWN, TableSize
+from iscp.core.progress import UNCOUNTED, UNKNOWN, TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
@@ -169,7 +169,7 @@ class NoEngine:
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
     ) -> Callable[[], None]:
-        answered(task_ids)
+        answered(dict.fromkeys(task_ids, UNCOUNTED))
         return lambda: None
 
     def upkeep(self, job_id: str) -> JobUpkeep:

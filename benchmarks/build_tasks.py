@@ -50,9 +50,11 @@ from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
 from iscp.core.build_task import BuildPlan
 from iscp.core.members import Leader
+from iscp.core.progress import TableSize
 from iscp.runtime.loop.threads import THREADS
 
 JOBS, DEPTH, NODES = 5, 11, 100
+RANGE = TableSize(1_000_000, 256 << 20)
 TABLE = "8a4f3c52-0f0e-4d0b-9d0f-0d6a1f0b7c11"
 AIM_CREATE_S, AIM_TXN_PER_S, AIM_BYTES = 5.0, 50.0, 2048
 
@@ -105,7 +107,7 @@ class Owner:
         time.sleep(max(0.0, min(due) - self.now_s()))
         if self._answers and self._answers[0][0] <= self.now_s():
             _, number, task_ids = heapq.heappop(self._answers)
-            self.take(RangeAnswered(number, task_ids))
+            self.take(RangeAnswered(number, dict.fromkeys(task_ids, RANGE)))
         else:
             self.take(BuildTick())
 

@@ -37,12 +37,22 @@ class BuildTaskView:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildNodeView:
+    """What a node has built of the snapshot, on average of the jobs; UNKNOWN where it did not say."""
+
+    node_id: str
+    rows_done: int
+    bytes_done: int
+
+
+@dataclass(frozen=True, slots=True)
 class BuildView:
     """The first snapshots of jobs of one account, of one version of their table, which are built together.
 
-    `rows_total` and `bytes_total` are the snapshot's, `done_share` (0 to 1) is how much of it is staged, on average of
-    the jobs. `began_at_s` is Unix time, 0 while it waits; of a build that an owner took over, when it did. The rates
-    are of the snapshot's rows and bytes since then. UNKNOWN (-1): what has no basis. `tasks`: the unfinished ones.
+    `rows_total` and `bytes_total` are the snapshot's, `rows_done` and `bytes_done` how much of it is staged, on average
+    of the jobs, by `nodes` too; `done_share` (0 to 1) is that of its bytes, or where they are not counted, of its
+    ranges. `began_at_s` is Unix time, 0 while it waits; of a build that an owner took over, when it did. The rates are
+    of the rows and bytes since then. UNKNOWN (-1): what has no basis. `tasks`: the unfinished ones.
     """
 
     table: str
@@ -59,6 +69,9 @@ class BuildView:
     bytes_per_s: float = UNKNOWN
     left_s: float = UNKNOWN
     tasks: tuple[BuildTaskView, ...] = ()
+    rows_done: int = UNKNOWN
+    bytes_done: int = UNKNOWN
+    nodes: tuple[BuildNodeView, ...] = ()
 
 
 def counts_by_node(tasks: Iterable[BuildTaskView]) -> dict[str, Counter[TaskState]]:

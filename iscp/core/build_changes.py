@@ -36,15 +36,16 @@ def ranges_to_split(builds: Sequence[JobBuild], range_id: int) -> list[int]:
     wanted = [range_id] if range_id else sorted(live)
     if not wanted or not live.issuperset(wanted):
         raise _no_range(range_id, live)
-    pieces = max(each.pieces for each in builds)
+    pieces = max(each.plan.size.pieces for each in builds)
     for each in wanted:
         cuts = depth(each)
         if cuts >= DEPTH_MAX:
             raise _refused(f"{each} was cut {DEPTH_MAX} times, the most that is possible", "Split another range")
         if 0 <= pieces < 2 << cuts:
             raise _refused(
-                f"{each} cannot be cut: the snapshot has {pieces} pieces, and halves of it would be empty",
-                "Leave it as it is: more ranges than pieces give no further node anything to do",
+                f"{each} cannot be cut: the snapshot has {pieces} pieces (files, and parts of very large ones), "
+                f"and there would be {2 << cuts} ranges of that size",
+                f"Leave it, as ranges without rows give no node anything to do; {_largest_cuttable(pieces)} be split",
             )
     return wanted
 
@@ -105,6 +106,12 @@ def priority_to_be_next(known: KnownBuilds, table_ids: Collection[str]) -> tuple
 
 def _paired(live: frozenset[int]) -> Iterable[int]:
     return (each for each in live if each != WHOLE and live.issuperset(children(parent(each))))
+
+
+def _largest_cuttable(pieces: int) -> str:
+    """Of which ranges the halves are not smaller than a piece, on average."""
+    above = 1 << max(0, pieces.bit_length() - 1)
+    return f"only ranges below {above} can" if above > WHOLE else "no range of it can"
 
 
 def _no_range(range_id: int, live: frozenset[int]) -> InvalidRequest:

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from iscp.core.build_task import DEPTH_MAX, depth, piece_range
+from iscp.core.progress import TableSize, total_size
+
+
+class SnapshotFile(NamedTuple):
+    """`vector_id`: of its deletion vector; empty: it has none. `size`: without the rows that are gone by that."""
+
+    path: str
+    size: TableSize
+    vector_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +33,43 @@ class PieceOfFile:
 
 @dataclass
 class RangeFiles:
-    """What a range has of a snapshot: files as they are, and some parts of others, by their paths."""
+    """What a range has of a snapshot: files as they are, and some parts of others, by their paths.
+
+    `sizes` are theirs: a part of a file counts as much as any other of it, so that all ranges together are the whole.
+    """
 
     whole: list[str] = field(default_factory=list)
     parts: dict[str, list[PieceOfFile]] = field(default_factory=dict)
+    sizes: list[TableSize] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
         return not self.whole and not self.parts
 
+    @property
+    def size(self) -> TableSize:
+        return total_size(self.sizes)
 
-def piece_name(path: str, vector_id: str, piece: PieceOfFile) -> str:
-    """What decides which range it is in. `vector_id`: of the deletion vector of the file (empty: it has none)."""
-    name = f"{path} {vector_id}" if vector_id else path
+
+def piece_name(file: SnapshotFile, piece: PieceOfFile) -> str:
+    """What decides which range it is in."""
+    name = f"{file.path} {file.vector_id}" if file.vector_id else file.path
     return name if piece.parts == 1 else f"{name}#{piece.number}"
 
 
 def parts_of(path: str, size: int, piece_bytes: int) -> list[PieceOfFile]:
     """The file's pieces, by its size alone; one that has fewer row groups than pieces has pieces without rows."""
-    parts = max(1, -(-size // piece_bytes)) if piece_bytes else 1
+    parts = _parts(size, piece_bytes)
     return [PieceOfFile(path, number, parts) for number in range(parts)]
+
+
+def count_pieces(sizes: Iterable[int], piece_bytes: int) -> int:
+    """Of files of so many bytes."""
+    return sum(_parts(size, piece_bytes) for size in sizes)
+
+
+def _parts(size: int, piece_bytes: int) -> int:
+    return max(1, -(-size // piece_bytes)) if piece_bytes else 1
 
 
 def group_span(groups: int, piece: PieceOfFile) -> tuple[int, int]:
@@ -50,17 +77,26 @@ def group_span(groups: int, piece: PieceOfFile) -> tuple[int, int]:
     return groups * piece.number // piece.parts, groups * (piece.number + 1) // piece.parts
 
 
-def files_in_range(files: Iterable[tuple[str, int, str]], piece_bytes: int, range_id: int) -> RangeFiles:
-    """`files`: of each its path, its bytes and the id of its deletion vector."""
+def files_in_range(files: Iterable[SnapshotFile], piece_bytes: int, range_id: int) -> RangeFiles:
     cuts, found = depth(range_id), RangeFiles()
-    for path, size, vector_id in files:
-        pieces = parts_of(path, size, piece_bytes)
-        inside = [each for each in pieces if piece_range(piece_name(path, vector_id, each), cuts) == range_id]
+    for file in files:
+        pieces = parts_of(file.path, file.size.bytes, piece_bytes)
+        inside = [each for each in pieces if piece_range(piece_name(file, each), cuts) == range_id]
         if len(inside) == len(pieces):
-            found.whole.append(path)
+            found.whole.append(file.path)
+            found.sizes.append(file.size)
         elif inside:
-            found.parts[path] = inside
+            found.parts[file.path] = inside
+            found.sizes += (_size_of(file.size, each) for each in inside)
     return found
+
+
+def _size_of(size: TableSize, piece: PieceOfFile) -> TableSize:
+    def share(whole: int) -> int:
+        before, behind = (whole * number // piece.parts for number in (piece.number, piece.number + 1))
+        return behind - before if whole >= 0 else whole
+
+    return TableSize(share(size.rows), share(size.bytes))
 
 
 def row_spans(group_rows: list[int], pieces: Iterable[PieceOfFile]) -> list[tuple[int, int]]:

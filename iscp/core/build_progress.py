@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType, depth
-from iscp.core.progress import LEFT_MOST_S, UNKNOWN, TableSize, rate
+from iscp.core.progress import LEFT_MOST_S, NOTHING, UNCOUNTED, UNKNOWN, TableSize, rate, total_size
 
-_NOT_COUNTED = TableSize(UNKNOWN, UNKNOWN)
 _ORDER = (BuildStage.BUILDING, BuildStage.PUBLISHING, BuildStage.WAITING)
 
 
@@ -18,17 +17,17 @@ class JobBuild:
     """One job's build.
 
     `tasks` are the unfinished ones, aborted ones too; before the plan is BUILDING there may be some, which say nothing.
-    `began_at_s`: since when it is measured, in Unix time: its tasks were created then, or this owner took it over,
-    with `share_then` of it done. `size` and `pieces` are the snapshot's, UNKNOWN where nobody has counted.
+    `done`: what nodes have read for it, by node. `began_at_s`: since when it is measured, in Unix time: its tasks were
+    created then, or this owner took it over, with `share_then` of its ranges done, and `done_then` of its rows.
     """
 
     plan: BuildPlan
     stage: BuildStage
     tasks: tuple[BuildTask, ...] = ()
+    done: Mapping[str, TableSize] = field(default_factory=dict)
     began_at_s: float = 0.0
     share_then: float = 0.0
-    size: TableSize = _NOT_COUNTED
-    pieces: int = UNKNOWN
+    done_then: TableSize = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,14 @@ def build_views(known: KnownBuilds, names: Mapping[str, str], now_s: float) -> l
 
 
 def _view(builds: Sequence[JobBuild], running: Collection[str], names: Mapping[str, str], now_s: float) -> BuildView:
-    plan = builds[0].plan
-    stage = _stage(builds)
-    done = _mean([_share(each) for each in builds])
+    plan, stage = builds[0].plan, _stage(builds)
+    size = max((each.plan.size for each in builds), key=lambda each: (each.bytes, each.rows))
     began_at_s = min((each.began_at_s for each in builds if each.began_at_s > 0), default=0.0)
-    gained = done - _mean([each.share_then for each in builds])
     span_s = now_s - began_at_s if began_at_s and stage is BuildStage.BUILDING else 0.0
-    rows, bytes_ = (max(values) for values in zip(*((each.size.rows, each.size.bytes) for each in builds), strict=True))
+    done, then = _average([_done(each) for each in builds]), _average([each.done_then for each in builds])
+    share, share_then = _mean([_share(each) for each in builds]), _mean([each.share_then for each in builds])
+    if size.bytes > 0 and done.bytes >= 0 and then.bytes >= 0:  # else by ranges, which differ in size
+        share, share_then = min(done.bytes / size.bytes, 1.0), then.bytes / size.bytes
     return BuildView(
         table=names.get(plan.table_id, plan.table_uri),
         table_id=plan.table_id,
@@ -81,13 +81,16 @@ def _view(builds: Sequence[JobBuild], running: Collection[str], names: Mapping[s
         version=plan.version,
         state=stage,
         began_at_s=began_at_s,
-        rows_total=rows,
-        bytes_total=bytes_,
-        done_share=done,
-        rows_per_s=rate(round(gained * rows), span_s),
-        bytes_per_s=rate(round(gained * bytes_), span_s),
-        left_s=_left_s(done, gained, span_s),
+        rows_total=size.rows,
+        bytes_total=size.bytes,
+        done_share=share,
+        rows_per_s=_gained(done.rows, then.rows, span_s),
+        bytes_per_s=_gained(done.bytes, then.bytes, span_s),
+        left_s=_left_s(share, share - share_then, span_s),
         tasks=tuple(_task_views(builds, running)),
+        rows_done=done.rows,
+        bytes_done=done.bytes,
+        nodes=tuple(_node_views(builds)),
     )
 
 
@@ -104,6 +107,36 @@ def _share(build: JobBuild) -> float:
             return share_done(build.tasks)
         case BuildStage.PUBLISHING:
             return 1.0
+
+
+def _done(build: JobBuild) -> TableSize:
+    """UNCOUNTED of a build that an earlier version has begun, which counted nothing."""
+    size = build.plan.size
+    if build.stage is BuildStage.WAITING:
+        return NOTHING
+    if size.bytes < 0:
+        return UNCOUNTED
+    done = total_size(build.done.values())
+    if build.stage is BuildStage.BUILDING:
+        return done
+    return TableSize(size.rows if size.rows >= 0 else done.rows, size.bytes)
+
+
+def _average(sizes: Sequence[TableSize]) -> TableSize:
+    whole = total_size(sizes)
+    rows, bytes_ = (each // len(sizes) if each >= 0 else each for each in (whole.rows, whole.bytes))
+    return TableSize(rows, bytes_)
+
+
+def _node_views(builds: Sequence[JobBuild]) -> Iterator[BuildNodeView]:
+    counted = [each for each in builds if each.plan.size.bytes >= 0]
+    for node_id in sorted({node_id for build in counted for node_id in build.done}):
+        size = _average([build.done.get(node_id, NOTHING) for build in builds])
+        yield BuildNodeView(node_id, size.rows, size.bytes)
+
+
+def _gained(done: int, then: int, span_s: float) -> float:
+    return rate(done - then, span_s) if done >= 0 and then >= 0 else UNKNOWN
 
 
 def _mean(values: Sequence[float]) -> float:

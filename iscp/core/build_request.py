@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from iscp.core.build_task import DEPTH_MAX
+from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize, count_or_unknown
 from iscp.core.untrusted_values import exact_int, shown
 
 _DIGEST_BYTES = 8
@@ -15,15 +16,16 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """`version` of the source is to be built, cut `depth` times; `piece_bytes` as in BuildPlan."""
+    """`version` of the source is to be built, cut `depth` times; `piece_bytes` and `size` as in BuildPlan."""
 
     version: int
     piece_bytes: int
     depth: int
+    size: SnapshotSize = UNSIZED
 
     def document(self) -> dict[str, int]:
         """As the job log has it, in JSON."""
-        return {"version": self.version, "piece_bytes": self.piece_bytes, "depth": self.depth}
+        return {"version": self.version, "piece_bytes": self.piece_bytes, "depth": self.depth, **asdict(self.size)}
 
 
 def parse_build(document: object) -> BuildRequest:
@@ -34,7 +36,14 @@ def parse_build(document: object) -> BuildRequest:
         exact_int(document.get("version"), "build.version"),
         exact_int(document.get("piece_bytes"), "build.piece_bytes"),
         exact_int(document.get("depth"), "build.depth", 0, DEPTH_MAX),
+        parse_size(document, "build."),
     )
+
+
+def parse_size(document: Mapping[str, object], prefix: str = "") -> SnapshotSize:
+    """What earlier versions do not say of a snapshot is UNKNOWN; raises ValueError, with `prefix` before names."""
+    names = ("rows", "bytes", "pieces")
+    return SnapshotSize(*(count_or_unknown(document.get(name, UNKNOWN), f"{prefix}{name}") for name in names))
 
 
 def exact_build(found: object, name: str = "build") -> BuildRequest | None:

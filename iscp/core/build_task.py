@@ -7,11 +7,12 @@ bits of the CRC32 of its name, so that a range is some pieces, read once. Ranges
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
+from iscp.core.progress import UNSIZED, SnapshotSize
 from iscp.core.range_tree import depth_within
 
 DEPTH_MAX = 16
@@ -52,7 +53,8 @@ class BuildPlan:
     """What a job's tasks have in common: what is read, for which job; the same as long as its build goes on.
 
     `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups (0: none is).
-    `depth`: how often the snapshot was cut at first.
+    `depth`: how often the snapshot was cut at first. `size`: the snapshot's; plans that differ in it alone are the
+    same, as nodes and owners of earlier versions leave it out.
     """
 
     job_id: str
@@ -64,6 +66,7 @@ class BuildPlan:
     spec_json: str
     piece_bytes: int
     depth: int
+    size: SnapshotSize = field(default=UNSIZED, compare=False)
 
     @property
     def reading(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -31,6 +31,24 @@ class TableSize:
 
     rows: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSize(TableSize):
+    """`pieces`: its files, and the parts in which very large ones are read; UNKNOWN where nobody has counted."""
+
+    pieces: int
+
+
+NOTHING = TableSize(0, 0)
+UNCOUNTED = TableSize(UNKNOWN, UNKNOWN)
+UNSIZED = SnapshotSize(UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+def total_size(sizes: Iterable[TableSize]) -> TableSize:
+    """The sum; of what is UNKNOWN of one of them, UNKNOWN."""
+    each = tuple(sizes)
+    return TableSize(int(_sum_known([one.rows for one in each])), int(_sum_known([one.bytes for one in each])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +144,8 @@ def _sum_known(values: Sequence[float]) -> float:
 _COUNTS = ("tasks", "tasks_done", "rows_read", "bytes_read", "rows_written", "bytes_written")
 
 
-def _at_least_unknown(value: object, name: str) -> int:
+def count_or_unknown(value: object, name: str) -> int:
+    """Raises ValueError for what is neither a count nor UNKNOWN."""
     return exact_int(value, name, UNKNOWN)
 
 
@@ -139,7 +158,7 @@ PROGRESS_CHECKS: Mapping[str, Check] = {
     "started_at_s": exact_float,
     "elapsed_s": _span_s,
     **dict.fromkeys(_COUNTS, exact_int),
-    **dict.fromkeys(("rows_total", "bytes_total"), _at_least_unknown),
+    **dict.fromkeys(("rows_total", "bytes_total"), count_or_unknown),
     **dict.fromkeys(("rows_per_s", "bytes_per_s", "left_s"), _span_s),
 }
 """How each field of a RunProgress that another node hands over is checked."""

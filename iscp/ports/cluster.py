@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import Leader, Moment, NodeRecord
-from iscp.core.progress import RunProgress
+from iscp.core.progress import RunProgress, TableSize
 from iscp.core.verification import VerifyReport
 
 
@@ -150,8 +150,8 @@ class BuildStore(Protocol):
         """
 
 
-BuildAnswer = Sequence[str] | IscpError
-"""The tasks that a node has finished; or why it has not."""
+BuildAnswer = Mapping[str, TableSize] | IscpError
+"""The tasks that a node has finished, by their ids, with what each one's range has of the source; or why it has not."""
 
 
 class NodeCalls(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_task import RangeBatch
+from iscp.core.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
@@ -56,6 +57,13 @@ class RangeReader(Protocol):
     def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
         """As `rows`, read now, without Spark, and held in this process; None: that is for Spark to do."""
 
+    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        """What the range's files hold, by their statistics; nothing of them is read.
+
+        A part of a file counts as its share of it, so that the ranges are together what the snapshot is. Raises as
+        `rows`.
+        """
+
     def read_once(self, rows: DataFrame) -> AbstractContextManager[DataFrame]:
         """The same rows, computed once for all who evaluate them."""
 
@@ -66,9 +74,17 @@ class RangeBuilder(Protocol):
     Idempotent: a range that was staged for a job already is not staged again for it.
     """
 
-    def build(self, batch: RangeBatch, guard: Guard) -> None:
-        """Afterwards each job's part is durable, with its manifest. Nothing of it is visible to readers of targets.
+    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
+        """What the range has of the source; UNCOUNTED where it was staged already, and nobody can say any more.
+
+        Afterwards each job's part is durable, with its manifest. Nothing of it is visible to readers of targets.
 
         Raises Canceled and LeaseLost as `guard` says, PlanOutdated where the source's version is gone, StorageError
         and EngineError.
+        """
+
+    def cancel(self, guard: Guard) -> None:
+        """Make the engine's work for the batch of this guard stop, which was cancelled; `build` ends soon by itself.
+
+        Raises EngineError and Unavailable where the engine does not take it.
         """

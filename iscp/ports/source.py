@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.column_identity import ColumnIds
 from iscp.core.iteration import Bounds
-from iscp.core.progress import TableSize
+from iscp.core.progress import SnapshotSize
 from iscp.core.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -191,8 +191,11 @@ class ChangeSource(Protocol):
         Without Spark; None: that is for Spark to do, as there may be more than `rows_max`, or they are not plain.
         """
 
-    def size(self, uri: str, version: int) -> TableSize:
-        """What the table's files say as of `version`; reads the log, and no rows."""
+    def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
+        """What the table's files say as of `version`; those of more than `piece_bytes` (0: none is) are several pieces.
+
+        Reads the log, and no rows.
+        """
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         """The columns as of `version`, in order."""

@@ -12,6 +12,7 @@ from iscp.core.build_task import BuildPlan, RangeBatch
 from iscp.core.errors import IscpError, PlanOutdated
 from iscp.core.iteration import JobOutcome
 from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.progress import TableSize
 from iscp.core.range_tree import WHOLE, children, parent
 from iscp.ports.range_builder import RangeBuilder
 from iscp.runtime.builds.build_jobs import plan_of
@@ -27,7 +28,10 @@ def after(row: JobRow, outcome: JobOutcome) -> JobRow:
 
 
 class BuildDriver:
-    """`rows` are the jobs as they are by now; `nodes` build ranges, `run` is an iteration of a job."""
+    """`rows` are the jobs as they are by now; `nodes` build ranges, `run` is an iteration of a job.
+
+    `done`: of each job, what nodes say that its finished ranges have of the source.
+    """
 
     def __init__(self, rows: Sequence[JobRow], nodes: Sequence[RangeBuilder], run: Run, seed: int = 0) -> None:
         self.rows = list(rows)
@@ -35,6 +39,7 @@ class BuildDriver:
         self.draw = Random(seed)
         self.live: dict[str, list[int]] = {}
         self._run = run
+        self.done: dict[str, list[TableSize]] = {}
         self._plans: dict[str, BuildPlan] = {}
 
     def iterate(self) -> list[JobOutcome]:
@@ -50,6 +55,7 @@ class BuildDriver:
             if plan is not None and self._plans.get(row.job_id) != plan:
                 self._plans[row.job_id] = plan
                 self.live[row.job_id] = [*range(1 << plan.depth, 2 << plan.depth)]
+                self.done[row.job_id] = []
         return outcomes
 
     @property
@@ -67,7 +73,7 @@ class BuildDriver:
         batch = self.batch(range_id)
         node = self.draw.choice(self.nodes)
         try:
-            node.build(batch, OpenGuard())
+            size = node.build(batch, OpenGuard())
         except PlanOutdated:
             for plan in batch.plans:
                 self.live[plan.job_id] = []  # the owner has them dropped; the jobs' iterations say what is next
@@ -77,6 +83,7 @@ class BuildDriver:
         if not lost:
             for plan in batch.plans:
                 self.live[plan.job_id].remove(range_id)
+                self.done[plan.job_id].append(size)
         return None
 
     def split(self, range_id: int) -> None:

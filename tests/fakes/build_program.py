@@ -18,6 +18,7 @@ from iscp.core.build_request import BuildRequest
 from iscp.core.build_task import BuildPlan, RangeBatch
 from iscp.core.iteration import Bounds, Iteration
 from iscp.core.job_row import JobStatus
+from iscp.core.progress import UNSIZED
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder, row_of
 from iscp.runtime.iteration.runner import Runner
@@ -32,7 +33,7 @@ def kind_of(name: str) -> ConsumerKind:
 
 def main(work_dir: str, plan_json: str, then: str = "") -> None:
     spark = SparkRuntime.start(SparkSettings(work_dir=Path(work_dir), conf=quick_spark.QUICKER_CONF))
-    ports, plan = replica_ports(spark, kinds=kind_of), BuildPlan(**json.loads(plan_json))
+    ports, plan = replica_ports(spark, kinds=kind_of), BuildPlan(**json.loads(plan_json) | {"size": UNSIZED})
     node = SnapshotRangeBuilder(ports, DeltaRangeReader())
     for line in sys.stdin:
         node.build(RangeBatch(int(line), (plan,)), OpenGuard())

@@ -9,7 +9,10 @@ from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.core.build_task import RangeBatch
 from iscp.core.errors import Canceled, IscpError
 from iscp.core.members import Leader
+from iscp.core.progress import TableSize
 from iscp.ports.system import Guard
+
+RANGE = TableSize(100, 4_000)
 
 Follow = Callable[[Sequence[Change]], None]
 
@@ -54,7 +57,10 @@ class FakeBuildStore:
 
 
 class FakeRangeBuilder:
-    """The port RangeBuilder. It waits until `go` is set or the guard refuses; the next batches raise `faults`."""
+    """The port RangeBuilder. It waits until `go` is set or the guard refuses; the next batches raise `faults`.
+
+    Each range has RANGE of the source. `stopped`: guards of batches whose work was to stop.
+    """
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -62,8 +68,12 @@ class FakeRangeBuilder:
         self.built: list[tuple[str, int]] = []
         self.canceled = 0
         self.faults: list[Exception] = []
+        self.stopped: list[Guard] = []
 
-    def build(self, batch: RangeBatch, guard: Guard) -> None:
+    def cancel(self, guard: Guard) -> None:
+        self.stopped.append(guard)
+
+    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
         self.batches.append(batch)
         if self.faults:
             raise self.faults.pop(0)
@@ -74,6 +84,7 @@ class FakeRangeBuilder:
                 self.canceled += 1
                 raise
         self.built += [(plan.job_id, batch.range_id) for plan in batch.plans]
+        return RANGE
 
 
 class FakeBatchGuard:

@@ -11,7 +11,7 @@ from iscp.core.errors import IscpError, StorageError, TimedOut
 from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
-from iscp.core.progress import RunProgress
+from iscp.core.progress import RunProgress, TableSize
 from iscp.core.verification import Comparison, Sample, VerifyReport
 from iscp.ports.cluster import BuildAnswer
 
@@ -73,7 +73,7 @@ class FakeNodeCalls:
         if owner_rev == 0:
             answered(StorageError("no space", remedy="Make some"))
         elif owner_rev == 1:
-            answered(task_ids)
+            answered({task_id: TableSize(len(task_id), range_id) for task_id in task_ids})
         return self.given_up.set
 
     def upkeep(self, job_id: str) -> JobUpkeep:

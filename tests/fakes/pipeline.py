@@ -16,11 +16,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from iscp.consumers.validation import wanted_columns
+from iscp.core.build_pieces import count_pieces
 from iscp.core.column_identity import ColumnIds
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job_row import JobRow
-from iscp.core.progress import UNKNOWN, StageWork, TableSize
+from iscp.core.progress import UNKNOWN, SnapshotSize, StageWork, TableSize
 from iscp.core.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.spec import ConsumerSpec
 from iscp.core.verification import Comparison
@@ -250,8 +251,9 @@ class FakeSource:
     def small_snapshot(self, session: Any, uri: str, version: int) -> None:
         """All of its snapshots are for Spark to read."""
 
-    def size(self, uri: str, version: int) -> TableSize:
-        return self.size_of(uri, version)
+    def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
+        found = self.size_of(uri, version)
+        return SnapshotSize(found.rows, found.bytes, count_pieces([found.bytes], piece_bytes))
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self.names

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import click
 
 from iscp.cli import render
 from iscp.cli.drawing import pairs, table
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState, counts_by_node, counts_by_state
+from iscp.core.api_builds import (
+    BuildNodeView,
+    BuildStage,
+    BuildTaskView,
+    BuildView,
+    TaskState,
+    counts_by_node,
+    counts_by_state,
+)
+from iscp.core.progress import UNKNOWN
 
 TASKS_SHOWN_MAX = 20
 """Tasks that `build status` shows of a build, those in work first; `-o wide` and JSON have all."""
@@ -20,13 +30,15 @@ BAR_WIDTH = 40
 
 def build_row(view: BuildView) -> render.Row:
     jobs, tasks = list(view.jobs), [dataclasses.asdict(task) for task in view.tasks]
-    return dataclasses.asdict(dataclasses.replace(view, tasks=())) | {"jobs": jobs, "tasks": tasks}
+    nodes = [dataclasses.asdict(node) for node in view.nodes]
+    row = dataclasses.asdict(dataclasses.replace(view, tasks=(), nodes=()))
+    return row | {"jobs": jobs, "tasks": tasks, "nodes": nodes}
 
 
 def show_builds(views: Sequence[BuildView], *, wide: bool = False) -> None:
-    more = ("ACCOUNT", "BEGAN", "BYTES") if wide else ()
+    more = ("ACCOUNT", "BEGAN") if wide else ()
     table(
-        ("TABLE", "VERSION", "JOBS", "STATE", "DONE", "ROWS", "RATE", "LEFT", "NODES", "TASKS", *more),
+        ("TABLE", "VERSION", "JOBS", "STATE", "DONE", "ROWS", "BYTES", "RATE", "LEFT", "NODES", "TASKS", *more),
         [
             (
                 view.table,
@@ -34,16 +46,17 @@ def show_builds(views: Sequence[BuildView], *, wide: bool = False) -> None:
                 ", ".join(view.jobs),
                 view.state.value,
                 percent(view.done_share),
-                _count(view.rows_total),
+                _part(view.rows_done, view.rows_total, _number),
+                _part(view.bytes_done, view.bytes_total, render.size),
                 _rate(view),
                 _left(view),
                 str(len(counts_by_node(view.tasks)) or ""),
                 _counts(view.tasks),
-                *((view.account, render.moment(view.began_at_s), _size(view.bytes_total)) if wide else ()),
+                *((view.account, render.moment(view.began_at_s)) if wide else ()),
             )
             for view in views
         ],
-        spare=("NODES", "VERSION", "RATE", "ROWS", "TASKS"),
+        spare=("NODES", "VERSION", "BYTES", "RATE", "ROWS", "TASKS"),
         wide=wide,
     )
 
@@ -58,27 +71,32 @@ def show_build(view: BuildView, *, wide: bool = False) -> None:
             "version": str(view.version),
             "state": view.state.value,
             "began": render.moment(view.began_at_s),
-            "snapshot": ", ".join(filter(None, (_rows(view.rows_total), _size(view.bytes_total)))),
             "done": percent(view.done_share),
+            "rows": _part(view.rows_done, view.rows_total, _number),
+            "bytes": _part(view.bytes_done, view.bytes_total, render.size),
             "rate": _rate(view),
             "left": _left(view),
             "tasks": _counts(view.tasks),
         }
     )
-    if view.tasks:
+    if view.tasks or view.nodes:
         click.echo("\nby node")
-        show_nodes(view.tasks, wide=wide)
+        show_nodes(view, wide=wide)
+    if view.tasks:
         click.echo("\nby range")
         _show_tasks(view.tasks, wide=wide)
 
 
-def show_nodes(tasks: Sequence[BuildTaskView], *, wide: bool = False) -> None:
-    counts = counts_by_node(tasks)
-    table(
-        ("NODE", *(state.name for state in TaskState)),
-        [(node_id, *(str(count[state] or "") for state in TaskState)) for node_id, count in counts.items()],
-        wide=wide,
-    )
+def show_nodes(view: BuildView, *, wide: bool = False) -> None:
+    """What each has built, as far as that is counted, and what tasks it has."""
+    counts, done = counts_by_node(view.tasks), {node.node_id: node for node in view.nodes}
+    rows = []
+    for node_id in sorted({*counts, *done}):
+        tasks = counts.get(node_id, Counter())
+        node = done.get(node_id) or BuildNodeView(node_id, UNKNOWN, UNKNOWN)
+        built = (_number(node.rows_done), render.size(node.bytes_done)) if node.bytes_done >= 0 else ("", "")
+        rows.append((node_id, *built, *(str(tasks[state] or "") for state in TaskState)))
+    table(("NODE", "ROWS", "BYTES", *(state.name for state in TaskState)), rows, wide=wide)
 
 
 def _show_tasks(tasks: Sequence[BuildTaskView], *, wide: bool) -> None:
@@ -101,7 +119,7 @@ def show_bar(view: BuildView) -> None:
     if more:
         click.echo("  ".join(more))
     if view.tasks:
-        show_nodes(view.tasks)
+        show_nodes(view)
 
 
 def progress_line(view: BuildView) -> str:
@@ -121,11 +139,12 @@ def percent(share: float) -> str:
 
 def _figures(view: BuildView) -> list[str]:
     """How far it is and its state, and of all else what is known."""
-    staged = ""
-    if view.rows_total >= 0 and view.state is not BuildStage.WAITING:
-        staged = f"{int(view.done_share * view.rows_total):,} of {_rows(view.rows_total)}"
+    rows = bytes_ = ""
+    if view.state is not BuildStage.WAITING:
+        rows = _part(view.rows_done, view.rows_total, _number, " rows")
+        bytes_ = _part(view.bytes_done, view.bytes_total, render.size)
     left = f"about {_left(view)} left" if _left(view) else ""
-    known = (percent(view.done_share), view.state.value, staged, _rate(view), left, _counts(view.tasks))
+    known = (percent(view.done_share), view.state.value, rows, bytes_, _rate(view), left, _counts(view.tasks))
     return [each for each in known if each]
 
 
@@ -134,21 +153,22 @@ def _counts(tasks: Sequence[BuildTaskView]) -> str:
     return ", ".join(f"{counts[state]:,} {state.value}" for state in TaskState if counts[state])
 
 
-def _count(number: int) -> str:
-    return f"{number:,}" if number >= 0 else "-"
+def _part(done: int, total: int, shown: Callable[[int], str], unit: str = "") -> str:
+    """How much is done, of how much: as far as that is known."""
+    parts = [shown(done)] if done >= 0 else []
+    if total >= 0:
+        parts.append(f"of {shown(total)}")
+    return " ".join(parts) + unit if parts else ""
 
 
-def _rows(number: int) -> str:
-    return f"{number:,} rows" if number >= 0 else ""
-
-
-def _size(number: int) -> str:
-    return render.size(number) if number >= 0 else ""
+def _number(count: int) -> str:
+    return f"{count:,}"
 
 
 def _rate(view: BuildView) -> str:
     rows = f"{view.rows_per_s:,.0f} rows/s" if view.rows_per_s >= 0 else ""
-    return rows or (f"{render.size(view.bytes_per_s)}/s" if view.bytes_per_s >= 0 else "")
+    bytes_ = f"{render.size(view.bytes_per_s)}/s" if view.bytes_per_s >= 0 else ""
+    return ", ".join(filter(None, (rows, bytes_)))
 
 
 def _left(view: BuildView) -> str:

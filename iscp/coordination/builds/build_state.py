@@ -11,10 +11,14 @@ from typing import NamedTuple, assert_never
 
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.ids import ShardId
+from iscp.core.progress import TableSize
 
 
 class BuildPlace(NamedTuple):
-    """What may be in one batch, where it is the same rows for all (`BuildPlan.reading`): a range of a table at a node, for one type of tasks."""
+    """What may be in one batch: a range of a table at a node, for one type of tasks.
+
+    Plans there that do not agree in `BuildPlan.reading` are in batches of their own.
+    """
 
     node_id: str
     table_id: str
@@ -47,6 +51,15 @@ class DeleteTask:
 
 
 @dataclass(frozen=True, slots=True)
+class CountDone:
+    """What a node has built for a job by now, with the tasks whose removal this is written with."""
+
+    job_id: str
+    node_id: str
+    size: TableSize
+
+
+@dataclass(frozen=True, slots=True)
 class PutPlan:
     """All tasks of the job are there: they may be worked on."""
 
@@ -55,7 +68,7 @@ class PutPlan:
 
 @dataclass(frozen=True, slots=True)
 class DropBuild:
-    """The job's plan and all of its tasks are gone."""
+    """The job's plan and all of its tasks are gone, and what was counted of them."""
 
     job_id: str
 
@@ -91,17 +104,35 @@ class SetPriority:
     priority: int
 
 
-Change = PutTask | DeleteTask | PutPlan | DropBuild | MarkBuilt | ForgetBuilt | BeginTable | EndTable | SetPriority
+Change = (
+    PutTask
+    | DeleteTask
+    | CountDone
+    | PutPlan
+    | DropBuild
+    | MarkBuilt
+    | ForgetBuilt
+    | BeginTable
+    | EndTable
+    | SetPriority
+)
 
 
 def writes_of(change: Change) -> int:
     """Operations of etcd that the change is."""
-    return 2 if isinstance(change, DropBuild | MarkBuilt) else 1
+    match change:
+        case DropBuild():
+            return 3
+        case MarkBuilt():
+            return 2
+    return 1
 
 
 @dataclass(slots=True)
 class BuildState:
     """`places` has the tasks that are not aborted, by node; `jobs` has all of them. `built` maps jobs to versions.
+
+    `done`: by job and node, what the tasks that are finished had of the source.
 
     Invariant: the tasks of a job with a plan, aborted ones included, and what is finished tile its snapshot exactly.
     """
@@ -110,6 +141,7 @@ class BuildState:
     tables: dict[str, None] = field(default_factory=dict)
     built: dict[str, int] = field(default_factory=dict)
     priorities: dict[str, int] = field(default_factory=dict)
+    done: dict[str, dict[str, TableSize]] = field(default_factory=dict)
     jobs: dict[str, dict[str, BuildTask]] = field(default_factory=dict)
     live: dict[str, BuildTask] = field(default_factory=dict)
     aborted: dict[str, BuildTask] = field(default_factory=dict)
@@ -129,10 +161,13 @@ class BuildState:
                 self._add(task)
             case DeleteTask(job_id, task_id):
                 self._remove(job_id, task_id)
+            case CountDone(job_id, node_id, size):
+                self.done.setdefault(job_id, {})[node_id] = size
             case PutPlan(plan):
                 self.plans[plan.job_id] = plan
             case DropBuild(job_id):
                 self.plans.pop(job_id, None)
+                self.done.pop(job_id, None)
                 for task_id in list(self.jobs.get(job_id, ())):
                     self._remove(job_id, task_id)
             case MarkBuilt(job_id, version):
@@ -155,6 +190,7 @@ class BuildState:
         yield from (SetPriority(table_id, priority) for table_id, priority in self.priorities.items())
         yield from (MarkBuilt(job_id, version) for job_id, version in self.built.items())
         yield from map(PutPlan, self.plans.values())
+        yield from (CountDone(job_id, *count) for job_id, counts in self.done.items() for count in counts.items())
         yield from (PutTask(task) for tasks in self.jobs.values() for task in tasks.values())
 
     def of_range(self, table_id: str, range_id: int) -> Iterator[BuildTask]:

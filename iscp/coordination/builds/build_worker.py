@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change, PutTask, place_of
+from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change, CountDone, PutTask, place_of
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
     BatchEnded,
@@ -31,6 +31,7 @@ from iscp.coordination.builds.worker_events import (
 )
 from iscp.core.build_task import BuildTask, RangeBatch
 from iscp.core.errors import NotOwner
+from iscp.core.progress import TableSize
 
 RANGES_AT_ONCE_MAX = 2
 """Ranges that a node builds at a time; the others wait for one to end."""
@@ -63,7 +64,7 @@ class BuildWorker:
         self.node_id = node_id
         self.owner_rev = 0
         self.state = BuildState()
-        self.finished: dict[str, None] = {}
+        self.finished: dict[str, TableSize] = {}
         self.batches: dict[int, RunningBatch] = {}
         self._ranges_at_once = ranges_at_once
         self._waiting: dict[int, WaitingCall] = {}
@@ -95,13 +96,16 @@ class BuildWorker:
 
     def _follow(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            if not isinstance(change, PutTask) or change.task.node_id == self.node_id:
+            if self._concerns(change):
                 self.state.apply(change)
-        self.finished = {task_id: None for task_id in self.finished if self._is_live(task_id)}
+        self.finished = {task_id: size for task_id, size in self.finished.items() if self._is_live(task_id)}
         for number, batch in self.batches.items():
             if not batch.canceled and not any(map(self._is_live, batch.task_ids)):
                 batch.canceled = True
                 self._out.append(CancelBatch(number))
+
+    def _concerns(self, change: Change) -> bool:
+        return change.task.node_id == self.node_id if isinstance(change, PutTask) else not isinstance(change, CountDone)
 
     def _is_live(self, task_id: str) -> bool:
         return task_id in self.state.live
@@ -126,7 +130,7 @@ class BuildWorker:
     def _end_batch(self, event: BatchEnded) -> None:
         batch = self.batches.pop(event.number)
         if event.fault is None:
-            self.finished.update(dict.fromkeys(filter(self._is_live, batch.task_ids)))
+            self.finished.update(dict.fromkeys(filter(self._is_live, batch.task_ids), event.size))
             while len(self.finished) > FINISHED_MAX:
                 del self.finished[next(iter(self.finished))]
             return
@@ -143,7 +147,8 @@ class BuildWorker:
             waiting.seen.update(filter(self._is_live, task_ids))
             if all(task_id in self.finished or self._is_over(task_id, waiting) for task_id in task_ids):
                 del self._waiting[number]
-                self._out.append(AnswerWork(number, tuple(each for each in task_ids if each in self.finished)))
+                finished = {each: self.finished[each] for each in task_ids if each in self.finished}
+                self._out.append(AnswerWork(number, finished))
 
     def _is_over(self, task_id: str, waiting: WaitingCall) -> bool:
         """It was aborted or deleted. One that was never there may only not have come in yet."""

@@ -12,16 +12,16 @@ etcd, channels or files. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from iscp.coordination.builds.build_counts import BuildStarts, removals
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
     DeleteTask,
     MarkBuilt,
-    SetPriority,
     place_of,
     range_name,
     writes_of,
@@ -50,8 +50,9 @@ from iscp.coordination.builds.range_calls import RangeCalls
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask
-from iscp.core.errors import InvalidRequest, Unavailable
+from iscp.core.build_task import BuildPlan, BuildTask
+from iscp.core.errors import Unavailable
+from iscp.core.progress import TableSize
 
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
@@ -62,7 +63,7 @@ REMOVE_EVERY_S = 0.2
 LOAD_RETRY_S = 1.0
 """Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
 
-_GROUP_WRITES_MAX = 3  # of changes that are made together or not at all
+_GROUP_WRITES_MAX = 4  # of changes that are made together or not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class BuildLimits:
 class Builder:
     """One term's. Feed it events in order with a clock that does not step back; carry out the effects in order.
 
-    `state` is what etcd has; None: it is not loaded. `finished`: tasks that are to be removed. `wanted`: the builds
-    that jobs want at first; `unbuilt`: all jobs that may want one, as they have nothing published.
+    `state` is what etcd has; None: it is not loaded. `finished`: tasks that are to be removed, with what each had of
+    the source. `wanted`: the builds that jobs want at first; `unbuilt`: all jobs that may want one, as they have
+    nothing published.
     """
 
     def __init__(
@@ -86,14 +88,14 @@ class Builder:
     ) -> None:
         self.owner_rev = owner_rev
         self.state: BuildState | None = None
-        self.finished: dict[str, None] = {}
+        self.finished: dict[str, TableSize] = {}
+        self.starts = BuildStarts()
         self.turns = TableTurns(limits.tables_at_once)
         self.calls = RangeCalls(owner_rev)
         self.replacements = Replacements()
         self._writes_max = limits.writes_max
         self._unbuilt = set(unbuilt)
         self._placement, self._staying = Placement(), frozenset[str]()
-        self._priorities: dict[str, int] = {}
         self._counter = self._number = self._awaited = 0
         self._writing: tuple[Change, ...] = ()
         self._load_at_s: float | None = now_s
@@ -167,11 +169,7 @@ class Builder:
             case MergeRange(table_id, range_id):
                 self.replacements.merge(self.loaded(), self.finished, table_id, range_id)
             case Prioritize(table_id, priority):
-                if abs(priority) > PRIORITY_MAX:
-                    raise InvalidRequest(
-                        f"is {priority}: must be between {-PRIORITY_MAX} and {PRIORITY_MAX}", field="priority"
-                    )
-                self._priorities[table_id] = priority
+                self.turns.prioritize(table_id, priority)
             case _:
                 assert_never(event)
 
@@ -185,10 +183,11 @@ class Builder:
         self._awaited, self.state = 0, state
         self.replacements.clear()
         self.turns.creation = None
-        for job_id in (*state.plans, *state.jobs, *state.built):
+        for job_id in (*state.plans, *state.jobs, *state.built, *state.done):
             if job_id not in self._unbuilt and job_id not in self.turns.wanted:
                 self.turns.over[job_id] = None
         self._follow(state)
+        self.starts.note_loaded(state, self._now_s)
         self._remove_at_s = self._now_s if self.finished else None
         self._move()
 
@@ -198,27 +197,28 @@ class Builder:
                 self._out.append(NotifyBuilt(state.plans[change.job_id]))
             state.apply(change)
             self.turns.note_written(change, self._now_s)
+        self.starts.note_written(self._writing, self._now_s)
         self._awaited, self._writing = 0, ()
         self.replacements.forget(state.aborted)
         self._follow(state)
 
     def _follow(self, state: BuildState) -> None:
         """What is aborted or gone is neither worked on nor finished."""
-        self.finished = {task_id: None for task_id in self.finished if task_id in state.live}
+        self.finished = {task_id: size for task_id, size in self.finished.items() if task_id in state.live}
         self._out += [CancelCall(number) for number in self.calls.without(state.live)]
         self.calls.forget(state)
 
-    def _take_answer(self, number: int, finished: Sequence[str]) -> None:
+    def _take_answer(self, number: int, finished: Mapping[str, TableSize]) -> None:
         call = self.calls.by_number.get(number)
         if call is None:
             return
-        counted = [each for each in finished if each in call.task_ids and self._counts(each)]
+        counted = {each: size for each, size in finished.items() if each in call.task_ids and self._counts(each)}
         if not counted:
             self.calls.set_back(number, "it has finished nothing yet", self._now_s)
             return
         self.calls.end(number)
         self.calls.setbacks.pop(call.place, None)
-        self.finished.update(dict.fromkeys(counted))
+        self.finished.update(counted)
         if self._remove_at_s is None:
             self._remove_at_s = self._now_s + REMOVE_EVERY_S
 
@@ -260,21 +260,17 @@ class Builder:
         yield self.replacements.successor_groups(state, self._next_id, self._node_of_successor, self._node_of_copy)
         yield self.replacements.abort_groups(state, self.finished)
         yield self.turns.marks(state)
-        yield self._priority_changes(state)
+        yield self.turns.priority_changes(state)
         yield self.turns.turns(state, self._now_s)
         if self._placement.eligible and self._placement.ring:  # else nobody knows where tasks should be
             yield self.turns.creations(state, self._next_id, self.node_of)
 
     def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
         if self._remove_at_s is not None and self._now_s >= self._remove_at_s:
-            for task_id in self.finished:
-                yield [DeleteTask(state.live[task_id].job_id, task_id)]
-            self._remove_at_s = None  # all of them are in this transaction
-
-    def _priority_changes(self, state: BuildState) -> Iterator[Sequence[Change]]:
-        for table_id, priority in self._priorities.items():
-            if state.priorities.get(table_id, 0) != priority:
-                yield [SetPriority(table_id, priority)]
+            changes = removals(state, self.finished, self._writes_max)
+            if sum(isinstance(change, DeleteTask) for change in changes) == len(self.finished):
+                self._remove_at_s = None
+            yield changes
 
     def _node_of_successor(self, task: BuildTask) -> str:
         return self.node_of(task.table_id, task.range_id) or task.node_id

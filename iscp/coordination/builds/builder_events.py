@@ -6,12 +6,13 @@ one comes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.build_task import BuildPlan
+from iscp.core.progress import TableSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,10 @@ class BuildsUnknown:
 
 @dataclass(frozen=True, slots=True)
 class RangeAnswered:
-    """A node has answered a call: these of its tasks are finished."""
+    """A node has answered a call: these of its tasks are finished; of each, what its range has of the source."""
 
     number: int
-    finished: Sequence[str]
+    finished: Mapping[str, TableSize]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ from iscp.coordination.builds.build_state import (
     MarkBuilt,
     PutPlan,
     PutTask,
+    SetPriority,
 )
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask, TaskType
+from iscp.core.errors import InvalidRequest
 
 GATHER_S = 2.0
 """How long a table's turn waits after its first request: jobs that are registered together are read together."""
@@ -51,6 +53,7 @@ class TableTurns:
         self.over: dict[str, None] = {}
         self.repeated: dict[str, None] = {}
         self.creation: Creation | None = None
+        self._priorities: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
         self._built_s: dict[str, float] = {}
 
@@ -71,6 +74,12 @@ class TableTurns:
         if now_s >= self._built_s.setdefault(plan.job_id, now_s) + REPEAT_S:
             self.repeated[plan.job_id] = None
 
+    def prioritize(self, table_id: str, priority: int) -> None:
+        """Raises InvalidRequest."""
+        if abs(priority) > PRIORITY_MAX:
+            raise InvalidRequest(f"is {priority}: must be between {-PRIORITY_MAX} and {PRIORITY_MAX}", field="priority")
+        self._priorities[table_id] = priority
+
     def wanted_on(self, table_id: str) -> Iterable[str]:
         """The jobs."""
         return self._by_table.get(table_id, {})
@@ -79,7 +88,7 @@ class TableTurns:
         plan = self.wanted.pop(job_id, None)
         if self.creation and self.creation.plan.job_id == job_id:
             self.creation = None
-        if plan is not None or job_id in state.plans or job_id in state.jobs or job_id in state.built:
+        if plan is not None or is_known(job_id, state) or job_id in state.built:
             self.over[job_id] = None
         if plan is not None:
             del self._by_table[plan.table_id][job_id]
@@ -107,7 +116,7 @@ class TableTurns:
         for job_id in list(self.over):
             self.repeated.pop(job_id, None)
             changes: list[Change] = []
-            if job_id in state.plans or job_id in state.jobs:
+            if is_known(job_id, state):
                 changes.append(DropBuild(job_id))
             if job_id in state.built:
                 changes.append(ForgetBuilt(job_id))
@@ -116,6 +125,11 @@ class TableTurns:
                 yield changes
             else:
                 del self.over[job_id]
+
+    def priority_changes(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        for table_id, priority in self._priorities.items():
+            if state.priorities.get(table_id, 0) != priority:
+                yield [SetPriority(table_id, priority)]
 
     def marks(self, state: BuildState) -> Iterator[Sequence[Change]]:
         for job_id, plan in state.plans.items():
@@ -152,7 +166,7 @@ class TableTurns:
             plan = next((each for each in plans if _is_missing(each, state)), None)
             if plan is None:
                 return
-            if plan.job_id in state.jobs or plan.job_id in state.plans:  # of a creation or a plan that counts no more
+            if is_known(plan.job_id, state):  # of a creation or a plan that counts no more
                 yield [DropBuild(plan.job_id)]
                 return
             self.creation = Creation(plan, iter(range(1 << plan.depth, 2 << plan.depth)))
@@ -165,6 +179,11 @@ class TableTurns:
 
     def _is_waiting(self, table_id: str, state: BuildState) -> bool:
         return any(_is_missing(plan, state) for plan in self._by_table.get(table_id, {}).values())
+
+
+def is_known(job_id: str, state: BuildState) -> bool:
+    """Whether there is something for DropBuild to remove."""
+    return job_id in state.plans or job_id in state.jobs or job_id in state.done
 
 
 def _is_missing(plan: BuildPlan, state: BuildState) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import Change
 from iscp.core.build_task import RangeBatch
 from iscp.core.errors import IscpError
+from iscp.core.progress import UNCOUNTED, TableSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,11 @@ class WaitEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """None: every part of it is durable."""
+    """`fault` None: every part of it is durable. `size`: what its range has of the source."""
 
     number: int
     fault: IscpError | None = None
+    size: TableSize = UNCOUNTED
 
 
 BuildWorkerEvent = TasksRead | TasksChanged | WorkRequested | WaitEnded | BatchEnded
@@ -67,10 +69,13 @@ class CancelBatch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWork:
-    """The call has waited for these: they are finished, and none of its others is to be worked on any more."""
+    """The call has waited for these: they are finished, and none of its others is to be worked on any more.
+
+    Of each, by its id, what its range has of the source.
+    """
 
     number: int
-    finished: tuple[str, ...]
+    finished: Mapping[str, TableSize]
 
 
 @dataclass(frozen=True, slots=True)

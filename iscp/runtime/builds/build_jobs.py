@@ -28,6 +28,7 @@ def plan_of(row: JobRow) -> BuildPlan | None:
         row.spec_json,
         request.piece_bytes,
         request.depth,
+        request.size,
     )
 
 

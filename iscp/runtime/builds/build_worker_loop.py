@@ -25,6 +25,7 @@ from iscp.coordination.builds.worker_events import (
 )
 from iscp.core.build_task import RangeBatch
 from iscp.core.errors import InvariantBroken, IscpError
+from iscp.core.progress import UNCOUNTED
 from iscp.ports.cluster import BuildAnswer, BuildStore
 from iscp.ports.range_builder import RangeBuilder
 from iscp.ports.system import Clock, Guard, Threads
@@ -72,11 +73,11 @@ class BuildWorkerLoop:
         self._unwatch = self._store.watch(self._read, self._follow)
 
     def close(self) -> None:
-        """What is in work ends with its next check; nobody is answered any more."""
+        """What is in work ends soon; nobody is answered any more."""
         self._unwatch()
         self._inbox.close()
         for guard in list(self._guards.values()):
-            guard.cancel()
+            self._cancel(guard)
 
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
@@ -109,7 +110,7 @@ class BuildWorkerLoop:
                 guard = self._guards[number] = self._guard()
                 self._threads.thread("iscp-build", partial(self._run, number, batch, guard)).start()
             case CancelBatch(number):
-                self._guards[number].cancel()
+                self._cancel(self._guards[number])
             case AnswerWork(number, finished):
                 self._callers.pop(number)(finished)
             case RefuseWork(number, fault):
@@ -117,16 +118,28 @@ class BuildWorkerLoop:
             case _:
                 assert_never(effect)
 
+    def _cancel(self, guard: BatchGuard) -> None:
+        """The engine's work is stopped on a thread of its own: a JVM that hangs must not hang the node's builds."""
+        guard.cancel()
+        self._threads.thread("iscp-build-cancel", partial(self._stop_work, guard)).start()
+
+    def _stop_work(self, guard: BatchGuard) -> None:
+        try:
+            self._builder.cancel(guard)
+        except Exception:
+            log.exception("build.cancel_failed")
+
     def _run(self, number: int, batch: RangeBatch, guard: BatchGuard) -> None:
         """On the batch's thread."""
         fault: IscpError | None = None
+        size = UNCOUNTED
         try:
             guard.check()
-            self._builder.build(batch, guard)
+            size = self._builder.build(batch, guard)
         except IscpError as error:
             log.info("build.batch_failed", extra={"range": batch.range_id, "error": str(error)})
             fault = error
         except Exception as error:
             log.exception("build.batch_broken", extra={"range": batch.range_id})
             fault = InvariantBroken(f"unforeseen {type(error).__name__}: {error}")
-        self._inbox.post(BatchEnded(number, fault))
+        self._inbox.post(BatchEnded(number, fault, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from iscp.core.build_tiling import is_staged
 from iscp.core.errors import EngineError, FileLost, PermanentError, PlanOutdated
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
+from iscp.core.progress import UNCOUNTED, TableSize
 from iscp.ports.range_builder import RangeBuiltConsumer, RangeReader
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -41,9 +43,22 @@ class SnapshotRangeBuilder:
     def __init__(self, ports: IterationPorts, reader: RangeReader) -> None:
         self._ports = ports
         self._reader = reader
+        self._labels: dict[Guard, str] = {}
 
-    def build(self, batch: RangeBatch, guard: Guard) -> None:
-        guard.check()
+    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
+        label = self._labels[guard] = f"iscp-build-{uuid.uuid4().hex}"
+        try:
+            self._ports.engine.label(label)
+            guard.check()  # whoever cancels it from here on finds the label
+            return self._build(batch, guard)
+        finally:
+            del self._labels[guard]
+
+    def cancel(self, guard: Guard) -> None:
+        if (label := self._labels.get(guard)) is not None:
+            self._ports.engine.cancel(label)
+
+    def _build(self, batch: RangeBatch, guard: Guard) -> TableSize:
         plan = batch.plans[0]
         try:
             span = self._ports.source.at(plan.table_uri, plan.version)
@@ -51,10 +66,10 @@ class SnapshotRangeBuilder:
             raise PlanOutdated(f"version {plan.version} of {plan.table_uri} is gone: {error}") from error
         parts = list(self._open(batch, span))
         if not parts:
-            return
+            return self._staged_size(batch)
         self._ports.failpoints.reach("range.before")
         try:
-            self._stage(batch, parts, guard)
+            return self._stage(batch, parts, guard)
         except (ChangesUnavailableError, FileLost) as error:
             for part in parts:
                 part.ranges.end(BuildEnd.OUTDATED)
@@ -77,10 +92,18 @@ class SnapshotRangeBuilder:
         if over == len(batch.plans):
             raise PlanOutdated(f"the build of {batch.plans[0].table_uri} at version {span.to.version} is over")
 
-    def _stage(self, batch: RangeBatch, parts: Sequence[_JobPart], guard: Guard) -> None:
-        plan = parts[0].plan
-        where = plan.table_uri, plan.version, batch.range_id, plan.piece_bytes
+    def _staged_size(self, batch: RangeBatch) -> TableSize:
+        """Of what needs nothing of the source any more, be it gone."""
+        try:
+            with self._ports.engine.session() as session:
+                return self._reader.size(session, *_where(batch))
+        except ChangesUnavailableError:
+            return UNCOUNTED
+
+    def _stage(self, batch: RangeBatch, parts: Sequence[_JobPart], guard: Guard) -> TableSize:
+        where = _where(batch)
         with self._ports.engine.session() as session, ExitStack() as kept:
+            size = self._reader.size(session, *where)
             takes_held = any(part.consumer.takes_held for part in parts)
             held = self._reader.held(session, *where) if takes_held else None
             parts = [part for part in parts if not _stage_held(part, batch.range_id, held, guard)]
@@ -89,8 +112,9 @@ class SnapshotRangeBuilder:
                 rows = kept.enter_context(self._reader.read_once(rows))
             for part in parts:
                 guard.check()
-                with _refusing(part):
+                with _refusing(part, guard):
                     part.ranges.stage(batch.range_id, None if rows is None else part.consumer.kept_of(rows))
+        return size
 
 
 def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Guard) -> bool:
@@ -99,22 +123,28 @@ def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Gua
         return False
     rows = part.consumer.kept_of_held(held)
     guard.check()
-    with _refusing(part):
+    with _refusing(part, guard):
         return part.ranges.stage_held(range_id, rows)
     return True
 
 
 @contextmanager
-def _refusing(part: _JobPart) -> Iterator[None]:
+def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
     """What a job's own rows do not bear, its iteration is to report: it reads all of them as one snapshot."""
     try:
         yield
     except PlanOutdated:
         log.info("build.over", extra={"table": part.plan.table_uri, "job": part.plan.job_name})
     except (PermanentError, EngineError) as error:
+        guard.check()  # what fails as it is stopped says nothing of the rows
         about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}
         log.warning("build.refused", extra=about)
         part.ranges.end(BuildEnd.REFUSED)
+
+
+def _where(batch: RangeBatch) -> tuple[str, int, int, int]:
+    plan = batch.plans[0]
+    return plan.table_uri, plan.version, batch.range_id, plan.piece_bytes
 
 
 def row_of(plan: BuildPlan) -> JobRow:

@@ -835,28 +835,50 @@ Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 
 @_typing.final
 class BuildRequest(_message.Message):
-    """A version of the source, cut depth times; larger files than piece_bytes are cut too."""
+    """A version of the source, cut depth times; larger files than piece_bytes are cut too. rows, bytes and pieces (files,
+    and parts of such ones): of the whole version; -1, or unset by earlier versions: not known.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     PIECE_BYTES_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     piece_bytes: _builtins.int
     depth: _builtins.int
+    rows: _builtins.int
+    bytes: _builtins.int
+    pieces: _builtins.int
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         piece_bytes: _builtins.int = ...,
         depth: _builtins.int = ...,
+        rows: _builtins.int | None = ...,
+        bytes: _builtins.int | None = ...,
+        pieces: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_pieces", b"_pieces", "_rows", b"_rows", "bytes", b"bytes", "pieces", b"pieces", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "piece_bytes", b"piece_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_pieces", b"_pieces", "_rows", b"_rows", "bytes", b"bytes", "depth", b"depth", "piece_bytes", b"piece_bytes", "pieces", b"pieces", "rows", b"rows", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__pieces: _TypeAlias = _typing.Literal["pieces"]  # noqa: Y015
+    _WhichOneofArgType__pieces: _TypeAlias = _typing.Literal["_pieces", b"_pieces"]  # noqa: Y015
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pieces) -> _WhichOneofReturnType__pieces | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
 
 Global___BuildRequest: _TypeAlias = BuildRequest  # noqa: Y015
 

@@ -87,7 +87,7 @@ Global___GetBuildsRequest: _TypeAlias = GetBuildsRequest  # noqa: Y015
 @_typing.final
 class Build(_message.Message):
     """The builds of jobs of one account, of one version of their table. began_at_s: 0 while it waits. -1: not known.
-    Without its tasks, which follow in pages.
+    Without its tasks, which follow in pages. rows_done and bytes_done: unset by nodes of earlier versions, as nodes is.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -105,6 +105,9 @@ class Build(_message.Message):
     ROWS_PER_S_FIELD_NUMBER: _builtins.int
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     LEFT_S_FIELD_NUMBER: _builtins.int
+    ROWS_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     table_id: _builtins.str
     account: _builtins.str
@@ -117,8 +120,12 @@ class Build(_message.Message):
     rows_per_s: _builtins.float
     bytes_per_s: _builtins.float
     left_s: _builtins.float
+    rows_done: _builtins.int
+    bytes_done: _builtins.int
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BuildNode]: ...
     def __init__(
         self,
         *,
@@ -135,14 +142,51 @@ class Build(_message.Message):
         rows_per_s: _builtins.float = ...,
         bytes_per_s: _builtins.float = ...,
         left_s: _builtins.float = ...,
+        rows_done: _builtins.int | None = ...,
+        bytes_done: _builtins.int | None = ...,
+        nodes: _abc.Iterable[Global___BuildNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_done", b"_bytes_done", "_rows_done", b"_rows_done", "bytes_done", b"bytes_done", "rows_done", b"rows_done"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_done", b"_bytes_done", "_rows_done", b"_rows_done", "account", b"account", "began_at_s", b"began_at_s", "bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "done_share", b"done_share", "jobs", b"jobs", "left_s", b"left_s", "nodes", b"nodes", "rows_done", b"rows_done", "rows_per_s", b"rows_per_s", "rows_total", b"rows_total", "state", b"state", "table", b"table", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_done: _TypeAlias = _typing.Literal["bytes_done"]  # noqa: Y015
+    _WhichOneofArgType__bytes_done: _TypeAlias = _typing.Literal["_bytes_done", b"_bytes_done"]  # noqa: Y015
+    _WhichOneofReturnType__rows_done: _TypeAlias = _typing.Literal["rows_done"]  # noqa: Y015
+    _WhichOneofArgType__rows_done: _TypeAlias = _typing.Literal["_rows_done", b"_rows_done"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_done) -> _WhichOneofReturnType__bytes_done | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_done) -> _WhichOneofReturnType__rows_done | None: ...
+
+Global___Build: _TypeAlias = Build  # noqa: Y015
+
+@_typing.final
+class BuildNode(_message.Message):
+    """What a node has built of it, on average of the jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ROWS_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    rows_done: _builtins.int
+    bytes_done: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        rows_done: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "began_at_s", b"began_at_s", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "done_share", b"done_share", "jobs", b"jobs", "left_s", b"left_s", "rows_per_s", b"rows_per_s", "rows_total", b"rows_total", "state", b"state", "table", b"table", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "node_id", b"node_id", "rows_done", b"rows_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Build: _TypeAlias = Build  # noqa: Y015
+Global___BuildNode: _TypeAlias = BuildNode  # noqa: Y015
 
 @_typing.final
 class BuildTask(_message.Message):

@@ -895,25 +895,55 @@ Global___WorkOnBuildTasksRequest: _TypeAlias = WorkOnBuildTasksRequest  # noqa: 
 
 @_typing.final
 class WorkOnBuildTasksResponse(_message.Message):
-    """Empty: they go on, and the owner is to call again."""
+    """Empty: they go on, and the owner is to call again. sizes: of what is finished, in the same order; none from nodes of
+    earlier versions.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FINISHED_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def finished(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangeSize]: ...
     def __init__(
         self,
         *,
         finished: _abc.Iterable[_builtins.str] | None = ...,
+        sizes: _abc.Iterable[Global___RangeSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkOnBuildTasksResponse: _TypeAlias = WorkOnBuildTasksResponse  # noqa: Y015
+
+@_typing.final
+class RangeSize(_message.Message):
+    """What a range has of the source, -1: not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeSize: _TypeAlias = RangeSize  # noqa: Y015
 
 @_typing.final
 class UpkeepRequest(_message.Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from iscp.coordination.builds.build_state import (
     BeginTable,
     BuildState,
     Change,
+    CountDone,
     DeleteTask,
     DropBuild,
     EndTable,
@@ -31,11 +33,14 @@ from iscp.coordination.builds.builder import WRITES_OF_BUILDS_MAX
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import Conflict, NotOwner
 from iscp.core.members import Leader
+from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.waiting import until
 
-PLAN = BuildPlan("j1", "default", "flights", "full", "/lake/flüge", 7, '{"a": "b/c"}', 1 << 30, 3)
+PLAN = BuildPlan(
+    "j1", "default", "flights", "full", "/lake/flüge", 7, '{"a": "b/c"}', 1 << 30, 3, SnapshotSize(1_000, 8_000, 16)
+)
 
 
 def task(number: int, aborted: bool = False) -> BuildTask:
@@ -80,6 +85,8 @@ CHANGES: Sequence[Change] = (
     SetPriority("flights", -2),
     *(PutTask(task(number)) for number in range(8, 16)),
     PutPlan(PLAN),
+    CountDone("j1", "n1", TableSize(10, 80)),
+    CountDone("j1", "n2", TableSize(UNKNOWN, 40)),
     MarkBuilt("j0", 5),
 )
 
@@ -87,10 +94,13 @@ CHANGES: Sequence[Change] = (
 def test_what_is_written_is_loaded(term: Term) -> None:
     assert term.store.load() == BuildState()
     term.write(*CHANGES)
-    assert term.again().load() == BuildState.of(CHANGES)
+    loaded = term.again().load()
+    assert loaded == BuildState.of(CHANGES)
+    assert loaded.plans["j1"].size == PLAN.size
     more = (
         PutTask(task(8, aborted=True)),
         DeleteTask("j1", task(9).task_id),
+        CountDone("j1", "n1", TableSize(20, 160)),
         EndTable("flights"),
         SetPriority("flights", 0),
         ForgetBuilt("j0"),
@@ -106,6 +116,20 @@ def test_a_job_that_is_built_has_no_plan_left(term: Term) -> None:
     term.write(PutPlan(PLAN))
     term.write(MarkBuilt("j1", 7))
     assert term.again().load() == BuildState(built={"j1": 7})
+
+
+def test_a_plan_that_an_earlier_version_wrote_is_the_same_one_of_unknown_size(
+    term: Term, client: EtcdClient, prefix: str
+) -> None:
+    """So that nothing is built again for what it does not say."""
+    term.store.load()
+    term.write(PutPlan(PLAN))
+    (kv,) = (kv for kv in client.list_prefix(Keys(prefix).builds).items if "/plans/" in kv.key)
+    record = json.loads(kv.value)
+    del record["size"]
+    client.put(kv.key, json.dumps(record).encode())
+    found = term.again().load().plans["j1"]
+    assert (found, found.size) == (PLAN, UNSIZED)
 
 
 def test_the_largest_transaction_of_a_builder_is_taken(term: Term) -> None:

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX
 from iscp.core.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
+from iscp.core.progress import TableSize
 from iscp.ports.cluster import BuildAnswer
 from tests.fakes.streams import WAIT_S, NodeUnderTest, OwnerUnderTest
 from tests.fakes.waiting import until
@@ -34,7 +35,7 @@ class Caller:
 def test_what_is_finished_comes_back(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     caller = Caller(owner, node)
     caller.call(PROMPT)
-    assert caller.answer() == ("a", "b")
+    assert caller.answer() == {"a": TableSize(1, 5), "b": TableSize(1, 5)}
     assert node.calls.worked == [(PROMPT, 5, ("a", "b"))]
 
 
@@ -70,7 +71,7 @@ def test_no_more_wait_at_a_node_than_may_and_others_get_through(owner: OwnerUnde
 
     def has_room() -> bool:
         further.call(PROMPT)
-        return further.answer() == ("a", "b")
+        return further.answer() == {"a": TableSize(1, 5), "b": TableSize(1, 5)}
 
     until(has_room)
 

@@ -13,7 +13,7 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.client.admin_client import Client
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest, NotOwner, PermanentError, TableNotFound
 from iscp.wire.v1 import builds_pb2 as pb
@@ -22,7 +22,10 @@ from tests.fakes.admin import FakeAdmin
 from tests.fakes.shown_builds import FakeBuilds
 
 TASKS = tuple(BuildTaskView(4 + each, "x", "n-1", TaskState.RUNNING) for each in range(3))
-VIEW = BuildView("/t", "t-1", "a", ("x",), 7, BuildStage.BUILDING, 1.0, 10, 80, 0.25, 1.0, 8.0, 7.5, TASKS)
+NODES = (BuildNodeView("n-1", 3, 20),)
+VIEW = BuildView(
+    "/t", "t-1", "a", ("x",), 7, BuildStage.BUILDING, 1.0, 10, 80, 0.25, 1.0, 8.0, 7.5, TASKS, 3, 20, NODES
+)
 
 Serve = Callable[..., str]
 

@@ -23,6 +23,7 @@ from iscp.core.config import BuildConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
+from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize, total_size
 from iscp.core.spec import OnDuplicate
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.builds.build_jobs import plan_of
@@ -110,6 +111,9 @@ def test_nothing_is_seen_until_all_of_it_is_there(cluster: Cluster, pipeline: Pi
         assert driver.iterate()[0].build == waits.build
         assert is_claimed_alone(pipeline, "target")
         assert driver.work(range_id) is None
+    found = SnapshotSize(350, sum(DeltaTable(pipeline.source).get_add_actions()["size_bytes"].to_pylist()), 16)
+    assert waits.build.size == found
+    assert total_size(driver.done[driver.rows[0].job_id]) == TableSize(found.rows, found.bytes)
     (built,) = driver.iterate()
     assert (built.ok, built.build, built.watermark.version, built.rows) == (True, None, 15, 350)
     assert (built.data_type, built.seq) == (DataType.SNAPSHOT, 2)
@@ -183,7 +187,10 @@ def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int)
     (waits,) = driver.iterate()
     assert waits.build is not None
     assert size // waits.build.piece_bytes >= parts
+    assert (waits.build.size.rows, waits.build.size.bytes) == (UNKNOWN, size), "some are marked as deleted"
+    assert waits.build.size.pieces == -(-size // waits.build.piece_bytes)
     driver.finish()
+    assert total_size(driver.done[driver.rows[0].job_id]) == TableSize(18_000, size)
     pipeline.assert_holds("target", pipeline.source_by_spark())
 
 

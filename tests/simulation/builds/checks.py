@@ -13,10 +13,12 @@ from iscp.coordination.builds.worker_events import (
     RefuseWork,
     WorkRequested,
 )
-from iscp.core.build_task import covers, depth
+from iscp.core.build_task import DEPTH_MAX, covers, depth
+from iscp.core.progress import TableSize, total_size
 from iscp.core.range_tree import WHOLE, children
 from tests.simulation.violation import expect
 
+ROWS = 1 << DEPTH_MAX
 Files = Mapping[tuple[str, int], Collection[int]]
 
 
@@ -35,6 +37,11 @@ def covered(range_id: int, ranges: frozenset[int], deepest: int) -> bool:
     if range_id in ranges:
         return True
     return depth(range_id) < deepest and all(covered(half, ranges, deepest) for half in children(range_id))
+
+
+def size_of(range_id: int) -> TableSize:
+    """What it has of the source, in which all ranges of a size have as much."""
+    return TableSize(ROWS >> depth(range_id), 8 * ROWS >> depth(range_id))
 
 
 class Checks:
@@ -59,6 +66,8 @@ class Checks:
             expect(not twice, "{} has tasks that overlap: {}", job_id, twice)
             together = [*ranges, *files.get((job_id, plan.version), ())]
             expect(tiles(together), "{}: {} and what is staged leave parts out", job_id, ranges)
+            counted = total_size([*after.done.get(job_id, {}).values(), *map(size_of, ranges)])
+            expect(counted == size_of(WHOLE), "{}: {} and what is counted are {}", job_id, ranges, counted)
 
     def _check_ids(self, before: BuildState, changes: Sequence[Change]) -> None:
         for change in changes:

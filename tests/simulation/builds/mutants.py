@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, DropBuild, PutPlan
+from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, DropBuild, PutPlan
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import BuilderEvent, BuildsUnknown
@@ -44,7 +44,7 @@ class TakesLateResults(Builder):
     def _follow(self, state: BuildState) -> None:
         finished = self.finished
         super()._follow(state)
-        self.finished = {each: None for each in finished if each in state.live or each in state.aborted}
+        self.finished = {each: size for each, size in finished.items() if each in state.live or each in state.aborted}
 
     def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
         if self._remove_at_s is not None and self._now_s >= self._remove_at_s:
@@ -52,6 +52,14 @@ class TakesLateResults(Builder):
                 if task.task_id in self.finished:
                     yield [DeleteTask(task.job_id, task.task_id)]
             self._remove_at_s = None
+
+
+class RemovesUncounted(Builder):
+    """What is finished is removed by itself."""
+
+    def _removals(self, state: BuildState) -> Iterator[Sequence[Change]]:
+        for changes in super()._removals(state):
+            yield [each for each in changes if not isinstance(each, CountDone)]
 
 
 class CountsFromOne(Builder):
@@ -181,6 +189,7 @@ MUTANTS: dict[str, BuildMutant] = {
     "worker: owner_rev": BuildMutant(Parts(worker=ObeysAnyOwner), seeds=(2, 6)),
     "worker: one batch a range": BuildMutant(Parts(worker=ReadsRangesTwice), seeds=(0, 1)),
     "owner: late results of aborted tasks": BuildMutant(Parts(builder=TakesLateResults), seeds=(5, 16)),
+    "owner: counts with the removal": BuildMutant(Parts(builder=RemovesUncounted), seeds=(0, 1)),
     "owner: ids by term": BuildMutant(Parts(builder=CountsFromOne), seeds=(0, 1)),
     "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(6, 8)),
     "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),

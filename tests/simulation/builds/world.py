@@ -50,7 +50,7 @@ from iscp.core.build_task import BuildPlan, RangeBatch
 from iscp.core.errors import Canceled, IscpError, StorageError
 from iscp.core.ring import Ring
 from tests.simulation.agenda import Agenda
-from tests.simulation.builds.checks import Checks, tiles
+from tests.simulation.builds.checks import Checks, size_of, tiles
 
 VNODES = 50
 CALL_S = 30.0
@@ -347,7 +347,10 @@ class BuildWorld:
                 self.files.setdefault((plan.job_id, plan.version), set()).add(batch.range_id)
                 self.built_ranges += 1
         fault: IscpError | None = Canceled("the batch was cancelled") if stopped else None
-        self.to_worker(process, BatchEnded(number, StorageError("a file cannot be written") if fails else fault))
+        self.to_worker(
+            process,
+            BatchEnded(number, StorageError("a file cannot be written") if fails else fault, size_of(batch.range_id)),
+        )
 
     def _read_tasks(self, process: Process) -> None:
         process.read = len(self.store.log)
@@ -395,7 +398,7 @@ class BuildWorld:
         if process.answers.pop(number, None) is not None:
             owner.calls.pop(call, None)
             self.to_worker(process, WaitEnded(number))
-            self.to_owner(owner, RangeAnswered(call, ()))
+            self.to_owner(owner, RangeAnswered(call, {}))
 
     def _note(self, name: str, event: object, effects: list[object]) -> None:
         if self.trace is not None:

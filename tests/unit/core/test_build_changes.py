@@ -19,6 +19,7 @@ from iscp.core.build_changes import (
 from iscp.core.build_progress import JobBuild, KnownBuilds
 from iscp.core.build_task import DEPTH_MAX, BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest
+from iscp.core.progress import SnapshotSize
 
 PLAN = BuildPlan("id-x", "a", "t-1", "x", "/tables/t-1", 7, "{}", 0, 2)
 
@@ -27,7 +28,8 @@ def building(*ranges: int, aborted: tuple[int, ...] = (), pieces: int = 1_000) -
     tasks = tuple(
         BuildTask(f"{each}", TaskType.BUILD_RANGE, each in aborted, "t-1", "id-x", each, "n-1") for each in ranges
     )
-    return JobBuild(PLAN, BuildStage.BUILDING, tasks, began_at_s=1.0, pieces=pieces)
+    plan = replace(PLAN, size=SnapshotSize(1_000, 8_000, pieces))
+    return JobBuild(plan, BuildStage.BUILDING, tasks, began_at_s=1.0)
 
 
 def refusal(change: object, builds: list[JobBuild], range_id: int) -> str:
@@ -75,7 +77,16 @@ def test_nothing_is_cut_more_often_than_is_possible() -> None:
 def test_nothing_is_cut_into_more_ranges_than_there_are_pieces() -> None:
     assert ranges_to_split([building(4, 5, pieces=8)], 0) == [4, 5]
     assert "has 7 pieces" in refusal(ranges_to_split, [building(4, 5, pieces=7)], 0)
-    assert ranges_to_split([building(4, 5, pieces=-1)], 0) == [4, 5]
+    assert "there would be 8 ranges" in refusal(ranges_to_split, [building(4, 5, pieces=7)], 4)
+    assert ranges_to_split([building(2, 7, pieces=7)], 2) == [2]
+    assert ranges_to_split([building(4, 5, pieces=-1)], 0) == [4, 5], "as nobody has counted them"
+
+
+@pytest.mark.parametrize(("pieces", "remedy"), [(7, "only ranges below 4 can be split"), (1, "no range of it can be")])
+def test_who_cuts_too_often_is_told_what_can_be_cut(pieces: int, remedy: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ranges_to_split([building(4, 5, pieces=pieces)], 0)
+    assert remedy in refused.value.remedy
 
 
 def test_a_pair_is_merged_by_either_half_or_all_of_the_smallest() -> None:

@@ -9,9 +9,21 @@ import pytest
 
 from iscp.core.build_request import BuildRequest, exact_build, parse_build
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, parse_status
+from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize
 from tests.unit.core.test_job_row import KEY, ROW, SPEC
 
-WANTED = BuildRequest(7, 1024, 3)
+WANTED = BuildRequest(7, 1024, 3, SnapshotSize(1_000, 8_000, UNKNOWN))
+
+
+def with_values(**values: Any) -> BuildRequest:
+    sizes = {name: values.pop(name) for name in ("rows", "bytes", "pieces") if name in values}
+    return replace(WANTED, size=replace(WANTED.size, **sizes), **values)
+
+
+def test_the_size_that_an_earlier_version_does_not_know_is_unknown() -> None:
+    earlier = {"version": 7, "piece_bytes": 1024, "depth": 3}
+    assert parse_build(earlier) == BuildRequest(7, 1024, 3, UNSIZED)
+    assert WANTED.document().items() >= earlier.items(), "which an earlier version reads"
 
 
 def test_it_survives_the_status_of_the_job_log() -> None:
@@ -33,14 +45,17 @@ def test_it_survives_the_status_of_the_job_log() -> None:
         {"depth": 17},
         {"depth": -1},
         {"depth": None},
+        {"rows": -2},
+        {"bytes": None},
+        {"pieces": "many"},
     ],
 )
 def test_what_no_build_can_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"build.{next(iter(wrong))}"):
         parse_build(WANTED.document() | wrong)
     with pytest.raises(ValueError, match="build"):
-        exact_build(replace(WANTED, **wrong))
-    broken = JobStatus(build=replace(WANTED, **wrong)).to_json()
+        exact_build(with_values(**wrong))
+    broken = JobStatus(build=with_values(**wrong)).to_json()
     assert "cannot be read" in parse_status(broken).warning, "of the job log too, and no more is believed of it"
     assert parse_status(broken).build is None
 

@@ -31,7 +31,7 @@ from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
-from iscp.core.progress import TableSize
+from iscp.core.progress import SnapshotSize
 from iscp.core.source_holds import held_properties
 from iscp.core.sql_names import quoted
 from iscp.core.watermark import Watermark
@@ -235,8 +235,8 @@ class DeltaChangeSource:
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns
 
-    def size(self, uri: str, version: int) -> TableSize:
-        return size_at(uri, version)
+    def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
+        return size_at(uri, version, piece_bytes)
 
     def _newest_version(self, uri: str) -> int:
         try:

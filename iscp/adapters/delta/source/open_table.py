@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
+from iscp.core.build_pieces import count_pieces
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
-from iscp.core.progress import UNKNOWN, TableSize
+from iscp.core.progress import UNKNOWN, SnapshotSize
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
@@ -78,8 +79,10 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
     return shape, table
 
 
-def size_at(uri: str, version: int) -> TableSize:
+def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
     """What the files of `version` hold by their statistics, which do not show rows that are only marked as deleted.
+
+    `piece_bytes`: as in ChangeSource.
 
     Raises StorageError, also where deltalake does not open the table.
     """
@@ -89,8 +92,9 @@ def size_at(uri: str, version: int) -> TableSize:
         masked = "deletionVectors" in (table.protocol().reader_features or ())
     rows = files.column("num_records") if "num_records" in files.column_names else None
     known = rows is not None and not rows.null_count and not masked
-    size = pc.sum(files.column("size_bytes")).as_py() or 0
-    return TableSize((pc.sum(rows).as_py() or 0) if known else UNKNOWN, size)
+    sizes = files.column("size_bytes").to_pylist()
+    pieces = count_pieces(sizes, piece_bytes)
+    return SnapshotSize((pc.sum(rows).as_py() or 0) if known else UNKNOWN, sum(sizes), pieces)
 
 
 def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:

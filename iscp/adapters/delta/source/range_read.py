@@ -31,8 +31,9 @@ from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import frame_of_files, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.build_pieces import PieceOfFile, files_in_range, row_spans
+from iscp.core.build_pieces import PieceOfFile, SnapshotFile, files_in_range, row_spans
 from iscp.core.errors import InvalidRequest, StorageError
+from iscp.core.progress import UNKNOWN, TableSize
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ _UNREAD = frozenset({"stats"})
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The files of a snapshot: of each its path, bytes and deletion vector, and its action as JSON.
+    """The files of a snapshot, and by their paths their actions as JSON.
 
     `shape`: what the table is then; None: only Spark opens it.
     """
 
-    files: tuple[tuple[str, int, str], ...]
+    files: tuple[SnapshotFile, ...]
     shape: Shape | None
     actions: Mapping[str, str]
 
@@ -71,7 +72,7 @@ class DeltaRangeReader:
     def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> DataFrame | None:
         with reading_changes(f"read a range of {uri} at version {version}"):
             opened = open_log(session, uri, version)
-            listing = self._list(session, uri, version, opened[2])
+            listing = self._list_opened(session, uri, version, opened[2])
             found = files_in_range(listing.files, piece_bytes, range_id)
             if found.empty:
                 return None
@@ -82,11 +83,14 @@ class DeltaRangeReader:
                 frames.append(rows.where(_places(uri, path, pieces)))
             return without_void(reduce(DataFrame.unionAll, frames))
 
+    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        listing = self._list(session, uri, version)
+        return files_in_range(listing.files, piece_bytes, range_id).size
+
     def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
         if not self._held_bytes_max:
             return None
-        with reading_changes(f"list the files of {uri} at version {version}"):
-            listing = self._list(session, uri, version, open_log(session, uri, version)[2])
+        listing = self._list(session, uri, version)
         found = files_in_range(listing.files, piece_bytes, range_id)
         if listing.shape is None or found.empty or found.parts:
             return None
@@ -104,7 +108,11 @@ class DeltaRangeReader:
         finally:
             release(held)
 
-    def _list(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
+    def _list(self, session: SparkSession, uri: str, version: int) -> _Listing:
+        with reading_changes(f"list the files of {uri} at version {version}"):
+            return self._list_opened(session, uri, version, open_log(session, uri, version)[2])
+
+    def _list_opened(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
         key = uri, version, str(snapshot.metadata().id())
         with self._lock:
             if (known := self._kept.get(key)) is not None:
@@ -121,9 +129,13 @@ class DeltaRangeReader:
 def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
     frame = DataFrame(snapshot.allFiles().toDF(), session)
     action = F.to_json(F.struct(*[F.col(name) for name in frame.columns if name not in _UNREAD]))
-    rows = frame.select("path", "size", F.to_json("deletionVector").alias("vector"), action.alias("action"))
-    table = sorted(rows.toArrow().to_pylist(), key=lambda row: str(row["path"]))
-    files = tuple((row["path"], row["size"], _vector_id(row["vector"])) for row in table)
+    rows = F.get_json_object("stats", "$.numRecords").cast("bigint") - F.coalesce(
+        "deletionVector.cardinality", F.lit(0)
+    )
+    vector = F.to_json("deletionVector")
+    found = frame.select("path", "size", rows.alias("rows"), vector.alias("vector"), action.alias("action"))
+    table = sorted(found.toArrow().to_pylist(), key=lambda row: str(row["path"]))
+    files = tuple(SnapshotFile(row["path"], _size_of(row), _vector_id(row["vector"])) for row in table)
     shape = None
     with suppress(StorageError, InvalidRequest):  # of a table that only Spark opens nothing is read without it
         shape = open_version(uri, version, None)[0]
@@ -133,6 +145,10 @@ def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) ->
 def _file(add: Mapping[str, Any]) -> ChangeFile:
     masked = add.get("deletionVector") is not None
     return ChangeFile(add["path"], "insert", add.get("partitionValues") or {}, masked, add["size"])
+
+
+def _size_of(row: Mapping[str, Any]) -> TableSize:
+    return TableSize(UNKNOWN if row["rows"] is None else row["rows"], row["size"])
 
 
 def _vector_id(text: str | None) -> str:

@@ -5,6 +5,7 @@ builds/tables/<table_id>         a table that is being built
 builds/priorities/<table_id>     how urgent a table's build is, where somebody has said so
 builds/plans/<job_id>            what all tasks of a job have in common; it is there when all of them are
 builds/tasks/<job_id>/<task_id>  a task that is not finished
+builds/done/<job_id>/<node_id>   what a node has built of it, so far as its tasks are gone
 builds/built/<job_id>            the version that a job is built at, until it has published it
 """
 
@@ -21,6 +22,7 @@ from iscp.adapters.etcd.values import Delete, EventType, KeyValue, Put, WatchEve
 from iscp.coordination.builds.build_state import (
     BeginTable,
     Change,
+    CountDone,
     DeleteTask,
     DropBuild,
     EndTable,
@@ -30,15 +32,17 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
+from iscp.core.build_request import parse_size
 from iscp.core.build_task import DEPTH_MAX, PRIORITY_MAX, BuildPlan, BuildTask, TaskType, depth
+from iscp.core.progress import TableSize, count_or_unknown
 from iscp.core.untrusted_values import exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Of a task's and of a plan's record."""
+"""Of a task's, a plan's and a count's record."""
 
-TABLES, PRIORITIES, PLANS, TASKS, BUILT = "tables", "priorities", "plans", "tasks", "built"
+TABLES, PRIORITIES, PLANS, TASKS, DONE, BUILT = "tables", "priorities", "plans", "tasks", "done", "built"
 
 
 class BuildKeys:
@@ -53,11 +57,15 @@ class BuildKeys:
                 yield Put(self.key(TASKS, task.job_id, task.task_id), _encoded_task(task))
             case DeleteTask(job_id, task_id):
                 yield Delete(self.key(TASKS, job_id, task_id))
+            case CountDone(job_id, node_id, size):
+                record = json.dumps({"format": FORMAT, **asdict(size)})
+                yield Put(self.key(DONE, job_id, node_id), record.encode())
             case PutPlan(plan):
                 yield Put(self.key(PLANS, plan.job_id), json.dumps({"format": FORMAT, **asdict(plan)}).encode())
             case DropBuild(job_id):
                 yield Delete(self.key(PLANS, job_id))
                 yield Delete(self.key(TASKS, job_id, ""), prefix=True)
+                yield Delete(self.key(DONE, job_id, ""), prefix=True)
             case MarkBuilt(job_id, version):
                 yield Put(self.key(BUILT, job_id), str(version).encode())
                 yield Delete(self.key(PLANS, job_id))
@@ -89,6 +97,8 @@ class BuildKeys:
                     return MarkBuilt(job_id, exact_int(int(kv.value), "the version"))
                 case "plans", [job_id]:
                     return PutPlan(_read_plan(job_id, json.loads(kv.value)))
+                case "done", [job_id, node_id]:
+                    return CountDone(job_id, node_id, _read_count(json.loads(kv.value)))
                 case "tasks", [job_id, task_id]:
                     return PutTask(_read_task(job_id, task_id, json.loads(kv.value)))
             raise ValueError("it is none of a build")
@@ -138,6 +148,10 @@ def _read_task(job_id: str, task_id: str, record: Any) -> BuildTask:
     return BuildTask(task_id, TaskType(record["type"]), bool(record["aborted"]), table_id, job_id, range_id, node_id)
 
 
+def _read_count(record: Any) -> TableSize:
+    return TableSize(count_or_unknown(record["rows"], "rows"), count_or_unknown(record["bytes"], "bytes"))
+
+
 def _read_plan(job_id: str, record: Any) -> BuildPlan:
     texts = {name: exact_name(record[name], name) for name in ("account", "table_id", "job_name", "table_uri")}
     if not isinstance(record["spec_json"], str):
@@ -149,4 +163,5 @@ def _read_plan(job_id: str, record: Any) -> BuildPlan:
         spec_json=record["spec_json"],
         piece_bytes=exact_int(record["piece_bytes"], "piece_bytes", 1),
         depth=exact_int(record["depth"], "depth", 0, DEPTH_MAX),
+        size=parse_size(record.get("size") or {}, "size."),
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from iscp.adapters.grpc.admin.convert import fields_of, pages
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.errors import PermanentError
+from iscp.core.progress import UNKNOWN
 from iscp.wire.v1 import builds_pb2 as pb
 
 _STAGE_TO_WIRE = {stage: pb.BuildStage.Value(f"BUILD_STAGE_{stage.name}") for stage in BuildStage}
@@ -15,15 +16,16 @@ _STAGE_FROM_WIRE = {number: stage for stage, number in _STAGE_TO_WIRE.items()}
 _STATE_TO_WIRE = {state: pb.BuildTaskState.Value(f"BUILD_TASK_STATE_{state.name}") for state in TaskState}
 _STATE_FROM_WIRE = {number: state for state, number in _STATE_TO_WIRE.items()}
 
-_BUILD_FIELDS = tuple(each.name for each in pb.Build.DESCRIPTOR.fields if each.name not in ("jobs", "state"))
+_APART = ("jobs", "state", "nodes", "rows_done", "bytes_done")
+_BUILD_FIELDS = tuple(each.name for each in pb.Build.DESCRIPTOR.fields if each.name not in _APART)
+_NODE_FIELDS = tuple(each.name for each in pb.BuildNode.DESCRIPTOR.fields)
 _TASK_FIELDS = tuple(each.name for each in pb.BuildTask.DESCRIPTOR.fields if each.name != "state")
 
 
 def build_pages(views: Iterable[BuildView]) -> Iterator[pb.BuildPage]:
     """Of each build a page without its tasks, and as many with them as it takes."""
     for view in views:
-        state = _STAGE_TO_WIRE[view.state]
-        yield pb.BuildPage(build=pb.Build(jobs=view.jobs, state=state, **fields_of(view, _BUILD_FIELDS)))
+        yield pb.BuildPage(build=_build_to_wire(view))
         for page in pages(map(_task_to_wire, view.tasks)):
             yield pb.BuildPage(tasks=page)
 
@@ -45,11 +47,29 @@ def _with_tasks(views: list[BuildView], tasks: list[BuildTaskView]) -> list[Buil
     return [*views[:-1], replace(views[-1], tasks=tuple(tasks))] if tasks and views else views
 
 
+def _build_to_wire(view: BuildView) -> pb.Build:
+    return pb.Build(
+        jobs=view.jobs,
+        state=_STAGE_TO_WIRE[view.state],
+        rows_done=view.rows_done,
+        bytes_done=view.bytes_done,
+        nodes=[pb.BuildNode(**fields_of(node, _NODE_FIELDS)) for node in view.nodes],
+        **fields_of(view, _BUILD_FIELDS),
+    )
+
+
 def _build_from_wire(message: pb.Build) -> BuildView:
     state = _STAGE_FROM_WIRE.get(message.state)
     if state is None:
         raise _unknown("a build", message.state)
-    return BuildView(jobs=tuple(message.jobs), state=state, **fields_of(message, _BUILD_FIELDS))
+    return BuildView(
+        jobs=tuple(message.jobs),
+        state=state,
+        rows_done=message.rows_done if message.HasField("rows_done") else UNKNOWN,
+        bytes_done=message.bytes_done if message.HasField("bytes_done") else UNKNOWN,
+        nodes=tuple(BuildNodeView(**fields_of(node, _NODE_FIELDS)) for node in message.nodes),
+        **fields_of(message, _BUILD_FIELDS),
+    )
 
 
 def _task_to_wire(task: BuildTaskView) -> pb.BuildTask:

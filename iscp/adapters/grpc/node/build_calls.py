@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 
+from iscp.adapters.grpc.channel.wire_builds import answer_to_wire
 from iscp.core.build_task import DEPTH_MAX
 from iscp.core.errors import InvalidRequest, IscpError, QueueFull
 from iscp.core.untrusted_values import error_text, exact_int, exact_name
@@ -33,15 +34,15 @@ class BuildCallServer:
         if not self._free.acquire(blocking=False):
             raise QueueFull(f"{BUILD_CALLS_MAX} calls wait for builds at {self._node_id}", remedy="Retry later")
         answers: SimpleQueue[BuildAnswer] = SimpleQueue()
-        context.add_callback(lambda: answers.put(()))
+        context.add_callback(lambda: answers.put({}))
         end_wait = self._calls.work_on_build_tasks(request.owner_rev, range_id, task_ids, answers.put)
         try:
             answer = answers.get(timeout=WORK_WAIT_S)
         except Empty:
-            answer = ()
+            answer = {}
         finally:
             end_wait()
             self._free.release()
         if isinstance(answer, IscpError):
             raise answer
-        return pb.WorkOnBuildTasksResponse(finished=answer)
+        return answer_to_wire(answer)

@@ -19,6 +19,7 @@ from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.grpc.channel.wire_builds import answer_from_wire
 from iscp.core.api_views import EventView
 from iscp.core.errors import Canceled, Unavailable
 from iscp.core.ids import ShardId
@@ -125,7 +126,10 @@ class RemoteNode:
 
     def _build_answer(self, call: Any) -> BuildAnswer:
         try:
-            return tuple(call.result().finished)
+            with self._believable("finished tasks"):
+                return answer_from_wire(call.result())
+        except Unavailable as error:
+            return error
         except grpc.FutureCancelledError:
             return Canceled("the owner does not wait any more")
         except grpc.RpcError as error:

@@ -74,10 +74,11 @@ def request_build(
     if rows.small is not None or not config.table_bytes_min or not _by_ranges(work):
         return None
     with suppress(StorageError):  # of a table that only Spark opens nobody knows the size before it is read
-        size = run.ports.source.size(run.uri, span.to.version).bytes
-        if size < config.table_bytes_min:
+        piece_bytes = PIECE_RANGES * config.range_bytes
+        size = run.ports.source.size(run.uri, span.to.version, piece_bytes)
+        if size.bytes < config.table_bytes_min:
             return None
-        request = BuildRequest(span.to.version, PIECE_RANGES * config.range_bytes, depth_for(size, config.range_bytes))
+        request = BuildRequest(span.to.version, piece_bytes, depth_for(size.bytes, config.range_bytes), size)
         build = _open(work, request, span)
         if not build.consumer.takes_ranges(run.ports.context(session, work, span, run.guard), rows.make_frame()):
             return None

@@ -16,7 +16,7 @@ from iscp.cli.builds.build_shapes import (
     show_build,
     show_builds,
 )
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 
 TASKS = (
     BuildTaskView(5, "x", "n-2", TaskState.WAITING),
@@ -24,7 +24,8 @@ TASKS = (
     BuildTaskView(7, "x", "n-1", TaskState.ABORTED),
 )
 VIEW = BuildView(
-    *("/t", "t-1", "a", ("x", "y"), 7, BuildStage.BUILDING, 1_000.0, 10_000, 8_000_000, 0.25, 250.0, 2e5, 30.0, TASKS)
+    *("/t", "t-1", "a", ("x", "y"), 7, BuildStage.BUILDING, 1_000.0, 10_000, 8_000_000, 0.25, 250.0, 2e5, 30.0, TASKS),
+    *(2_500, 2_000_000, (BuildNodeView("n-1", 1_500, 1_200_000), BuildNodeView("n-3", 1_000, 800_000))),
 )
 WAITING = BuildView("/u", "u-1", "b", ("z",), 3, BuildStage.WAITING)
 
@@ -41,12 +42,15 @@ def test_a_share_is_never_rounded_up(share: float, text: str, full: int) -> None
 
 def test_a_line_says_what_is_known() -> None:
     assert progress_line(VIEW) == (
-        "/t  version 7  x, y  25.0%  building  2,500 of 10,000 rows  250 rows/s  about 30.0 s left"
+        "/t  version 7  x, y  25.0%  building  2,500 of 10,000 rows  2.0 MB of 8.0 MB  250 rows/s, 200.0 kB/s"
+        "  about 30.0 s left"
         "  1 waiting, 1 running, 1 aborted"
     )
     assert progress_line(WAITING) == "/u  version 3  z  0.0%  waiting"
-    uncounted = replace(VIEW, rows_total=-1, rows_per_s=-1.0, left_s=-1.0, tasks=())
-    assert progress_line(uncounted) == "/t  version 7  x, y  25.0%  building  200.0 kB/s"
+    unsaid = replace(VIEW, rows_total=-1, left_s=-1.0, tasks=())
+    assert progress_line(unsaid).endswith("building  2,500 rows  2.0 MB of 8.0 MB  250 rows/s, 200.0 kB/s")
+    uncounted = replace(VIEW, rows_done=-1, rows_total=-1, rows_per_s=-1.0, bytes_done=-1, left_s=-1.0, tasks=())
+    assert progress_line(uncounted) == "/t  version 7  x, y  25.0%  building  of 8.0 MB  200.0 kB/s"
 
 
 def test_a_list_has_a_line_for_each_build(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,23 +63,28 @@ def test_a_list_has_a_line_for_each_build(capsys: pytest.CaptureFixture[str]) ->
         "STATE",
         "DONE",
         "ROWS",
+        "BYTES",
         "RATE",
         "LEFT",
         "NODES",
         "TASKS",
         "ACCOUNT",
         "BEGAN",
-        "BYTES",
     ]
     assert first[:6] == ["/t", "7", "x,", "y", "building", "25.0%"]
-    assert second == ["/u", "3", "z", "waiting", "0.0%", "-", "b", "-"]
+    assert second == ["/u", "3", "z", "waiting", "0.0%", "b", "-"]
 
 
 def test_a_page_has_the_tasks_by_node_and_by_range_those_in_work_first(capsys: pytest.CaptureFixture[str]) -> None:
     show_build(VIEW)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     at = lines.index(["by", "node"])
-    assert lines[at + 1 : at + 4] == [["NODE", "WAITING", "RUNNING", "ABORTED"], ["n-1", "1", "1"], ["n-2", "1"]]
+    assert lines[at + 1 : at + 5] == [
+        ["NODE", "ROWS", "BYTES", "WAITING", "RUNNING", "ABORTED"],
+        ["n-1", "1,500", "1.2", "MB", "1", "1"],
+        ["n-2", "1"],
+        ["n-3", "1,000", "800.0", "kB"],
+    ]
     assert lines[-4:] == [
         ["RANGE", "JOB", "NODE", "STATE"],
         ["6", "x", "n-1", "running"],
@@ -98,7 +107,7 @@ def test_a_bar_stands_below_what_it_is_of(capsys: pytest.CaptureFixture[str]) ->
     first, second, third, *nodes = capsys.readouterr().out.splitlines()
     assert first == "/t  version 7  x, y"
     assert second == f"{'█' * 10}{'░' * 30}  25.0%  building"
-    assert third.startswith("2,500 of 10,000 rows  250 rows/s  about 30.0 s left")
-    assert [line.split()[0] for line in nodes] == ["NODE", "n-1", "n-2"]
+    assert third.startswith("2,500 of 10,000 rows  2.0 MB of 8.0 MB  250 rows/s, 200.0 kB/s  about 30.0 s left")
+    assert [line.split()[0] for line in nodes] == ["NODE", "n-1", "n-2", "n-3"]
     show_bar(WAITING)
     assert capsys.readouterr().out.splitlines()[1:] == [f"{'░' * 40}  0.0%  waiting"]

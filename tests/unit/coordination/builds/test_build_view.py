@@ -6,11 +6,11 @@ import pytest
 
 from iscp.coordination.builds.build_view import known_builds
 from iscp.coordination.builds.builder import Builder, BuildLimits
-from iscp.coordination.builds.builder_events import BuildTick, CallNode, Prioritize, RangeAnswered, RangeFailed
+from iscp.coordination.builds.builder_events import BuildTick, CallNode, Prioritize, RangeFailed
 from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.core.api_builds import BuildStage
 from iscp.core.errors import Unavailable
-from tests.unit.coordination.builds.test_builder import Owner, plan
+from tests.unit.coordination.builds.test_builder import Owner, answer, plan
 
 
 def test_nothing_is_known_before_etcd_was_read() -> None:
@@ -36,7 +36,7 @@ def test_each_range_is_there_until_it_is_finished() -> None:
     owner = Owner(plan("j1"))
     owner.wait(GATHER_S)
     first, second = owner.all(CallNode)
-    owner.take(RangeAnswered(first.number, first.task_ids))
+    owner.take(answer(first))
     owner.take(RangeFailed(second.number, "no space"))
     known = known_builds(owner.builder)
     (build,) = known.jobs

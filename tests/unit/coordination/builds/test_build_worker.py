@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.builds.build_state import Change, DeleteTask, DropBuild, PutPlan, PutTask
+from iscp.coordination.builds.build_state import Change, CountDone, DeleteTask, DropBuild, PutPlan, PutTask
 from iscp.coordination.builds.build_worker import FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
@@ -19,6 +19,9 @@ from iscp.coordination.builds.worker_events import (
 )
 from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch, TaskType
 from iscp.core.errors import NotOwner, StorageError
+from iscp.core.progress import UNCOUNTED, TableSize
+
+SIZE = TableSize(100, 4_000)
 
 
 def plan(job_id: str, version: int = 7) -> BuildPlan:
@@ -43,21 +46,22 @@ def request(number: int, *task_ids: str, range_id: int = 8, owner_rev: int = 1) 
 def test_tasks_of_several_jobs_are_one_batch_and_answered_when_it_ends() -> None:
     made = worker(task("a"), task("b", "j2"))
     assert made.step(request(1, "a", "b")) == [RunBatch(1, RangeBatch(8, (plan("j1"), plan("j2"))))]
-    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("a", "b"))]
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, {"a": UNCOUNTED, "b": UNCOUNTED})]
 
 
 def test_what_is_finished_is_answered_at_once_until_it_is_deleted() -> None:
+    """With what its range had of the source."""
     made = worker(task("a"))
     made.step(request(1, "a"))
-    made.step(BatchEnded(1))
-    assert made.step(request(2, "a", owner_rev=2)) == [AnswerWork(2, ("a",))]
+    made.step(BatchEnded(1, size=SIZE))
+    assert made.step(request(2, "a", owner_rev=2)) == [AnswerWork(2, {"a": SIZE})]
     made.step(TasksChanged([DeleteTask("j1", "a")]))
     assert not made.finished
 
 
 def test_no_more_is_remembered_than_may_be() -> None:
     made = worker(task("a"))
-    made.finished = {f"{number}": None for number in range(FINISHED_MAX)}
+    made.finished = {f"{number}": UNCOUNTED for number in range(FINISHED_MAX)}
     made.step(request(1, "a"))
     made.step(BatchEnded(1))
     assert len(made.finished) == FINISHED_MAX
@@ -85,9 +89,9 @@ def test_a_range_has_one_batch_at_a_time_and_versions_are_not_mixed() -> None:
     made = worker(task("a"), task("b", "j2"), task("c", "j3"))
     made.step(request(1, "a"))
     assert made.step(request(2, "b", "c")) == []
-    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("a",)), RunBatch(2, RangeBatch(8, (plan("j2"),)))]
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, {"a": UNCOUNTED}), RunBatch(2, RangeBatch(8, (plan("j2"),)))]
     assert made.step(BatchEnded(2)) == [RunBatch(3, RangeBatch(8, (plan("j3", 9),)))]
-    assert made.step(BatchEnded(3)) == [AnswerWork(2, ("b", "c"))]
+    assert made.step(BatchEnded(3)) == [AnswerWork(2, {"b": UNCOUNTED, "c": UNCOUNTED})]
 
 
 def test_a_node_builds_no_more_ranges_at_a_time_than_it_may() -> None:
@@ -98,12 +102,18 @@ def test_a_node_builds_no_more_ranges_at_a_time_than_it_may() -> None:
     assert [type(effect) for effect in made.step(BatchEnded(1))] == [AnswerWork, RunBatch]
 
 
+def test_what_is_counted_is_the_owners_and_not_kept() -> None:
+    made = worker(task("a"))
+    made.step(TasksChanged([CountDone("j1", "n1", SIZE)]))
+    assert made.state.done == {}
+
+
 def test_what_is_aborted_while_it_is_in_work_is_cancelled_and_never_finished() -> None:
     made = worker(task("a"))
     made.step(request(1, "a"))
-    assert made.step(TasksChanged([PutTask(task("a", aborted=True))])) == [CancelBatch(1), AnswerWork(1, ())]
+    assert made.step(TasksChanged([PutTask(task("a", aborted=True))])) == [CancelBatch(1), AnswerWork(1, {})]
     assert made.step(BatchEnded(1)) == []
-    assert made.step(request(2, "a")) == [AnswerWork(2, ())]
+    assert made.step(request(2, "a")) == [AnswerWork(2, {})]
 
 
 def test_what_was_finished_and_is_aborted_then_is_not_finished() -> None:
@@ -111,20 +121,20 @@ def test_what_was_finished_and_is_aborted_then_is_not_finished() -> None:
     made.step(request(1, "a"))
     made.step(BatchEnded(1))
     made.step(TasksChanged([PutTask(task("a", aborted=True))]))
-    assert made.step(request(2, "a")) == [AnswerWork(2, ())]
+    assert made.step(request(2, "a")) == [AnswerWork(2, {})]
 
 
 def test_a_batch_goes_on_for_the_jobs_that_are_left() -> None:
     made = worker(task("a"), task("b", "j2"))
     made.step(request(1, "a", "b"))
     assert made.step(TasksChanged([DropBuild("j1")])) == []
-    assert made.step(BatchEnded(1)) == [AnswerWork(1, ("b",))]
+    assert made.step(BatchEnded(1)) == [AnswerWork(1, {"b": UNCOUNTED})]
 
 
 def test_a_batch_whose_tasks_are_gone_when_all_is_read_again_is_cancelled() -> None:
     made = worker(task("a"))
     made.step(request(1, "a"))
-    assert made.step(TasksRead([PutPlan(plan("j1"))])) == [CancelBatch(1), AnswerWork(1, ())]
+    assert made.step(TasksRead([PutPlan(plan("j1"))])) == [CancelBatch(1), AnswerWork(1, {})]
 
 
 def test_a_place_is_free_only_when_its_batch_has_stopped() -> None:
@@ -152,7 +162,7 @@ def test_no_earlier_owner_is_obeyed_and_its_calls_end() -> None:
     (ended,) = made.step(request(3, "a", owner_rev=3))
     assert isinstance(ended, RefuseWork)
     assert ended.number == 1
-    assert made.step(BatchEnded(1)) == [AnswerWork(3, ("a",))]
+    assert made.step(BatchEnded(1)) == [AnswerWork(3, {"a": UNCOUNTED})]
 
 
 def test_who_waits_no_more_gets_no_answer_and_the_batch_goes_on() -> None:
@@ -160,7 +170,7 @@ def test_who_waits_no_more_gets_no_answer_and_the_batch_goes_on() -> None:
     made.step(request(1, "a"))
     assert made.step(WaitEnded(1)) == []
     assert made.step(BatchEnded(1)) == []
-    assert made.step(request(2, "a")) == [AnswerWork(2, ("a",))]
+    assert made.step(request(2, "a")) == [AnswerWork(2, {"a": UNCOUNTED})]
 
 
 def test_tasks_of_other_nodes_and_ranges_are_not_worked_on() -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from iscp.coordination.builds.build_state import BuildState, Change, PutTask, writes_of
+from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, PutTask, writes_of
 from iscp.coordination.builds.builder import (
     LOAD_RETRY_S,
     REMOVE_EVERY_S,
@@ -42,9 +42,11 @@ from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
 from iscp.core.build_task import DEPTH_MAX, BuildPlan
 from iscp.core.errors import InvalidRequest, Unavailable
+from iscp.core.progress import UNCOUNTED, TableSize, total_size
 
 E = TypeVar("E")
 USUAL = BuildLimits()
+RANGE = TableSize(100, 4_000)
 
 
 def plan(job_id: str, table_id: str = "flights", version: int = 7, depth: int = 2) -> BuildPlan:
@@ -54,6 +56,11 @@ def plan(job_id: str, table_id: str = "flights", version: int = 7, depth: int = 
 def placed(*node_ids: str) -> NodesPlaced:
     nodes = frozenset(node_ids)
     return NodesPlaced(Placement(nodes, ring=ring_of(nodes)), nodes)
+
+
+def answer(call: CallNode) -> RangeAnswered:
+    """All of it is finished."""
+    return RangeAnswered(call.number, dict.fromkeys(call.task_ids, RANGE))
 
 
 class Owner:
@@ -92,7 +99,7 @@ class Owner:
     def finish_all(self) -> None:
         while calls := self.all(CallNode):
             for call in calls:
-                self.take(RangeAnswered(call.number, call.task_ids))
+                self.take(answer(call))
         self.wait(REMOVE_EVERY_S)
 
     @property
@@ -119,7 +126,7 @@ def test_a_node_has_no_more_calls_than_it_may() -> None:
     owner.wait(GATHER_S)
     calls = owner.all(CallNode)
     assert len(calls) == CALLS_OF_NODE_MAX
-    owner.take(RangeAnswered(calls[0].number, calls[0].task_ids))
+    owner.take(answer(calls[0]))
     (further,) = owner.all(CallNode)
     assert further.place not in {call.place for call in calls}
 
@@ -129,9 +136,10 @@ def test_finished_tasks_are_removed_together_and_the_job_is_built_when_none_is_l
     owner.wait(GATHER_S)
     before = len(owner.writes)
     owner.finish_all()
-    assert [len(changes) for changes in owner.writes[before:]] == [2, 1, 1]
+    assert [len(changes) for changes in owner.writes[before:]] == [3, 1, 1]
     assert owner.all(NotifyBuilt) == [NotifyBuilt(plan("j1", depth=1))]
     assert owner.state.built == {"j1": 7}
+    assert owner.state.done == {"j1": {"n1": TableSize(200, 8_000)}}, "until it has published"
     owner.take(BuildOver("j1"))
     assert list(owner.state.changes()) == []
 
@@ -143,6 +151,66 @@ def test_no_transaction_is_larger_than_etcd_takes() -> None:
     sizes = [sum(map(writes_of, changes)) for changes in owner.writes]
     assert max(sizes) <= WRITES_OF_BUILDS_MAX
     assert len(sizes) == 1 + 2 * 3
+
+
+def test_what_is_removed_is_counted_in_the_same_transaction_however_much_it_is() -> None:
+    """Also of two nodes and two jobs, and where it is more than a transaction takes: each count comes once in one."""
+    owner = Owner(plan("j1", depth=6), plan("j2", depth=6), limits=BuildLimits(writes_max=12))
+    owner.wait(GATHER_S)
+    owner.take(placed("n1", "n2"))
+    while calls := owner.all(CallNode):
+        for call in calls:
+            owner.take(answer(call))
+    before, done = len(owner.writes), 0
+    owner.wait(REMOVE_EVERY_S)
+    state = BuildState.of(change for changes in owner.writes[:before] for change in changes)
+    for changes in owner.writes[before:]:
+        counts = [(each.job_id, each.node_id) for each in changes if isinstance(each, CountDone)]
+        assert len(counts) == len(set(counts))
+        assert sum(map(writes_of, changes)) <= 12
+        for change in changes:
+            state.apply(change)
+        done += sum(isinstance(each, DeleteTask) for each in changes)
+        assert sum(size.rows for nodes in state.done.values() for size in nodes.values()) == done * RANGE.rows
+    assert done == 128
+    assert {job_id: total_size(nodes.values()) for job_id, nodes in state.done.items()} == {
+        job_id: TableSize(64 * RANGE.rows, 64 * RANGE.bytes) for job_id in ("j1", "j2")
+    }
+    assert {node_id for nodes in state.done.values() for node_id in nodes} == {"n1", "n2"}
+
+
+def test_the_next_owner_counts_on_and_nothing_twice() -> None:
+    """What was answered to the first one and not removed, is answered again."""
+    first = Owner(plan("j1"))
+    first.wait(GATHER_S)
+    one, other = first.all(CallNode)
+    first.take(answer(one))
+    first.wait(REMOVE_EVERY_S)
+    first.take(answer(other))
+    owner = Owner(plan("j1"), state=list(first.state.changes()))
+    assert owner.state.done == {"j1": {"n1": RANGE}}
+    owner.finish_all()
+    owner.wait(GATHER_S)
+    assert owner.state.done == {"j1": {"n1": TableSize(400, 16_000)}}
+
+
+def test_what_a_node_of_an_earlier_version_has_built_is_not_known_nor_is_the_sum() -> None:
+    owner = Owner(plan("j1", depth=1))
+    owner.wait(GATHER_S)
+    one, other = owner.all(CallNode)
+    owner.take(answer(one))
+    owner.take(RangeAnswered(other.number, dict.fromkeys(other.task_ids, UNCOUNTED)))
+    owner.wait(REMOVE_EVERY_S)
+    assert owner.state.done == {"j1": {"n1": UNCOUNTED}}
+
+
+def test_a_build_that_starts_over_is_counted_from_nothing() -> None:
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    owner.finish_all()
+    owner.take(BuildWanted(plan("j1", version=9)))
+    assert owner.ranges("j1") == [4, 5, 6, 7]
+    assert owner.state.done == {}
 
 
 def test_one_table_is_built_at_a_time_the_more_urgent_first() -> None:
@@ -182,7 +250,7 @@ def test_what_has_other_rows_in_a_range_is_read_beside(differs: dict[str, int]) 
     owner.wait(GATHER_S)
     (call,) = owner.all(CallNode)
     assert len(call.task_ids) == 1
-    owner.take(RangeAnswered(call.number, call.task_ids))
+    owner.take(answer(call))
     (other,) = owner.all(CallNode)
     assert other.place == call.place
     assert set(other.task_ids).isdisjoint(call.task_ids)
@@ -216,7 +284,7 @@ def test_a_failed_range_is_tried_again_later_and_others_go_on() -> None:
     owner.wait(GATHER_S)
     call, other = owner.all(CallNode)
     owner.take(RangeFailed(call.number, "no space"))
-    owner.take(RangeAnswered(other.number, other.task_ids))
+    owner.take(answer(other))
     assert owner.all(CallNode) == []
     owner.wait(NODE_REST_S)
     again, _ = owner.all(CallNode)
@@ -225,7 +293,7 @@ def test_a_failed_range_is_tried_again_later_and_others_go_on() -> None:
     owner.wait(NODE_REST_S)
     (further,) = owner.all(CallNode)
     assert further.place not in (call.place, other.place)
-    owner.take(RangeAnswered(further.number, further.task_ids))
+    owner.take(answer(further))
     owner.wait(2 * CALL_RETRY_S - NODE_REST_S)
     assert owner.builder.calls.setbacks[call.place].fault == "no space"
     owner.finish_all()
@@ -265,7 +333,7 @@ def test_what_a_lost_node_had_in_work_moves_too() -> None:
     assert {call.number for call in owner.all(CancelCall)} == {call.number for call in calls}
     assert {task.node_id for task in owner.state.live.values()} == {"n2"}
     late = calls[0]
-    owner.take(RangeAnswered(late.number, late.task_ids))
+    owner.take(answer(late))
     assert not owner.builder.finished
 
 
@@ -305,7 +373,7 @@ def test_a_half_that_is_finished_is_not_merged() -> None:
     owner = Owner(plan("j1"))
     owner.wait(GATHER_S)
     call = owner.all(CallNode)[0]
-    owner.take(RangeAnswered(call.number, call.task_ids))
+    owner.take(answer(call))
     with pytest.raises(InvalidRequest):
         owner.take(MergeRange("flights", call.place.range_id // 2))
 

@@ -12,21 +12,24 @@ from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.build_progress import JobBuild, KnownBuilds
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
+from iscp.core.progress import SnapshotSize, TableSize
 from iscp.runtime.admin.build_service import OwnerBuilds
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog
 from tests.fakes.shown_builds import FakeTermBuilds
 
+SIZE = SnapshotSize(1_000, 8_000, 100)
+
 
 def build(name: str, table_id: str = "t-1", stage: BuildStage = BuildStage.BUILDING) -> JobBuild:
     """Of the account `a`, with the ranges 4 to 7 unfinished, of which 7 is aborted."""
-    plan = BuildPlan(f"id-{name}", "a", table_id, name, f"/tables/{table_id}", 7, "{}", 0, 2)
+    plan = BuildPlan(f"id-{name}", "a", table_id, name, f"/tables/{table_id}", 7, "{}", 0, 2, SIZE)
     tasks = [
         BuildTask(f"{name}-{each}", TaskType.BUILD_RANGE, each == 7, table_id, f"id-{name}", each, "n-1")
         for each in (range(4, 8) if stage is BuildStage.BUILDING else ())
     ]
-    return JobBuild(plan, stage, tuple(tasks), began_at_s=1.0, pieces=100)
+    return JobBuild(plan, stage, tuple(tasks), began_at_s=1.0)
 
 
 class Built:
@@ -179,6 +182,7 @@ def test_an_owner_that_builds_nothing_refuses_every_change(built: Built) -> None
 def test_views_have_the_time_of_the_clock(built: Built) -> None:
     now_s = built.world.clock.now_s()
     done = build("x")
-    built.known(replace(done, tasks=done.tasks[:2], began_at_s=now_s - 10.0))
+    half = {"n-1": TableSize(500, 4_000)}
+    built.known(replace(done, tasks=done.tasks[:2], done=half, began_at_s=now_s - 10.0))
     (view,) = built.admin.builds("orders")
     assert (view.done_share, view.left_s) == (0.5, 10.0)

@@ -10,11 +10,11 @@ import pytest
 
 from iscp.coordination.builds.build_state import PutPlan, PutTask
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import InvariantBroken, StorageError
+from iscp.core.errors import Canceled, InvariantBroken, StorageError
 from iscp.core.members import Leader
 from iscp.ports.cluster import BuildAnswer
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
-from tests.fakes.builds import FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
+from tests.fakes.builds import RANGE, FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import until
 
@@ -56,10 +56,10 @@ def test_a_caller_is_answered_when_the_range_is_built(worker: Worker) -> None:
     until(lambda: worker.builder.batches)
     assert worker.answers.empty()
     worker.builder.go.set()
-    assert worker.answer() == ("a",)
+    assert worker.answer() == {"a": RANGE}
     assert worker.builder.built == [("j1", 2)]
     worker.call("a")
-    assert worker.answer() == ("a",)
+    assert worker.answer() == {"a": RANGE}
     assert len(worker.builder.batches) == 1
 
 
@@ -69,7 +69,7 @@ def test_who_ends_its_wait_is_not_answered_and_the_next_one_finds_the_batch_at_w
     worker.end_wait()
     worker.call("a")
     worker.builder.go.set()
-    assert worker.answer() == ("a",)
+    assert worker.answer() == {"a": RANGE}
     assert worker.answers.empty()
 
 
@@ -77,8 +77,12 @@ def test_what_is_aborted_is_cancelled(worker: Worker) -> None:
     worker.call("a")
     until(lambda: worker.builder.batches)
     worker.store.write(LEADER, [PutTask(TASK._replace(aborted=True))])
-    assert worker.answer() == ()
+    assert worker.answer() == {}
     until(lambda: worker.builder.canceled)
+    until(lambda: worker.builder.stopped)
+    (guard,) = worker.builder.stopped
+    with pytest.raises(Canceled):
+        guard.check()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ def test_a_batch_that_fails_is_answered_with_its_fault(worker: Worker, fault: Ex
     assert isinstance(worker.answer(), kind)
     worker.builder.go.set()
     worker.call("a")
-    assert worker.answer() == ("a",)
+    assert worker.answer() == {"a": RANGE}
 
 
 def test_what_is_in_work_ends_with_the_worker() -> None:
@@ -98,4 +102,4 @@ def test_what_is_in_work_ends_with_the_worker() -> None:
     worker.call("a")
     until(lambda: worker.builder.batches)
     worker.loop.close()
-    until(lambda: worker.builder.canceled)
+    until(lambda: worker.builder.canceled and worker.builder.stopped)

@@ -6,7 +6,7 @@ import pytest
 
 from iscp.adapters.grpc.admin.build_codec import build_pages, builds_from_wire
 from iscp.adapters.grpc.admin.convert import PAGE_ITEMS_MAX
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.errors import PermanentError
 from iscp.wire.v1 import builds_pb2 as pb
 
@@ -18,6 +18,7 @@ def building(tasks: int) -> BuildView:
     return BuildView(
         *("/t", "t-1", "a", ("x", "y"), 7, BuildStage.BUILDING, 1_000.5, 10_000, 80_000, 0.375, 12.5, 100.0, 30.25),
         tuple(BuildTaskView(1 + each, "x", f"n-{each % 3}", states[each % 3]) for each in range(tasks)),
+        *(3_750, 30_000, (BuildNodeView("n-0", 3_000, 24_000), BuildNodeView("n-1", -1, -1))),
     )
 
 
@@ -38,6 +39,12 @@ def test_what_a_newer_node_speaks_of_is_refused() -> None:
         builds_from_wire([pb.BuildPage(build=pb.Build(state=9))])  # type: ignore[arg-type]
     with pytest.raises(PermanentError, match="state 9 of a task"):
         builds_from_wire([pb.BuildPage(tasks=[pb.BuildTask(state=9)])])  # type: ignore[arg-type]
+
+
+def test_what_an_earlier_node_does_not_count_is_unknown() -> None:
+    state = pb.BUILD_STAGE_BUILDING
+    (view,) = builds_from_wire([pb.BuildPage(build=pb.Build(table="/t", state=state, rows_total=-1))])
+    assert (view.rows_total, view.rows_done, view.bytes_done, view.nodes) == (-1, -1, -1, ())
 
 
 def test_tasks_of_no_build_are_dropped() -> None:
