@@ -74,6 +74,13 @@ def assert_replay(feed: Job, source: str) -> None:
         assert [each["row"]["id"] for each in first] == sorted(each["row"]["id"] for each in first)
 
 
+def shown_rows(cluster: ManyNodes, source: str) -> int:
+    """How many of them are built of what is, and never more than there are."""
+    views = cluster.client.builds.list(source)
+    assert all(view.rows_done <= view.rows_total for view in views)
+    return max((view.rows_done for view in views), default=FILES * ROWS)
+
+
 def is_over(cluster: ManyNodes) -> bool:
     return not {key for key in keys(cluster) if key != "head"}
 
@@ -86,8 +93,12 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
     (view,) = cluster.client.builds.list(source)
     assert (view.jobs, view.state) == (("feed", "one", "two"), BuildStage.BUILDING)
     assert {task.node_id for task in view.tasks} == {"iscp-0", "iscp-1"}
+    assert (view.rows_total, view.bytes_total > 0) == (FILES * ROWS, True)
     with pytest.raises(InvalidRequest, match="none of the ranges"):
         cluster.client.builds.split(source, range_id=1)
+    with pytest.raises(InvalidRequest, match=f"has {FILES} pieces"):
+        cluster.client.builds.split(source)
+    wait_for("a node says what it has built", lambda: shown_rows(cluster, source) > 0)
     victim = cluster.owner()
     cluster.members[victim].kill()
     cluster.begin(victim, **BUILDS)
@@ -99,3 +110,7 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
         assert_equal(job.target, read(source))
     assert_replay(feed, source)
     wait_for("nothing is left of the builds in etcd", lambda: is_over(cluster))
+    empty = cluster.table("empty", rows(0).slice(0, 0))
+    job = cluster.replica("empty", empty, key=("id",))
+    cluster.settle(job)
+    assert_equal(job.target, read(empty))

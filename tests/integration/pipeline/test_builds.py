@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.source.range_read import RANGE_HELD_BYTES_MAX, DeltaRangeReader
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.core.build_task import RangeBatch
 from iscp.core.config import BuildConfig
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import Canceled, ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize, total_size
@@ -30,7 +34,8 @@ from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver
-from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.waiting import until
 from tests.selection import in_full
 
 from .conftest import BOTH_WAYS, BY_SPARK, DIRECT_IN_FULL, Pipeline
@@ -85,6 +90,28 @@ def add_files(pipeline: Pipeline, files: int = 5) -> None:
 @pytest.fixture
 def cluster(pipeline: Pipeline) -> Cluster:
     return Cluster(pipeline)
+
+
+class LabelledEngine(SparkEngine):
+    """One that shares all with another one, and notes by what `labels` work is named."""
+
+    def __init__(self, other: SparkEngine) -> None:
+        self.__dict__.update(vars(other))
+        self.labels: list[str] = []
+
+    def label(self, label: str) -> None:
+        self.labels.append(label)
+        super().label(label)
+
+    def busy_stages(self) -> list[int]:
+        """Those that have been at work for a second, and are not done."""
+        stages = self.stages(self.labels[-1]) if self.labels else {}
+        began_s = time.time() - 1.0
+        return [
+            number
+            for number, stage in stages.items()
+            if stage.tasks_done < stage.tasks and 0 < stage.began_at_s < began_s
+        ]
 
 
 def is_claimed_alone(pipeline: Pipeline, name: str) -> bool:
@@ -169,6 +196,37 @@ def test_jobs_of_one_batch_read_the_source_once(cluster: Cluster, pipeline: Pipe
     driver.finish()
     for number in range(3):
         pipeline.assert_equal(f"target-{number}", keeps=partial(_differs, number))
+
+
+@BY_SPARK
+def test_the_spark_work_of_a_batch_that_is_cancelled_stops(cluster: Cluster, pipeline: Pipeline) -> None:
+    """And not only what would come after it: of 90 files, each of which takes a second, most are never read."""
+    files = 90
+    for start in range(100, 100 + files):
+        pipeline.insert([start])
+    slowly = "aggregate(sequence(1, 2000000 + id), 0L, (sum, n) -> sum + n) > 0"
+    slow, plain = pipeline.job("slow", where=slowly), pipeline.job("plain")
+    driver = cluster.driver(slow, plain)
+    driver.iterate()
+    while driver.waiting != [1]:
+        driver.merge(driver.waiting[-1])
+    slow_plan, plain_plan = driver.batch(1).plans
+    guard, engine = OpenGuard(), LabelledEngine(pipeline.engine)
+    node = SnapshotRangeBuilder(replace(pipeline.new_ports(cluster.failpoints), engine=engine), DeltaRangeReader(0))
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(node.build, RangeBatch(1, (slow_plan,)), guard)
+        until(lambda: engine.busy_stages() or built.done(), within_s=120)
+        guard.shut = True
+        node.cancel(guard)
+        began_s = time.monotonic()
+        with pytest.raises(Canceled):
+            built.result(timeout=60)
+        assert time.monotonic() - began_s < 30
+        (label,) = engine.labels
+        assert sum(stage.rows_written for stage in pipeline.engine.stages(label).values()) < files / 2
+        assert marks(pipeline, "slow") == ["begun.json"]
+        assert pool.submit(node.build, RangeBatch(1, (plain_plan,)), OpenGuard()).result().rows == 50 + files
+    assert marks(pipeline, "plain") == ["1.json", "begun.json"]
 
 
 @pytest.mark.parametrize("parts", in_full([5, 2]))

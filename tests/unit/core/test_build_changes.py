@@ -83,7 +83,7 @@ def test_nothing_is_cut_into_more_ranges_than_there_are_pieces() -> None:
 
 
 @pytest.mark.parametrize(("pieces", "remedy"), [(7, "only ranges below 4 can be split"), (1, "no range of it can be")])
-def test_who_cuts_too_often_is_told_what_can_be_cut(pieces: int, remedy: str) -> None:
+def test_who_cuts_too_often_learns_what_can_be_cut(pieces: int, remedy: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         ranges_to_split([building(4, 5, pieces=pieces)], 0)
     assert remedy in refused.value.remedy

@@ -113,7 +113,7 @@ def test_rows_that_no_statistics_know_are_counted_as_they_are_done() -> None:
 
 
 def test_no_more_is_done_than_there_is() -> None:
-    """An owner of an earlier version has begun it anew, and not what was counted."""
+    """An owner of an earlier version has begun it again, and not what was counted."""
     assert shown(building("x", 7, rows=1_200)).done_share == 1.0
 
 

@@ -242,7 +242,7 @@ def test_the_next_owner_goes_on_with_the_table_in_work() -> None:
 
 @pytest.mark.parametrize("differs", [{"version": 8}, {"piece_bytes": 1 << 20}])
 def test_what_has_other_rows_in_a_range_is_read_beside(differs: dict[str, int]) -> None:
-    """A job that is added later may want a later version, or cut files otherwise, as nodes are configured anew.
+    """A job that is added later may want a later version, or files cut in other ways, as its node is configured.
 
     It is built in the same turn, by batches of its own.
     """

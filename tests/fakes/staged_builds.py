@@ -1,0 +1,169 @@
+"""Builds by ranges in memory: rows of a fake source by ranges, and consumers whose targets stage them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from iscp.core.build_request import BuildId
+from iscp.core.build_task import depth, piece_range
+from iscp.core.errors import PlanOutdated
+from iscp.core.job_row import JobRow
+from iscp.core.progress import TableSize
+from iscp.core.watermark import Watermark
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
+from iscp.ports.sink import BuildEnd, Manifest, StagedState
+from iscp.ports.source import ChangesUnavailableError
+from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, Rows
+
+ROW_BYTES = 50
+
+
+def rows_in_range(rows: Rows, range_id: int) -> Rows:
+    """Each row is a piece."""
+    return {i: value for i, value in rows.items() if piece_range(str(i), depth(range_id)) == range_id}
+
+
+class FakeRangeReader:
+    """Port RangeReader of `source`. `reads` are the ranges whose rows were evaluated, `once` those read for several.
+
+    `holds`: whether it holds rows itself. `faults` are raised by the next reads of rows, `lists`: whether files can be
+    listed.
+    """
+
+    def __init__(self, source: FakeSource) -> None:
+        self._source = source
+        self.reads: list[int] = []
+        self.once: list[Rows] = []
+        self.faults: list[Exception] = []
+        self.holds = False
+        self.lists = True
+
+    def rows(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> Any:
+        self.reads.append(range_id)
+        if self.faults:
+            raise self.faults.pop(0)
+        return rows_in_range(self._source.states[version], range_id) or None
+
+    def held(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> Any:
+        return self.rows(session, uri, version, range_id, piece_bytes) if self.holds else None
+
+    def size(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        if not self.lists:
+            raise ChangesUnavailableError(f"the log of version {version} was cleaned")
+        rows = len(rows_in_range(self._source.states[version], range_id))
+        return TableSize(rows, ROW_BYTES * rows)
+
+    @contextmanager
+    def read_once(self, rows: Any) -> Iterator[Any]:
+        self.once.append(rows)
+        yield rows
+
+
+@dataclass
+class FakeStagedRanges:
+    """Port StagedRanges. `faults` are raised by the next stagings, `before_stage` comes before each.
+
+    `held`: ranges that were staged without Spark. `lost`: its files are gone. `stuck`: it cannot be removed.
+    """
+
+    begun: bool = False
+    ended: BuildEnd | None = None
+    rows: dict[int, Rows] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    before_stage: Callable[[], object] = lambda: None
+    lost: bool = False
+    stuck: Exception | None = None
+    describes: bool = True
+
+    def state(self) -> StagedState:
+        return StagedState(self.begun, self.ended, frozenset(self.rows))
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def stage(self, range_id: int, rows: Any) -> None:
+        self.before_stage()
+        if self.faults:
+            raise self.faults.pop(0)
+        if not self.begun:
+            raise PlanOutdated("the build was removed")
+        self.rows.setdefault(range_id, dict(rows or {}))
+
+    def stage_held(self, range_id: int, rows: Any) -> bool:
+        if not self.describes:
+            return False
+        self.stage(range_id, rows)
+        self.held.append(range_id)
+        return True
+
+    def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
+        if self.lost:
+            return None
+        return [Manifest(({"rows": self.rows[each]},), "", len(self.rows[each]), 0, {}, {}) for each in ranges]
+
+    def end(self, why: BuildEnd) -> None:
+        self.ended = self.ended or why
+
+    def remove(self) -> None:
+        if self.stuck is not None:
+            raise self.stuck
+        self.begun, self.ended, self.rows = False, None, {}
+
+
+class FakeRangeConsumer(FakeConsumer):
+    """Port RangeBuiltConsumer: its target holds what `keeps` lets through."""
+
+    def __init__(self, target: FakeTarget, kind: FakeRangeKind, row: JobRow) -> None:
+        super().__init__(target)
+        self._goal = target
+        self._kind = kind
+        self._path = row.spec.consumer.target
+
+    @property
+    def takes_held(self) -> bool:
+        return self._kind.takes_held
+
+    def takes_ranges(self, context: ConsumeContext, source: Any) -> bool:
+        return self._kind.takes_ranges
+
+    def ranges(self, build: BuildId) -> FakeStagedRanges:
+        return self._kind.staged(self._path)
+
+    def kept_of(self, rows: Any) -> Any:
+        return {i: value for i, value in rows.items() if self._kind.keeps(i)}
+
+    def kept_of_held(self, rows: Any) -> Any:
+        return self.kept_of(rows)
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
+        if self._kind.shares_keys:
+            return None
+        rows: Rows = {}
+        for each in manifests:
+            found: Any = each.add_actions[0]["rows"]
+            assert not rows.keys() & found.keys(), "of two ranges"
+            rows |= found
+        position = self._goal.commit("publish", context.position.seq + 1, context, to, rows)
+        return Consumed(position, len(rows), 0)
+
+
+class FakeRangeKind(FakeKind):
+    """Of consumers that are built by ranges; of each target one build at a time, by its path."""
+
+    def __init__(self) -> None:
+        super().__init__(Needs(ranges=True))
+        self.takes_ranges = True
+        self.takes_held = False
+        self.shares_keys = False
+        self.keeps: Callable[[int], bool] = lambda i: True
+        self._staged: dict[str, FakeStagedRanges] = {}
+
+    def staged(self, path: str) -> FakeStagedRanges:
+        return self._staged.setdefault(path, FakeStagedRanges())
+
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> FakeRangeConsumer:
+        return FakeRangeConsumer(self.target(row.spec.consumer.target), self, row)

@@ -1,0 +1,213 @@
+"""A range is read once and staged for all jobs of its batch that lack it, and what stops one of them stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.build_task import BuildPlan, RangeBatch
+from iscp.core.errors import Canceled, EngineError, InvalidRequest, IscpError, PlanOutdated, StorageError
+from iscp.core.job_row import JobRow
+from iscp.core.progress import UNCOUNTED, TableSize
+from iscp.core.range_tree import children
+from iscp.ports.sink import BuildEnd
+from iscp.ports.source import ChangesUnavailableError
+from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
+from tests.fakes.bench import URI, job
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.pipeline import FakeEngine, FakeSource, fake_ports
+from tests.fakes.staged_builds import ROW_BYTES, FakeRangeKind, FakeRangeReader, FakeStagedRanges, rows_in_range
+
+ROWS = {i: f"v{i}" for i in range(40)}
+LEFT = 2
+
+
+class Builds:
+    """A source of 40 rows at version 1, a node, and jobs whose builds of it have begun."""
+
+    def __init__(self) -> None:
+        self.source, self.kind, self.engine = FakeSource(), FakeRangeKind(), FakeEngine()
+        self.reader, self.failpoints, self.guard = FakeRangeReader(self.source), ScriptedFailpoints(), OpenGuard()
+        ports = fake_ports(self.source, lambda name: self.kind, self.engine, self.failpoints)
+        self.node = SnapshotRangeBuilder(ports, self.reader)
+        self.source.commit(ROWS)
+        self.jobs = [job("x"), job("y")]
+        for each in self.jobs:
+            self.staged(each).begin()
+
+    def staged(self, row: JobRow) -> FakeStagedRanges:
+        return self.kind.staged(row.spec.consumer.target)
+
+    def batch(self, range_id: int = LEFT, version: int = 1) -> RangeBatch:
+        return RangeBatch(range_id, tuple(plan(row, version) for row in self.jobs))
+
+    def build(self, range_id: int = LEFT) -> TableSize:
+        size = self.node.build(self.batch(range_id), self.guard)
+        assert self.engine.open_sessions == 0
+        return size
+
+    def ranges(self) -> list[list[int]]:
+        """What is staged of each job."""
+        return [sorted(self.staged(each).rows) for each in self.jobs]
+
+
+def plan(row: JobRow, version: int) -> BuildPlan:
+    key = row.key
+    return BuildPlan(row.job_id, key.account, key.table_id, key.job_name, URI, version, row.spec_json, 1 << 30, 1)
+
+
+@pytest.fixture
+def builds() -> Builds:
+    return Builds()
+
+
+def test_a_range_is_read_once_and_staged_for_every_job(builds: Builds) -> None:
+    builds.kind.keeps = lambda i: i % 2 == 0
+    rows = rows_in_range(ROWS, LEFT)
+    assert builds.build() == TableSize(len(rows), ROW_BYTES * len(rows)), "all that it has of the source"
+    for each in builds.jobs:
+        assert builds.staged(each).rows == {LEFT: {i: value for i, value in rows.items() if i % 2 == 0}}
+    assert builds.reader.reads == [LEFT]
+    assert builds.reader.once == [rows]
+
+
+def test_a_range_without_rows_is_staged_as_that(builds: Builds) -> None:
+    builds.source.commit(dict.fromkeys(ROWS))
+    builds.node.build(builds.batch(version=2), builds.guard)
+    assert [builds.staged(each).rows for each in builds.jobs] == [{LEFT: {}}] * 2
+
+
+def test_what_is_staged_is_not_read_again(builds: Builds) -> None:
+    """Nor what it was cut into; and a job that has it costs another one nothing."""
+    builds.staged(builds.jobs[0]).rows = {LEFT: {}}
+    builds.build()
+    assert builds.staged(builds.jobs[0]).rows == {LEFT: {}}
+    assert builds.reader.once == [], "for one job alone"
+    builds.staged(builds.jobs[1]).rows = {half: {} for half in children(LEFT)}
+    reads = list(builds.reader.reads)
+    assert builds.build().rows == len(rows_in_range(ROWS, LEFT))
+    assert builds.reader.reads == reads
+    assert builds.failpoints.reached == ["range.before"]
+
+
+def test_of_what_is_staged_nothing_is_needed_but_its_size_where_that_is_known(builds: Builds) -> None:
+    builds.build()
+    builds.reader.lists = False
+    assert builds.build() == UNCOUNTED
+
+
+def test_rows_that_are_held_need_no_spark_and_others_go_the_usual_way(builds: Builds) -> None:
+    builds.kind.takes_held = builds.reader.holds = True
+    builds.staged(builds.jobs[1]).describes = False
+    builds.build()
+    assert [builds.staged(each).held for each in builds.jobs] == [[LEFT], []]
+    assert builds.ranges() == [[LEFT], [LEFT]]
+    assert builds.reader.reads == [LEFT, LEFT]
+
+
+def test_a_version_that_is_gone_stages_nothing(builds: Builds) -> None:
+    builds.source.gone.add(1)
+    with pytest.raises(PlanOutdated, match="version 1 of /tables/t-1 is gone"):
+        builds.build()
+    assert builds.ranges() == [[], []]
+
+
+def test_rows_that_vanish_while_they_are_read_end_the_builds_of_all(builds: Builds) -> None:
+    builds.reader.faults = [ChangesUnavailableError("a file is gone")]
+    with pytest.raises(PlanOutdated, match="cannot be read: a file is gone"):
+        builds.build()
+    assert [builds.staged(each).ended for each in builds.jobs] == [BuildEnd.OUTDATED] * 2
+    with pytest.raises(PlanOutdated, match="is over"):
+        builds.build()
+
+
+def test_a_build_that_is_over_is_left_alone_and_others_go_on(builds: Builds) -> None:
+    builds.staged(builds.jobs[0]).end(BuildEnd.REFUSED)
+    builds.build()
+    assert builds.ranges() == [[], [LEFT]]
+    builds.staged(builds.jobs[1]).remove()
+    with pytest.raises(PlanOutdated, match="is over"):
+        builds.build()
+
+
+@pytest.mark.parametrize("fault", [InvalidRequest("a value that it cannot keep"), EngineError("no such function")])
+def test_a_job_whose_rows_cannot_be_kept_is_built_without_ranges(builds: Builds, fault: IscpError) -> None:
+    builds.staged(builds.jobs[0]).faults = [fault]
+    builds.build()
+    assert [builds.staged(each).ended for each in builds.jobs] == [BuildEnd.REFUSED, None]
+    assert builds.ranges() == [[], [LEFT]]
+
+
+def test_a_build_that_was_removed_meanwhile_holds_up_no_other(builds: Builds) -> None:
+    first = builds.staged(builds.jobs[0])
+    builds.failpoints.once("range.before", first.remove)
+    builds.build()
+    assert (first.ended, builds.ranges()) == (None, [[], [LEFT]])
+
+
+def test_a_storage_that_fails_is_tried_again(builds: Builds) -> None:
+    builds.staged(builds.jobs[1]).faults = [StorageError("no space")]
+    with pytest.raises(StorageError):
+        builds.build()
+    assert [builds.staged(each).ended for each in builds.jobs] == [None, None]
+    builds.build()
+    assert builds.ranges() == [[LEFT], [LEFT]]
+
+
+def test_who_is_cancelled_stages_nothing_more(builds: Builds) -> None:
+    builds.staged(builds.jobs[0]).before_stage = lambda: setattr(builds.guard, "shut", True)
+    with pytest.raises(Canceled):
+        builds.build()
+    assert builds.ranges() == [[LEFT], []]
+    with pytest.raises(Canceled):
+        builds.build()
+    assert builds.reader.reads == [LEFT], "nothing is read for who is cancelled before"
+
+
+def test_what_fails_as_it_is_cancelled_says_nothing_of_the_rows(builds: Builds) -> None:
+    def fail() -> None:
+        builds.guard.shut = True
+        raise EngineError("the executors are gone")
+
+    builds.staged(builds.jobs[0]).before_stage = fail
+    with pytest.raises(Canceled):
+        builds.build()
+    assert builds.staged(builds.jobs[0]).ended is None
+
+
+def test_the_engines_work_is_cancelled_by_a_label_that_no_other_batch_has(builds: Builds) -> None:
+    labels: list[str] = []
+
+    def cancel() -> None:
+        labels.extend(builds.engine.labels.values())
+        builds.node.cancel(builds.guard)
+
+    builds.node.cancel(builds.guard)
+    for range_id in children(1):
+        builds.failpoints.once("range.before", cancel)
+        builds.build(range_id)
+        builds.node.cancel(builds.guard)
+    assert builds.engine.cancelled == labels, "nothing before it begins, nor once it has ended"
+    assert len(set(labels)) == 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_batch_that_has_ended_is_forgotten(builds: Builds, fails: bool) -> None:
+    builds.staged(builds.jobs[0]).faults = [StorageError("no space")] if fails else []
+    attempt: Callable[[], object] = lambda: builds.node.build(builds.batch(), builds.guard)  # noqa: E731
+    if fails:
+        with pytest.raises(StorageError):
+            attempt()
+    else:
+        attempt()
+    builds.node.cancel(builds.guard)
+    assert builds.engine.cancelled == []
+
+
+def test_jobs_of_one_batch_read_what_their_plan_says(builds: Builds) -> None:
+    builds.source.commit({1: "later"})
+    batch = builds.batch()
+    builds.node.build(replace(batch, plans=batch.plans[:1]), builds.guard)
+    assert builds.staged(builds.jobs[0]).rows == {LEFT: rows_in_range(ROWS, LEFT)}
