@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain, repeat
 
-from iscp.core.build_request import BuildRequest, parse_size
-from iscp.core.progress import UNCOUNTED, TableSize, count_or_unknown
+from iscp.core.build_request import BuildRequest
+from iscp.core.progress import UNCOUNTED, UNKNOWN, SnapshotSize, TableSize, count_or_unknown
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import node_pb2 as node_pb
 
@@ -19,8 +19,10 @@ def build_from_wire(status: pb.JobStatus | node_pb.Status) -> BuildRequest | Non
     if not status.HasField("build"):
         return None
     found = status.build
-    size = parse_size({field.name: value for field, value in found.ListFields()})
-    return BuildRequest(found.version, found.piece_bytes, found.depth, size)
+    rows, size, pieces = (
+        getattr(found, name) if found.HasField(name) else UNKNOWN for name in ("rows", "bytes", "pieces")
+    )
+    return BuildRequest(found.version, found.piece_bytes, found.depth, SnapshotSize(rows, size, pieces))
 
 
 def answer_to_wire(finished: Mapping[str, TableSize]) -> node_pb.WorkOnBuildTasksResponse:

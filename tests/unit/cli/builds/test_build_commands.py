@@ -17,7 +17,7 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.cli.admin.main import cli
 from iscp.cli.arguments import Invocation
-from iscp.core.api_builds import BuildStage, BuildTaskView, BuildView, TaskState
+from iscp.core.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.errors import Unavailable
 from tests.fakes.admin import FakeAdmin
@@ -25,7 +25,8 @@ from tests.fakes.shown_builds import FakeBuilds
 
 TASKS = (BuildTaskView(4, "x", "n-1", TaskState.RUNNING), BuildTaskView(5, "x", "n-2", TaskState.WAITING))
 BUILDING = BuildView(
-    *("/t", "t-1", "default", ("x",), 7, BuildStage.BUILDING, 1.0, 100, 800, 0.5, 10.0, 80.0, 5.0, TASKS)
+    *("/t", "t-1", "default", ("x",), 7, BuildStage.BUILDING, 1.0, 100, 800, 0.5, 10.0, 80.0, 5.0, TASKS),
+    *(50, 400, (BuildNodeView("n-1", 30, 240), BuildNodeView("n-2", 20, 160))),
 )
 OTHER = replace(BUILDING, account="acme", jobs=("x", "y"), tasks=())
 SPEC = '{"iteration": {"consumer": {"kind": "replica", "target": "/copy", "key": ["id"]}}}'
@@ -83,6 +84,9 @@ def test_builds_are_listed_of_all_tables_or_of_one(run: Run, builds: FakeBuilds)
     first, second = json.loads(ok(run("list", "-o", "json")))
     assert (first["state"], first["done_share"], first["jobs"], second["account"]) == ("building", 0.5, ["x"], "acme")
     assert first["tasks"][0] == {"range_id": 4, "job_name": "x", "node_id": "n-1", "state": "running"}
+    assert (first["rows_done"], first["rows_total"], first["bytes_done"], first["bytes_total"]) == (50, 100, 400, 800)
+    assert (first["rows_per_s"], first["bytes_per_s"], first["left_s"]) == (10.0, 80.0, 5.0)
+    assert first["nodes"][0] == {"node_id": "n-1", "rows_done": 30, "bytes_done": 240}
     assert yaml.safe_load(ok(run("list", "-o", "yaml"))) == [first, second]
     assert ok(run("list", "-o", "jsonpath=[*].tasks[*].node_id")) == "n-1\nn-2\n"
     builds.views = [[]]

@@ -30,6 +30,7 @@ from iscp.core.build_request import BuildRequest
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.progress import UNKNOWN, SnapshotSize
 from iscp.core.untrusted_values import AT_S_MOST, COUNT_MOST, printable
 from iscp.core.watermark import SourceMark, Watermark
 from iscp.wire.v1 import node_pb2 as pb
@@ -64,7 +65,10 @@ SHARDS, EPOCHS, KEYS, MARKS = (
 )
 SOURCES = st.dictionaries(OF_TYPE["str"], every(SourceMark, watermark=MARKS), max_size=3)
 PARTS = st.dictionaries(OF_TYPE["str"], OF_TYPE["float"], max_size=3)
-BUILDS = st.none() | every(BuildRequest, depth=st.integers(0, 16))
+COUNTS = st.integers(UNKNOWN, COUNT_MOST)
+BUILDS = st.none() | every(
+    BuildRequest, depth=st.integers(0, 16), size=st.builds(SnapshotSize, COUNTS, COUNTS, pieces=COUNTS)
+)
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
