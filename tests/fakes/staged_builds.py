@@ -12,8 +12,7 @@ from iscp.core.build_task import depth, piece_range
 from iscp.core.errors import PlanOutdated
 from iscp.core.job_row import JobRow
 from iscp.core.progress import TableSize
-from iscp.core.watermark import Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, Rows
@@ -139,7 +138,7 @@ class FakeRangeConsumer(FakeConsumer):
     def kept_of_held(self, rows: Any) -> Any:
         return self.kept_of(rows)
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], to: Watermark) -> Consumed | None:
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
         if self._kind.shares_keys:
             return None
         rows: Rows = {}
@@ -147,7 +146,7 @@ class FakeRangeConsumer(FakeConsumer):
             found: Any = each.add_actions[0]["rows"]
             assert not rows.keys() & found.keys(), "of two ranges"
             rows |= found
-        position = self._goal.commit("publish", context.position.seq + 1, context, to, rows)
+        position = self._goal.commit("publish", handed.seq, context, handed.to, rows)
         return Consumed(position, len(rows), 0)
 
 

@@ -227,6 +227,7 @@ MUTANTS: dict[str, Mutant] = {
     "builds: owner_rev": _of_builds("worker: owner_rev", 8, 18),
     "builds: one batch a range": _of_builds("worker: one batch a range", 0, 1),
     "builds: late results of aborted tasks": _of_builds("owner: late results of aborted tasks", 18),
+    "builds: counts with the removal": _of_builds("owner: counts with the removal", 0, 1),
     "builds: ids by term": _of_builds("owner: ids by term", 0, 1),
     "builds: begins again after a failed write": _of_builds("owner: begins again after a failed write", 1, 2),
     "builds: both halves of a split": _of_builds("owner: both halves of a split", 0, 1),

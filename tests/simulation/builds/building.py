@@ -175,7 +175,7 @@ class BuildCalls:
 
             end = process.building.worker.work_on_build_tasks(owner_rev, range_id, task_ids, reply)
             ends.append(end)
-            process.after(WAIT_S, lambda: reply(()))
+            process.after(WAIT_S, lambda: reply({}))
             process.after(WAIT_S, end)
 
         def end_wait() -> None:

@@ -17,9 +17,11 @@ from iscp.core.build_request import BuildId
 from iscp.core.build_task import depth
 from iscp.core.errors import PlanOutdated, StorageError
 from iscp.core.job_row import JobRow
+from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from tests.simulation.builds.checks import size_of
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -175,6 +177,9 @@ class SimulatedReader:
     def rows(self, *where: object) -> Any:
         return where
 
+    def size(self, session: object, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        return size_of(range_id)
+
     @contextmanager
     def read_once(self, rows: Any) -> Iterator[Any]:
         yield rows
@@ -192,8 +197,8 @@ class SimulatedSource:
             raise ChangesUnavailableError(f"version {version} is gone")
         return SourceRange(version, Watermark(version, self._world.committed_s(table, version)), table)
 
-    def size(self, uri: str, version: int) -> Any:
-        return SimpleNamespace(bytes=RANGE_BYTES << self._world.staging.cuts[uri.removeprefix("/")])
+    def size(self, uri: str, version: int, piece_bytes: int) -> SnapshotSize:
+        return SnapshotSize(UNKNOWN, RANGE_BYTES << self._world.staging.cuts[uri.removeprefix("/")], UNKNOWN)
 
 
 @contextmanager
@@ -211,6 +216,6 @@ def iteration_ports(process: Process) -> Any:
         ),
         environment=None,
         context=lambda *of: None,
-        engine=SimpleNamespace(session=_session),
+        engine=SimpleNamespace(session=_session, label=lambda label: None, cancel=lambda label: None),
         failpoints=SimpleNamespace(reach=lambda name: None),
     )
