@@ -35,7 +35,7 @@ def sbom() -> ModuleType:
 
 
 def test_nodes_run_as_the_user_that_the_chart_names() -> None:
-    """By its number: Kubernetes cannot tell that a name is not root."""
+    """By its number: of a name Kubernetes cannot know that it is not root."""
     user = yaml.safe_load((CHART / "values.yaml").read_text())["runAsUser"]
     assert lines("USER") == [f"{user}:{user}"]
     assert f"--uid {user} " in CONTAINERFILE
