@@ -60,7 +60,7 @@ class Engine:
         """A container's name; it is removed in the end."""
         variables = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
         hardened = "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=host"
-        mounts = "--tmpfs=/tmp", "--tmpfs=/var/lib/iscp:mode=1777", f"--volume={lake}:{lake}"
+        mounts = "--tmpfs=/tmp:exec", f"--volume={lake}:{lake}"  # Java loads libraries from there
         name = self.call("run", "--detach", *hardened, *mounts, *self.options, *variables, image, "iscp", "node")
         try:
             yield name
@@ -87,7 +87,7 @@ def measure(engine: Engine, image: str, root: Path) -> Run:
     settings = {
         "ISCP_NODE_ID": "image-0",
         "ISCP_LISTEN": address,
-        "ISCP_DATA_DIR": "/var/lib/iscp",
+        "ISCP_DATA_DIR": "/tmp/iscp",
         "ISCP_LOG__URI": str(lake / "log"),
         "ISCP_ETCD__ENDPOINTS": etcd.endpoint,
         "ISCP_STORAGE__S3__REGION": "us-east-1",  # so that the jars for S3 are needed too
