@@ -15,6 +15,7 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, Signed, collected
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.rows.value_codes import row_codes
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP
 
@@ -70,7 +71,7 @@ def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Sig
     touched = collected(plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, {0: changed})), plans.held_max)
     if touched is None:
         return None
-    frame = changed.sparkSession.createDataFrame(touched)
+    frame = frame_of_arrow(changed.sparkSession, touched)
     rows = collected(_rows_now(plans, root, keys, frame), plans.held_max)
     if rows is None:
         return None

@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
 from iscp.adapters.delta.rows.net_changes import fits_arrow
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.core.sql_names import WEIGHT as WEIGHT
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ChangedRows:
         return replace(self, frame=self.frame.toDF(*names))
 
     def to_frame(self) -> DataFrame:
-        return self.frame if self.held is None else self.frame.sparkSession.createDataFrame(self.held)
+        return self.frame if self.held is None else frame_of_arrow(self.frame.sparkSession, self.held)
 
     def to_arrow(self) -> pa.Table:
         return self.frame.toArrow() if self.held is None else self.held

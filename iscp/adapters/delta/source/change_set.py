@@ -34,6 +34,7 @@ from iscp.adapters.delta.rows.parquet_files import TooLargeError
 from iscp.adapters.delta.source.arrow_read import NotDirectError
 from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -205,7 +206,7 @@ class DeltaChangeSet:
             assert self._rows is not None
             schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
             with spark_faults("hand the changes to Spark"):
-                self._frame = self._session.createDataFrame(self._rows, schema)
+                self._frame = frame_of_arrow(self._session, self._rows, schema)
         if not self._span.steps:
             return self._frame
         # The hash of rows without a key must not follow from what the jobs at work want to have read.
@@ -223,7 +224,7 @@ class DeltaChangeSet:
 
         def make_frame() -> DataFrame:
             with spark_faults("hand the changes to Spark"):
-                return self._session.createDataFrame(net, schema)
+                return frame_of_arrow(self._session, net, schema)
 
         return _changes(make_frame, counts, bounds, net)
 
