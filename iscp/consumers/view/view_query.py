@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
-from iscp.adapters.delta.query.group_sums import GroupSums, all_sums, changed_sums, find_group_sums, sums_finished
+from iscp.adapters.delta.query.group_sums import (
+    GroupSums,
+    all_sums,
+    changed_sums,
+    sums_finished,
+)
 from iscp.adapters.delta.query.known_totals import KnownTotals, adding_up, totals_before
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
@@ -71,12 +76,8 @@ class ViewQuery:
                 remedy="Bring the columns back and resume the job; or `iscp-admin job resync` it with another query",
                 code=ErrorCode.SCHEMA_CHANGED,
             ) from error
-        self.kept = kept_input(self.analyzed.root)
-        self.sums = find_group_sums(self.analyzed.catalyst, self.analyzed.root, self.kept)
-        if self.sums is not None:
-            self.kept = self.sums.node
-        self.kept_keys = result_keys(self.analyzed.catalyst, self.kept) if self.kept else None
-        self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
+        self.kept, self.sums = self.analyzed.kept, self.analyzed.sums
+        self.kept_keys, self.keys = self.analyzed.kept_keys, self.analyzed.keys
         self.keeps_totals = bool(adding_up(self.analyzed.root))
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -25,19 +25,47 @@ Expression = Any
 """An Expression of the JVM; an attribute is one too."""
 
 
+class _Package:
+    """A package of the JVM. To look a class up is a call to the JVM, and is done once."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._package, name)
+        setattr(self, name, found)
+        return found
+
+
+class _Classes:
+    """Those of one JVM that plans are built of; `named`, `nothing` and `none` are objects of it."""
+
+    def __init__(self, jvm: Any) -> None:
+        sql = jvm.org.apache.spark.sql
+        self.expressions = _Package(sql.catalyst.expressions)
+        self.logical = _Package(sql.catalyst.plans.logical)
+        self.plans = _Package(sql.catalyst.plans)
+        self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
+        self.named = getattr(self.expressions, "NamedExpression$").__getattr__("MODULE$")
+        self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
+
+
+_classes_of = lru_cache(maxsize=1)(_Classes)
+"""There is one JVM in a process at a time."""
+
+
 class Catalyst:
     """Builds plans for one session."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        jvm: Any = session._jvm
-        self._jvm = jvm
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        self._expressions, self._logical, self._plans = catalyst.expressions, catalyst.plans.logical, catalyst.plans
-        self._none = jvm.scala.Option.empty()
+        self._jvm: Any = session._jvm
+        self._classes = _classes_of(self._jvm)
+        self._expressions, self._logical = self._classes.expressions, self._classes.logical
+        self._none = self._classes.none
 
     def seq(self, items: Iterable[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(list(items))
+        return self._classes.utils.toSeq(list(items))
 
     def items(self, seq: Any) -> list[Any]:
         # By their places: an iterator of Java's ends with an exception, which takes longer than all the rest.
@@ -70,7 +98,7 @@ class Catalyst:
 
     def frame(self, plan: Plan) -> DataFrame:
         """The plan's rows."""
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, plan)
+        dataset = self._classes.dataset.ofRows(self._session._jsparkSession, plan)
         return DataFrame(dataset, self._session)
 
     def is_a(self, node: Any, name: str) -> bool:
@@ -84,9 +112,8 @@ class Catalyst:
 
     def alias(self, value: Expression, name: str, attribute: Expression | None = None) -> Expression:
         """`value` under a new id, or under that of `attribute`."""
-        named = getattr(self._expressions, "NamedExpression$").__getattr__("MODULE$")
-        number = named.newExprId() if attribute is None else attribute.exprId()
-        nothing = self.seq(())
+        number = self._classes.named.newExprId() if attribute is None else attribute.exprId()
+        nothing = self._classes.nothing
         return self._expressions.Alias(value, name, number, nothing, self._none, nothing)
 
     def under_ids(self, columns: Sequence[Expression], wanted: Sequence[Expression]) -> list[Expression]:
@@ -129,9 +156,9 @@ class Catalyst:
         return self._logical.Union(self.seq(plans), False, False) if len(plans) > 1 else plans[0]
 
     def semi_join(self, left: Plan, right: Plan, condition: Expression) -> Plan:
-        kind = self._plans.JoinType.apply("leftsemi")
+        kind = self._classes.plans.JoinType.apply("leftsemi")
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
-        return self._logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
+        return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
 
     def one_row(self, values: Sequence[str]) -> Plan:
         """Of SQL expressions; the optimizer knows what it holds."""
@@ -167,7 +194,7 @@ class Catalyst:
         return plan
 
     def with_condition(self, join: Plan, condition: Expression | None) -> Plan:
-        held = self._jvm.scala.Option.apply(condition)
+        held = self._classes.option.apply(condition)
         return self._logical.Join(join.left(), join.right(), join.joinType(), held, join.hint())
 
     def with_arguments(self, expression: Expression, change: Callable[[Expression], Expression]) -> Expression:

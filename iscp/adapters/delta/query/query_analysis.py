@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
-from iscp.adapters.delta.query.group_sums import find_group_sums
-from iscp.adapters.delta.query.plan_tree import PlanNode, kept_input, read_tree
+from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.core.errors import InvalidRequest
@@ -52,11 +52,19 @@ ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedQuery:
-    """`columns` are the result's; `catalyst` is that of the session whose plans the tree has."""
+    """`columns` are the result's; `catalyst` is that of the session whose plans the tree has.
+
+    `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
+    what distinguishes its rows, and those of the result.
+    """
 
     root: PlanNode
     columns: StructType
     catalyst: Catalyst
+    kept: PlanNode | None
+    sums: GroupSums | None
+    kept_keys: ResultKeys | None
+    keys: ResultKeys | None
 
 
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
@@ -107,10 +115,8 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         with spark_faults("open a Spark session"):
             apart = session.newSession()
         found = analyze_query(apart, sql, schemas)
-        kept = kept_input(found.root)
-        sums = find_group_sums(found.catalyst, found.root, kept)
-        kept = sums.node if sums is not None else kept
-        by_group = sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
+        kept = found.kept
+        by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         return QueryShape(
             found.root.operator, str(found.columns.json()), kept.operator if kept is not None else None, by_group
         )
@@ -135,7 +141,11 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
         execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
     root = read_tree(catalyst, execution.optimizedPlan(), names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
-    return AnalyzedQuery(root, columns, catalyst)
+    kept = kept_input(root)
+    sums = find_group_sums(catalyst, root, kept)
+    kept = kept if sums is None else sums.node
+    kept_keys = result_keys(catalyst, kept) if kept else None
+    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, result_keys(catalyst, root))
 
 
 def _refuse_command(jvm: Any, parsed: Any) -> None:
