@@ -228,6 +228,15 @@ class Sink(Protocol):
         How many rows went or came besides.
         """
 
+    def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
+        """All rows at the table's own `version`; None: they are more, or this is for Spark to read."""
+
+    def replace_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard, rows_max: int) -> tuple[Position, int] | None:
+        """As `change_rows`: `rows` are to be all rows. How many rows went or came besides.
+
+        None too where there are more than `rows_max`.
+        """
+
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, collected, comparable
 from iscp.adapters.delta.rows.row_search import LACKING
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted
@@ -31,6 +32,9 @@ HELD_ROWS_MAX = 50_000
 
 CHANGED_ROWS_MAX = 200_000
 """Changed rows of a result that are held here, and taken out and put in without Spark; more are left with it."""
+
+FEW_ROWS_MAX = 50_000
+"""Rows of what is kept, or of a result made of it, that are read and written without Spark; more are left with it."""
 
 _HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
@@ -65,6 +69,14 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
         release(frame)
 
 
+def replace_few(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag) -> tuple[Position, int] | None:
+    """All rows of the table, of which those stay that are there already. None: they are not few, or it takes Spark."""
+    if not (sink.marks_rows(tag) and sink.schema_matches(rows.schema.json())):
+        return None
+    held = collected(rows, FEW_ROWS_MAX)
+    return None if held is None else sink.replace_rows(held, tag, context.guard, FEW_ROWS_MAX)
+
+
 def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
     """`rows`: few, with OP, and each of another key: without Spark, where that can be."""
     if sink.marks_rows(tag):
@@ -75,7 +87,7 @@ def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequenc
     position = sink.merge_rows(rows, key, tag, context.guard)
     if position is not None:
         return position
-    frame = context.session.createDataFrame(rows)
+    frame = frame_of_arrow(context.session, rows)
     return sink.merge(context.session, frame, key, tag, context.guard)
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.query.group_sums import HeldSums
 from iscp.adapters.delta.query.signed_rows import ChangedRows
-from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, merge_held
 from iscp.consumers.view.group_state import read_groups
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.errors import ErrorCode, PermanentError
@@ -41,7 +44,17 @@ class KeptInput:
         return bool(there.sources) and same and not there.void
 
     def rows(self, context: ConsumeContext) -> DataFrame:
-        return self._sink.rows(context.session)
+        few = self.few_rows(context)
+        if not few:  # of no rows at all Spark's optimizer would make another plan
+            return self._sink.rows(context.session)
+        return frame_of_arrow(context.session, few)
+
+    def few_rows(self, context: ConsumeContext) -> pa.Table | None:
+        """All rows, where they are few."""
+        return self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
+
+    def held(self, context: ConsumeContext) -> HeldSums:
+        return HeldSums(partial(self.rows, context), partial(self.groups, context))
 
     @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:

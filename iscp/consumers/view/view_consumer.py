@@ -14,7 +14,7 @@ from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.source.change_set import reading_changes
 from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
+from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
@@ -64,10 +64,8 @@ class ViewConsumer:
         query = self._query(context, self._end(self._source.newest(self._own)))
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         schema = query.analyzed.columns.json()
+        first, marks_rows = context.row.watermark.version < 0, self._view.deletion_vectors
         # Others read views as tables, and views on views follow their changes.
-        # Else all of them are written each time.
-        marks_rows = self._view.deletion_vectors and query.kept is None
-        first = context.row.watermark.version < 0
         return self._sink.claim(schema, tag, first=first, with_feed=True, marks_rows=marks_rows)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
@@ -238,7 +236,7 @@ class ViewConsumer:
         """By the changes of what is kept, of which the result is computed."""
         if not self._kept.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
-        with query.follow_kept(spans, self._kept.rows(context)) as changed:
+        with query.follow_kept(spans, self._kept.held(context)) as changed:
             if changed is None and not spans.moved:
                 return None
             tag = replace(tag, totals=query.totals)
@@ -248,7 +246,11 @@ class ViewConsumer:
                 self._kept.follow(context, changed, tag)
             if changed is None and not has_values_above(query.analyzed.root, query.kept):
                 return self._renew(context, tag), 0
-            consumed = self._write(context, query.finished(self._kept.rows(context)), tag)
+            rows = query.finished(self._kept.rows(context))
+            few = query.limited or self._kept.few_rows(context) is not None  # what is above them adds none
+            if few and (done := replace_few(context, self._sink, rows, tag)) is not None:
+                return done
+            consumed = self._write(context, rows, tag)
             return consumed.position, consumed.rows
 
     def _renew(self, context: ConsumeContext, tag: CommitTag) -> Position:

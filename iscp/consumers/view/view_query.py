@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
 from iscp.adapters.delta.query.group_sums import (
     GroupSums,
+    HeldSums,
     all_sums,
     changed_sums,
     sums_finished,
@@ -30,6 +31,7 @@ from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.query_plan import OperatorKind
 from iscp.core.sql_names import OP
 from iscp.core.time_dependence import TimeDependence
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -148,6 +150,14 @@ class ViewQuery:
             yield None if changed is None else changed.named(*self.columns, WEIGHT)
 
     @property
+    def limited(self) -> bool:
+        """Whether a LIMIT above the input that is kept bounds the rows of the result."""
+        node = self.analyzed.root
+        while node is not self.kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
+            node = node.inputs[0]
+        return node.operator.kind is OperatorKind.LIMIT and node is not self.kept
+
+    @property
     def kept_key(self) -> list[str]:
         """The columns that distinguish rows of the input that is kept; empty: none do."""
         if self.sums is not None:
@@ -155,7 +165,7 @@ class ViewQuery:
         return [f"c{place}" for place in self.kept_keys.places] if self.kept_keys and self.kept_keys.unique else []
 
     @contextmanager
-    def follow_kept(self, spans: Spans, held: DataFrame) -> Iterator[ChangedRows | None]:
+    def follow_kept(self, spans: Spans, held: HeldSums) -> Iterator[ChangedRows | None]:
         """Of the input that is kept, with OP where it has a key, else with WEIGHT; `held`: as it was."""
         assert self.kept is not None
         with self._between(spans) as plans:

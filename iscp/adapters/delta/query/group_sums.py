@@ -7,11 +7,13 @@ result, is computed of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -22,7 +24,9 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, collected
 from iscp.adapters.delta.query.total_functions import WHOLE, TotalFunction, aggregates_of, finished, total_functions
 from iscp.adapters.delta.query.total_reading import TotalValue, count_and_sum, value_columns
+from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.core.netting import Op
 from iscp.core.query_plan import OperatorKind
 from iscp.core.sql_names import OP
@@ -96,7 +100,15 @@ def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
     return _summed(plans, sums, plans.rows(sums.node.inputs[0], At.NEW), None)
 
 
-def changed_sums(plans: SignedPlans, sums: GroupSums, held: DataFrame) -> ChangedRows | None:
+@dataclass(frozen=True, slots=True)
+class HeldSums:
+    """What is kept of all groups: `frame` gives it all, `find` the rows with one of these keys, and perhaps others."""
+
+    frame: Callable[[], DataFrame]
+    find: Callable[[pa.Table], pa.Table]
+
+
+def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> ChangedRows | None:
     """The groups that changed as they are now, with OP; `held`: as they were. None: none has.
 
     Raises ChangesUnavailableError where fewer rows were held than go.
@@ -107,19 +119,25 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: DataFrame) -> Change
     moved = _summed(plans, sums, signed.plan, signed.weight)
     moved = moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
     few = collected(moved, plans.held_max) if plans.held_max else None
-    changes = plans.keep(moved) if few is None else held.sparkSession.createDataFrame(few)
     if few is not None and not len(few):
         return None
-    now = _moved(sums, held, changes)
-    rows = collected(now, plans.held_max) if few is not None else None
-    if rows is None:
-        now = plans.keep(now)
-        number, lacking = now.count(), not now.where(F.col(_ROWS) < 0).isEmpty()
-    else:
-        number, lacking = len(rows), (pc.min(rows[_ROWS]).as_py() or 0) < 0
+    if few is not None:
+        with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
+            return _checked(
+                moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, _ROWS)
+            )
+    changes = plans.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
+    now = plans.keep(_moved(sums, held.frame(), changes))
+    number, lacking = now.count(), not now.where(F.col(_ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)
-    return ChangedRows(now, number, rows) if number else None
+    return ChangedRows(now, number) if number else None
+
+
+def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
+    if pc.min(rows[_ROWS]).as_py() < 0:
+        raise ChangesUnavailableError(LACKING)
+    return ChangedRows(frame, len(rows), rows)
 
 
 def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:

@@ -25,7 +25,7 @@ from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
-from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit
+from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import Conflict
 from iscp.core.sql_names import WEIGHT
@@ -68,6 +68,14 @@ class _Table:
             self._found = _Found(keys, *find_keys(self.files, keys, self.schema))
         return self._found
 
+    def all_rows(self, rows_max: int) -> _Found:
+        """Raises NotReadableHere where they are more."""
+        if sum(rows_of(file) - len(file.gone) for file in self.files) > rows_max:
+            raise NotReadableHere
+        found = [_left_in(file, self.schema) for file in self.files]
+        rows = pa.concat_tables([self.schema.empty_table(), *(part for _, part in found)])
+        return _Found(rows, [places for places, _ in found], rows)
+
     def fitted(self, rows: pa.Table) -> pa.Table:
         """With the table's columns and types; raises NotReadableHere where they are others."""
         return self._fitted(rows, self.schema.names)
@@ -103,6 +111,12 @@ class BagWriter:
             return self._open(version).search(keys).rows
         return None
 
+    def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
+        """All rows of the table, at its version; None: they are more, or as in `change`. Raises StorageError."""
+        with suppress(NotReadableHere), direct_work(), delta_faults(f"read {self._uri}"):
+            return self._open(version).all_rows(rows_max).rows
+        return None
+
     def change(self, rows: pa.Table, tag: CommitTag) -> int | None:
         """Commit as the version after `tag.base_version`; `rows`: the table's columns, each row once, and WEIGHT.
 
@@ -114,6 +128,10 @@ class BagWriter:
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag) -> int | None:
         """As `change`: of all rows with one of these `keys` (some of the columns), `rows` are to be there."""
         return self._commit(tag, lambda table: _replacement(table, rows, table.search(keys)))
+
+    def replace_all(self, rows: pa.Table, tag: CommitTag, rows_max: int) -> int | None:
+        """As `change`: `rows` are to be all rows; None too where there are more than `rows_max`."""
+        return self._commit(tag, lambda table: _replacement(table, rows, table.all_rows(rows_max)))
 
     def _open(self, version: int) -> _Table:
         """Raises NotReadableHere where it is not a table to be changed here."""
@@ -165,6 +183,15 @@ def _open(uri: str, state: TableState, held: HeldFiles) -> _Table:
     if not fit:
         raise NotReadableHere
     return _Table(state, arrow_schema(schema), [DataFile(uri, add, held) for add in state.adds.values()])
+
+
+def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
+    """The places of the rows that the file has yet, and these rows."""
+    places = np.setdiff1d(np.arange(rows_of(file)), file.gone, assume_unique=True)
+    with file.hold_rows(schema) as groups:
+        parts = [group.read(schema, places[slice(*np.searchsorted(places, [group.begin, group.end]))] - group.begin)
+                 for group in groups]  # fmt: skip
+    return places, pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _change(table: _Table, rows: pa.Table) -> RowChange:

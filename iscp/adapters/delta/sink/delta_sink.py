@@ -185,6 +185,14 @@ class DeltaSink:
         changed = self._bag.replace_keys(rows, keys, tag)
         return None if changed is None else (self._confirm_commit(tag), changed)
 
+    def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
+        return self._bag.few_rows(version, rows_max)
+
+    def replace_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard, rows_max: int) -> tuple[Position, int] | None:
+        self._ready_to_commit(guard)
+        changed = self._bag.replace_all(rows, tag, rows_max)
+        return None if changed is None else (self._confirm_commit(tag), changed)
+
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         self._columns = None

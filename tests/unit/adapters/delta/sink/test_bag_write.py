@@ -195,6 +195,27 @@ def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[st
 
 
 @HOLDERS
+@pytest.mark.parametrize("seed", range(3))
+def test_all_rows_are_read_and_replaced_where_they_are_few(tmp_path: Path, seed: int, held: HeldFiles) -> None:
+    """Equal rows and rows that are marked as gone among them; rows that are to be there and are stay."""
+    draw, bag = random.Random(seed), Bag(tmp_path, held=held)
+    for _ in range(15):
+        wanted = Counter(draw_row(draw) for _ in range(draw.randint(0, 12)))
+        wanted += Counter({row: n for row, n in bag.rows.items() if draw.random() < 0.7})
+        differing = (wanted - bag.rows).total() + (bag.rows - wanted).total()
+        rows, there = bag.table(list(wanted.elements())), bag.rows.total()
+        if there:
+            assert bag.writer.few_rows(bag.version, there - 1) is None
+            assert bag.writer.replace_all(rows, tag(bag.version + 2, bag.version), there - 1) is None
+        assert bag.writer.replace_all(rows, tag(bag.version + 2, bag.version), there) == differing
+        bag.version, bag.rows = bag.version + 1, wanted
+        bag.assert_equal()
+        found = bag.writer.few_rows(bag.version, wanted.total())
+        assert found is not None
+        assert Counter(tuple(map(_comparable, row.values())) for row in found.to_pylist()) == wanted
+
+
+@HOLDERS
 def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path, held: HeldFiles) -> None:
     """As other writers cut their files; the least that is decoded at a time."""
     bag = Bag(tmp_path, held=held)
@@ -211,6 +232,9 @@ def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path:
     assert bag.replace([(13,), (70,)], ["a"], Counter({rows[13]: 1, rows[70]: 2})) == 1
     bag.assert_equal()
     bag.assert_found([(13,), (50,), (70,), (98,)], ["a"])
+    few = bag.writer.few_rows(bag.version, 100)
+    assert few is not None
+    assert Counter(tuple(row.values()) for row in few.to_pylist()) == bag.rows
 
 
 def test_rows_that_stay_are_not_touched(tmp_path: Path) -> None:
