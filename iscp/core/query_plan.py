@@ -46,8 +46,8 @@ class Operator:
     """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
     groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
     which gives one value for the whole operator. `by_time`: whether its own condition depends on the time. `adds_up`:
-    it is an AGGREGATE without groups, and its one row follows from totals (`iscp/core/totals.py`). `conditional`: it is
-    a JOIN with a condition.
+    it is an AGGREGATE without groups, and its one row follows from totals (`iscp/core/totals.py`); `distincts`: of so
+    many columns it goes by the distinct values. `conditional`: it is a JOIN with a condition.
     """
 
     kind: OperatorKind
@@ -60,6 +60,7 @@ class Operator:
     by_time: TimeDependence | None = None
     adds_up: bool = False
     conditional: bool = False
+    distincts: int = 0
 
     def walk(self) -> Iterator[tuple[int, Operator]]:
         """Each operator with its depth, parents first; subqueries before inputs."""
@@ -137,6 +138,12 @@ def passes_kept_input(operator: Operator) -> bool:
             return not (operator.keyed or operator.subqueries)
         case _:
             return False
+
+
+def is_of_one_table(operator: Operator) -> bool:
+    """Whether its rows are rows of one table, or parts of them."""
+    passing = (OperatorKind.TABLE, OperatorKind.PROJECT, OperatorKind.FILTER)
+    return all(each.kind in passing and not each.subqueries for _, each in operator.walk())
 
 
 def worth_keeping(operator: Operator) -> bool:

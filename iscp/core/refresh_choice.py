@@ -27,6 +27,10 @@ PASSES = 2
 PASSES_LEAST = 0.5
 """The same, where former refreshes show that it costs less; less than this, and more than PASSES, is not believed."""
 
+SCANNED_BYTES_LEAST = 64 * 1024**2
+"""Of a query that was never refreshed both ways: from so many bytes on which changes need of the tables besides
+themselves, the refresh takes about as long as reading them does, and is compared with a recomputation by that."""
+
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
@@ -55,6 +59,14 @@ class RefreshSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Scans:
+    """Bytes of tables that are read, besides changed rows, to refresh a query by its changes and to compute it all."""
+
+    changes: int = 0
+    full: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshChoice:
     """`reason`: what was expected of each, as far as former refreshes show."""
 
@@ -62,21 +74,27 @@ class RefreshChoice:
     reason: str
 
 
-def choose_strategy(policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample]) -> RefreshChoice:
-    """`changed` and `total`: bytes of the tables' files."""
+def choose_strategy(
+    policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans = Scans()
+) -> RefreshChoice:
+    """`changed` and `total`: bytes of the tables' files; `scans`: what is known of a query before it was refreshed."""
     match policy:
         case Policy.FULL:
             return RefreshChoice(Strategy.FULL, "the policy says so")
         case Policy.INCREMENTAL | Policy.STRICT:
             return RefreshChoice(Strategy.INCREMENTAL, "the policy says so")
         case _:
-            return _choose_by_cost(changed, total, samples)
+            return _choose_by_cost(changed, total, samples, scans)
 
 
-def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample]) -> RefreshChoice:
+def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans) -> RefreshChoice:
     incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
     if incremental is None or full is None:
+        if scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
+            return RefreshChoice(
+                Strategy.FULL, f"changes need {scans.changes / scans.full:.1f} times what a full one reads"
+            )
         share = changed / total if total else 1.0
         better = Strategy.INCREMENTAL if share < SHARE_DEFAULT else Strategy.FULL
         return RefreshChoice(better, f"{share:.2%} of the bytes have changed")

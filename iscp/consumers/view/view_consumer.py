@@ -125,7 +125,7 @@ class ViewConsumer:
         return RefreshEnd(newest, exact_instant_s(self._clock.now_s()))
 
     def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
-        query = ViewQuery(context.session, self._source, self._view, end, self._recent)
+        query = ViewQuery(context.session, self._source, self._view, end, self._recent, self._memory.sizes)
         self._memory.by_time = query.by_time
         return query
 
@@ -136,10 +136,10 @@ class ViewConsumer:
         began_s = self._clock.monotonic_s()
         if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
             return done
-        choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), self._memory.samples)
+        query, samples = self._query(context, end), self._memory.samples
+        choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), samples, query.scans(spans))
         if choice.strategy is Strategy.FULL:
             return self._recompute(context, end, choice.reason, warn=False)
-        query = self._query(context, end)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
         tag = self._tail_tag(context, end, query.as_of_s)
@@ -296,4 +296,4 @@ class ViewConsumer:
 
     def _size(self, end: RefreshEnd) -> int:
         """Bytes of all tables."""
-        return sum(self._source.size(uri, each.to.version).bytes for uri, each in end.tables.items())
+        return sum(self._memory.sizes.of(self._source, uri, each) for uri, each in end.tables.items())

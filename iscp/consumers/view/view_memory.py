@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from iscp.core.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql_names import WEIGHT
 from iscp.core.time_dependence import TimeDependence
+from iscp.core.watermark import SourceMark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource, SourceRange
 
@@ -125,6 +126,19 @@ class ViewGroups:
         return change_groups(self.query, deltas, kept.groups(context, deltas.keys), self.columns)
 
 
+@dataclass
+class TableSizes:
+    """Bytes of a view's tables, each as it was last; most are as they were from one refresh to the next."""
+
+    _known: dict[str, tuple[SourceMark, int]] = field(default_factory=dict)
+
+    def of(self, source: ChangeSource, uri: str, at: SourceRange) -> int:
+        mark = SourceMark(at.table_id, at.to)
+        if uri not in self._known or self._known[uri][0] != mark:
+            self._known[uri] = mark, source.size(uri, at.to.version).bytes
+        return self._known[uri][1]
+
+
 class ViewMemory:
     """Of one view. Not safe for threads: a job is in one iteration at a time."""
 
@@ -135,6 +149,7 @@ class ViewMemory:
         self._rows: ViewRows | None = None
         self._analyzed = False
         self._worth = KeepingWorth()
+        self.sizes = TableSizes()
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 

@@ -29,9 +29,12 @@ from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
+from iscp.consumers.view.view_memory import TableSizes
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.query_plan import OperatorKind
+from iscp.core.refresh_choice import Scans
+from iscp.core.scan_costs import ScanEstimator
 from iscp.core.sql_names import OP
 from iscp.core.time_dependence import TimeDependence
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -54,6 +57,7 @@ class ViewQuery:
     view: ViewSpec
     end: RefreshEnd
     recent: RecentView = field(default_factory=RecentView)
+    sizes: TableSizes = field(default_factory=TableSizes)
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
@@ -200,7 +204,9 @@ class ViewQuery:
     def _between(self, spans: Spans) -> Iterator[SignedPlans]:
         with ExitStack() as stack:
             tables = {
-                name: TableChange(self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack))
+                name: TableChange(
+                    self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack), self._bytes(uri)
+                )
                 for name, uri in self.view.tables.items()
             }
             instants = Instants(spans.as_of_s, self.end.instant_s)
@@ -210,6 +216,23 @@ class ViewQuery:
             learn_totals(plans, self.analyzed.root)
             self._totals = plans.totals
             yield plans
+
+    def scans(self, spans: Spans) -> Scans:
+        """What a refresh reads of the tables besides their changes."""
+        sizes = {name: self._bytes(uri) for name, uri in self.view.tables.items()}
+        moved = [name for name, uri in self.view.tables.items() if spans.by_uri[uri].changes_data]
+        estimator = ScanEstimator(sizes, moved)
+        keys = self.kept_keys if self.kept else self.keys
+        if self.sums is not None:
+            read = estimator.changes(self.sums.node.inputs[0].operator)
+        elif keys is not None:
+            read = estimator.rows_now(keys.node.inputs[0].operator)
+        else:
+            read = estimator.changes((self.kept or self.analyzed.root).operator)
+        return Scans(read, estimator.all_rows(self.analyzed.root.operator))
+
+    def _bytes(self, uri: str) -> int:
+        return self.sizes.of(self.source, uri, self.end.tables[uri])
 
     def _totals_since(self, spans: Spans) -> KnownTotals:
         before = totals_before(self.analyzed.root, spans.totals)

@@ -13,9 +13,12 @@ from iscp.core.refresh_choice import (
     PASSES,
     PASSES_LEAST,
     SAMPLES_MAX,
+    SCANNED_BYTES_LEAST,
     SHARE_DEFAULT,
+    TRY_FACTOR,
     Policy,
     RefreshSample,
+    Scans,
     Strategy,
     choose_strategy,
     expect_incremental,
@@ -40,6 +43,17 @@ def test_without_experience_the_share_of_changed_bytes_decides() -> None:
     assert choose_strategy(Policy.AUTO, least - 1, 1_000_000, ()).strategy is Strategy.INCREMENTAL
     assert choose_strategy(Policy.AUTO, least, 1_000_000, ()).strategy is Strategy.FULL
     assert choose_strategy(Policy.AUTO, 0, 0, ()).strategy is Strategy.FULL
+
+
+def test_without_experience_a_query_whose_changes_need_more_than_all_of_it_is_recomputed() -> None:
+    full = SCANNED_BYTES_LEAST
+    worse, near = Scans(int(TRY_FACTOR * full), full), Scans(int(TRY_FACTOR * full) - 1, full)
+    small = Scans(SCANNED_BYTES_LEAST - 1, 1)
+    found = choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), worse)
+    assert (found.strategy, found.reason) == (Strategy.FULL, "changes need 1.5 times what a full one reads")
+    for scans in (near, small):
+        assert choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), scans).strategy is Strategy.INCREMENTAL
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM, worse).strategy is Strategy.INCREMENTAL
 
 
 SHARES = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5)

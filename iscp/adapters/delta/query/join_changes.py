@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.query.catalyst import Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
-from iscp.core.query_plan import JoinSide
+from iscp.adapters.delta.query.touched_keys import restricted
+from iscp.core.query_plan import JoinSide, is_of_one_table
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -33,18 +35,33 @@ def _linear_in_both(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Sig
     """new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
     parts = []
     for place, signed in deltas.items():
-        part = _join_with(plans, node, place, signed, At.OLD if place == 0 else At.NEW)
-        parts.append((part.plan, [*plans.catalyst.output(node.plan), part.weight]))
+        if (part := _join_with(plans, node, place, signed, At.OLD if place == 0 else At.NEW)) is not None:
+            parts.append((part.plan, [*plans.catalyst.output(node.plan), part.weight]))
     return plans.sum(node, parts)
 
 
-def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, at: At) -> Signed:
-    """The changes of one side, joined with the rows of the other."""
+def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, at: At) -> Signed | None:
+    """The changes of one side, joined with the rows of the other. None: there are no changes."""
     other = plans.rows(node.inputs[1 - place], at)
+    if node.keys and plans.bytes_of(node.inputs[1 - place]) > plans.joined_max:
+        # Spark takes rows that are joined already for very many, and would have both sides exchanged for them.
+        if (settled := plans.settled(node.inputs[place], signed)) is None:
+            return None
+        signed = settled
+        if node.operator.linear_in is not JoinSide.BOTH or not is_of_one_table(node.inputs[1 - place].operator):
+            other = _with_keys_of(plans, node, place, signed, other)
     inputs = [signed.plan, other] if place == 0 else [other, signed.plan]
     joined = plans.catalyst.with_inputs(plans.values_now(node), inputs)
     columns = [*plans.catalyst.output(node.plan), signed.weight]
     return Signed(plans.catalyst.project(columns, joined), signed.weight)
+
+
+def _with_keys_of(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, other: Plan) -> Plan:
+    """Rows of the other side that meet a changed one."""
+    catalyst = plans.catalyst
+    keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
+    touched = catalyst.frame(catalyst.project(keys, signed.plan)).distinct()
+    return restricted(catalyst, other, node.keys[1 - place], catalyst.plan_of(touched))
 
 
 def _by_condition(plans: SignedPlans, node: PlanNode, linear: int, deltas: Mapping[int, Signed]) -> Signed | None:
@@ -54,7 +71,8 @@ def _by_condition(plans: SignedPlans, node: PlanNode, linear: int, deltas: Mappi
     catalyst, other, parts = plans.catalyst, 1 - linear, []
     if linear in deltas:
         part = _join_with(plans, node, linear, deltas[linear], At.NEW)
-        parts.append((part.plan, [*catalyst.output(node.plan), part.weight]))
+        if part is not None:
+            parts.append((part.plan, [*catalyst.output(node.plan), part.weight]))
     changed = plans.evaluated(node, {other: deltas[other]}).get(other)
     if changed is not None:
         met = catalyst.renamed(catalyst.plan_of(changed.drop(WEIGHT)), catalyst.output(node.inputs[other].plan))

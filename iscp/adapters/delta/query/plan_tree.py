@@ -197,6 +197,7 @@ class _TreeReader:
             by_time=finest(value.dependence for _, value in clock),
             adds_up=bool(functions),
             conditional=kind is OperatorKind.JOIN and bool(plan.condition().isDefined()),
+            distincts=sum(each.distinct for each in functions),
         )
         return PlanNode(operator, plan, inputs, keys, subqueries, clock, functions)
 

@@ -31,10 +31,15 @@ from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
-from iscp.core.query_plan import OperatorKind, upkeep_of
+from iscp.core.query_plan import OperatorKind, is_of_one_table, upkeep_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+JOINED_BYTES_MAX = 16 * 1024**2
+"""Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark holds in memory of one
+side; before they are joined with more, changed rows are computed, and counted by that."""
 
 
 @dataclass
@@ -51,6 +56,7 @@ class SignedPlans:
     instants: Instants
     held_max: int = 0
     totals: KnownTotals = field(default_factory=KnownTotals)
+    joined_max: int = JOINED_BYTES_MAX
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
@@ -236,10 +242,21 @@ class SignedPlans:
             plan = self.over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        found = self._count(netted(sides[0].unionAll(sides[1]), by_sign=True))
-        if found is None:
-            return None
-        return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
+        return self._of_rows(node, self._count(netted(sides[0].unionAll(sides[1]), by_sign=True)))
+
+    def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
+        """The operator's changes, computed now, so that Spark knows how many they are; None: there are none."""
+        if signed.rows is not None or is_of_one_table(node.operator):
+            return signed
+        self._known[node] = self._of_rows(node, self._evaluate(node, signed))
+        return self._known[node]
+
+    def _of_rows(self, node: PlanNode, found: ChangedRows | None) -> Signed | None:
+        return None if found is None else replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
+
+    def bytes_of(self, node: PlanNode) -> int:
+        """Of the tables that its rows are made of."""
+        return sum(self.tables[each.table].bytes for _, each in node.operator.walk() if each.table)
 
     def _values_moved(self, node: PlanNode) -> bool:
         """Whether one in it has changed that is not of a row."""

@@ -33,11 +33,12 @@ class At(Enum):
 class TableChange:
     """One table between two versions: its rows at each, and what changed, with WEIGHT (None: nothing did).
 
-    Frames have the table's columns in the order in which it was analyzed.
+    Frames have the table's columns in the order in which it was analyzed. `bytes`: of its files.
     """
 
     rows: Callable[[At], DataFrame]
     changes: Callable[[], DataFrame | None]
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
