@@ -22,9 +22,12 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.free_port import free_port
 from iscp.adapters.system.settings import to_toml
+from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
+from iscp.adapters.tls.node_certificates import certificate_watch
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
@@ -105,7 +108,7 @@ class BareNode:
     def told(self) -> NodeDescription | None:
         """What it says of itself; None while it does not answer."""
         try:
-            return describe(self.config.address, timeout_s=1.0)
+            return describe(self.config.address, tls=certificate_watch(self.config), timeout_s=1.0)
         except IscpError:
             return None
 
@@ -133,7 +136,11 @@ class BareNode:
 
 @dataclass
 class BareCluster:
-    """`root` is a directory of its own; the job log is filled before any node starts."""
+    """`root` is a directory of its own; the job log is filled before any node starts.
+
+    With `tls` there is an authority in `certs`, with a certificate for each node by its name, for `etcd`, for this
+    process towards etcd (`watcher`) and for a `client`.
+    """
 
     root: Path
     nodes: int
@@ -142,8 +149,11 @@ class BareCluster:
     margin_s: float = 0.5
     environ: Mapping[str, str] = field(default_factory=dict)
     etcd_host: str = "127.0.0.1"
+    tls: bool = False
 
     def __post_init__(self) -> None:
+        if self.tls:
+            self._make_certificates()
         joblog = self.root / "joblog"
         joblog.mkdir(parents=True)
         fill_log(str(joblog), self.shards)
@@ -151,12 +161,38 @@ class BareCluster:
         self._start_etcd()
         endpoint = f"{self.etcd_host}:{self._etcd_ports[0]}"
         etcd = EtcdConfig(endpoints=(endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s)
+        if self.tls:
+            own: dict[str, Any] = {**self._files("watcher")}
+            etcd = replace(etcd, **own)
         self._base = NodeConfig(node_id="-", log=JobLogConfig(uri=str(joblog)), etcd=etcd)
         self.members = [BareNode(self.config(f"n{n}"), self.root, self.environ) for n in range(self.nodes)]
 
     def config(self, node_id: str, **changed: Any) -> NodeConfig:
         """As the cluster's own nodes have it, at a port of its own."""
+        if self.tls:
+            changed = {"security": SecurityConfig(tls=TlsConfig(**self._files(node_id))), **changed}
         return replace(self._base, node_id=node_id, **{"listen": f"127.0.0.1:{free_port()}", **changed})
+
+    @property
+    def certs(self) -> Path:
+        return self.root / "certs"
+
+    def files(self, name: str, server_name: str = "") -> TlsFiles:
+        """A client's, of that certificate."""
+        ca, cert, key = map(Path, self._files(name).values())
+        return TlsFiles(ca, cert, key, server_name)
+
+    def _files(self, name: str) -> dict[str, str]:
+        own = self.certs / f"{name}.pem", self.certs / f"{name}.key"
+        return dict(zip(("ca_file", "cert_file", "key_file"), map(str, (self.certs / "ca.pem", *own)), strict=True))
+
+    def _make_certificates(self) -> None:
+        authority = DevelopmentAuthority.init(self.certs)
+        for name in ("watcher", "client"):
+            authority.make(CertificateRequest(CertificateKind.CLIENT, name))
+        authority.make(CertificateRequest(CertificateKind.ETCD, "etcd"))
+        for number in range(self.nodes):
+            authority.make(CertificateRequest(CertificateKind.NODE, f"n{number}", node_name="node.default.iscp"))
 
     def start(self) -> None:
         for node in self.members:
@@ -182,8 +218,14 @@ class BareCluster:
 
     def _start_etcd(self) -> None:
         port, local = self._etcd_ports[0], self.etcd_host == "127.0.0.1"
-        listen = () if local else ("--listen-client-urls", f"http://0.0.0.0:{port}")
-        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock(), extra_args=listen)
+        listen: tuple[str, ...] = () if local else ("--listen-client-urls", f"http://0.0.0.0:{port}")
+        tls = None
+        if self.tls:
+            own, tls = self._files("etcd"), self.files("watcher")
+            listen += ("--client-cert-auth", f"--trusted-ca-file={own['ca_file']}")
+            listen += (f"--cert-file={own['cert_file']}", f"--key-file={own['key_file']}")
+        ports, clock = self._etcd_ports, SystemClock()
+        self.etcd = EtcdServer.start(self.root / "etcd", *ports, clock=clock, tls=tls, extra_args=listen)
 
     def stop(self) -> None:
         for node in self.members:

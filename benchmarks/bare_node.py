@@ -41,6 +41,7 @@ from iscp.adapters.system.preflight import refuse_misfit
 from iscp.adapters.system.settings import load_settings
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
+from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
@@ -250,11 +251,13 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     checkpoints, marks = EtcdCheckpoint(etcd, election, keys), EtcdLogMarks(etcd, election, keys)
     cluster = ClusterPorts(membership, election, overrides, checkpoints, marks)
     times = replace(CoordinationTimes(), lease_ttl_s=ttl_s, margin_s=margin_s)
+    tls = certificate_watch(config)
     peers = Peers(
         config.etcd_prefix,
         config.node_id,
         lambda node_id, messages: owner.receive(node_id, messages),
         wire_format=wire_format,
+        tls=tls,
     )
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times, wire_format),
@@ -287,7 +290,14 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     )
     keeper = LeaseKeeper(membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, broken)
     served = NodeServer(
-        config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.receive, wire_format
+        config.node_id,
+        lambda: keeper.epoch,
+        config.etcd_prefix,
+        __version__,
+        engine,
+        worker.receive,
+        wire_format,
+        config.node_name if tls else "",
     )
 
     def calls_of(to: NodeRecord) -> NodeCalls:
@@ -302,16 +312,16 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
     sources = SourceReleases(AnyTable(), kinds.kind)
     admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources)
-    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
+    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), tls=tls)
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))
-    server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    server = AdminServer(admin, config.listen, tls=tls, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine
     connections: list[Closes] = [nodes, collector, peers, forwarding, etcd]
     parts = NodeParts(server, keeper, owner, worker, runs, runs, runs, moved, connections)
     return Node(
-        config.node_id, membership, election, parts, preflight=partial(refuse_misfit, config, record, membership)
+        config.node_id, membership, election, parts, preflight=partial(refuse_misfit, config, record, membership, tls)
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.tls_files import GivenTls
 from iscp.aio.async_build_client import AsyncBuildClient
 from iscp.aio.async_job_reader import AsyncJobReader
 from iscp.aio.async_operator_client import AsyncOperatorClient
@@ -42,7 +43,7 @@ class AsyncClient(AsyncJobReader):
         endpoint: str | None = None,
         *,
         timeout_s: float = 30.0,
-        tls: Tls | None = None,
+        tls: GivenTls = None,
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
     ) -> None:
         super().__init__(AsyncCaller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))

@@ -24,7 +24,6 @@ from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import NodeConfig
 from iscp.core.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -32,6 +31,7 @@ from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.owner_ports import OwnerHooks
 from iscp.runtime.worker.maintenance import UpkeepOrder
 from iscp.runtime.worker.worker_loop import WorkerLoop
@@ -43,7 +43,7 @@ def compose(on: Foundation) -> Node:
     cluster = Cluster.connect(config, clock)
     times = replace(CoordinationTimes(), lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
-    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.receive(node_id, messages))
+    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, said: owner.receive(node_id, said), tls=on.tls)
 
     def send(to: NodeRecord, message: OwnerMessage) -> None:
         worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
@@ -70,7 +70,8 @@ def compose(on: Foundation) -> Node:
     scheduler, executor, upkeep, here = compose_engine(on, ports, target_probes, keeper, worker)
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
-    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
+    who = config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__
+    served = NodeServer(*who, here, worker.receive, node_name=config.node_name if on.tls else "")
     here.borders, here.kept_events = (worker, peers, served, owner), owner.decisions.of_other_terms
     calls_of = lambda to: here if to.node_id == config.node_id else peers.call(to)  # noqa: E731
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
@@ -78,21 +79,25 @@ def compose(on: Foundation) -> Node:
     here.alert_counters = alerts.counters
     build_side = compose_builds(on, ports, cluster, owner, nodes, calls_of, keeper)
     here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
-    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
+    forwarding = _forward_to(owner, worker, on)
     admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
-    server = _compose_server(config, admin, [served, operator, shown], forwarding)
+    serving = _serve(on, admin, [served, operator, shown], forwarding)
     ends = nodes, collector, peers, forwarding, cluster.etcd
     work = keeper, owner, worker, scheduler, executor, upkeep
-    parts = NodeParts(server, *work, moved, ends, [alerts, *build_side.beside])
-    preflight = partial(refuse_misfit, config, record, cluster.membership)
+    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside])
+    preflight = partial(refuse_misfit, config, record, cluster.membership, on.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
 
 
-def _compose_server(
-    config: NodeConfig, admin: AdminService, services: Sequence[Service], forwarding: Forwarding
+def _forward_to(owner: OwnerLoop, worker: WorkerLoop, on: Foundation) -> Forwarding:
+    here = on.config.node_id
+    return Forwarding(lambda: owner.address_of(worker.owner_id, here), log_fault=owner.log_fault, tls=on.tls)
+
+
+def _serve(
+    on: Foundation, admin: AdminService, services: Sequence[Service], forwarding: Forwarding
 ) -> AdminServer | GatewayServer:
     """All that the node listens with."""
-    server = AdminServer(
-        admin, config.listen, services=services, interceptors=[forwarding], health_address=config.health.listen
-    )
-    return GatewayServer(server, config.gateway.listen, __version__) if config.gateway.listen else server
+    listen, gateway, health = on.config.listen, on.config.gateway.listen, on.config.health.listen
+    server = AdminServer(admin, listen, tls=on.tls, services=services, interceptors=[forwarding], health_address=health)
+    return GatewayServer(server, gateway, __version__, tls=on.tls) if gateway else server

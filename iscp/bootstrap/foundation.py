@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
 from iscp.ports.node_log import NodeLog
@@ -28,6 +30,7 @@ class Foundation:
     tested: Collection[str]
     on_broken: Callable[[Exception], None]
     node_log: NodeLog
+    tls: CertificateWatch | None = None
 
     @classmethod
     def lay(
@@ -39,7 +42,9 @@ class Foundation:
         tested: Collection[str],
         node_log: NodeLog,
     ) -> Foundation:
+        """Raises ConfigurationError where the files of TLS cannot be used."""
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        return cls(config, spark, SystemClock(), kinds, failpoints, tested, on_broken, node_log)
+        parts = kinds, failpoints, tested, on_broken, node_log
+        return cls(config, spark, SystemClock(), *parts, certificate_watch(config))

@@ -86,6 +86,7 @@ def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
         driver_memory_mb=config.spark.driver_memory_mb,
         conf={**catalog, **config.spark.conf},
         s3=config.storage.s3,
+        insecure=config.security.insecure,
     )
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from iscp.core.extras import import_name
 
 if TYPE_CHECKING:
-    from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+    from iscp.adapters.etcd.values import EtcdSettings
+    from iscp.adapters.tls.tls_files import TlsFiles
     from iscp.changefeed.client.changefeed import Changefeed
     from iscp.changefeed.client.connect import create
     from iscp.changefeed.client.connect import open_feed as open  # noqa: A004
@@ -31,7 +32,6 @@ __all__ = [
     "Cursor",
     "CursorBehind",
     "EtcdSettings",
-    "EtcdTls",
     "FeedIncident",
     "IncidentReport",
     "InvalidRequest",
@@ -41,6 +41,7 @@ __all__ = [
     "Purged",
     "StoredCursor",
     "TimedOut",
+    "TlsFiles",
     "Transaction",
     "Ulids",
     "create",
@@ -51,7 +52,7 @@ _HOMES = {
     "Changefeed": "iscp.changefeed.client.changefeed",
     "Cursor": "iscp.changefeed.model.cursor",
     "EtcdSettings": "iscp.adapters.etcd.values",
-    "EtcdTls": "iscp.adapters.etcd.values",
+    "TlsFiles": "iscp.adapters.tls.tls_files",
     "IncidentReport": "iscp.changefeed.model.lock_queue",
     "Page": "iscp.changefeed.client.reader",
     "Purged": "iscp.changefeed.client.purge",

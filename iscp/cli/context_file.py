@@ -25,7 +25,7 @@ from iscp.adapters.system.toml_file import read_toml
 from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from iscp.adapters.grpc.channel.endpoint import Tls
+    from iscp.adapters.tls.tls_files import TlsFiles
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REPAIR = "Correct the file, or remove it"
@@ -39,18 +39,16 @@ class Context:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    server_name: str = ""
 
-    def tls(self) -> Tls | None:
-        """Raises ConfigurationError if a file cannot be read."""
-        from iscp.adapters.grpc.channel.endpoint import Tls
+    def tls(self) -> TlsFiles | None:
+        """The files; nothing is read yet."""
+        from iscp.adapters.tls.tls_files import TlsFiles
 
         if not self.ca_file:
             return None
-        return Tls(
-            certificate=_read("cert_file", self.cert_file),
-            key=_read("key_file", self.key_file),
-            authority=_read("ca_file", self.ca_file),
-        )
+        cert, key = (Path(file) if file else None for file in (self.cert_file, self.key_file))
+        return TlsFiles(Path(self.ca_file), cert, key, self.server_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +187,3 @@ def with_context(contexts: Contexts, name: str, context: Context | None) -> Cont
     if context is not None:
         return replace(contexts, known={**known, name: check_context(name, context)})
     return Contexts("" if contexts.current == name else contexts.current, known)
-
-
-def _read(what: str, file: str) -> bytes:
-    try:
-        return Path(file).read_bytes() if file else b""
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read: {error.strerror or error}", field=what, remedy="Correct the context's file names"
-        ) from error

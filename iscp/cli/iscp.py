@@ -11,6 +11,7 @@ import click
 
 from iscp import __version__
 from iscp.cli.arguments import WholeNumber
+from iscp.cli.certs_commands import certs
 from iscp.cli.changefeed_commands import feed
 from iscp.cli.completion import script
 from iscp.cli.man_pages import write_pages
@@ -51,6 +52,7 @@ def iscp() -> None:
 
 iscp.add_command(feed)
 iscp.add_command(log)
+iscp.add_command(certs)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

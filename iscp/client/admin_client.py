@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.admin import convert, convert_views
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.adapters.tls.tls_files import GivenTls
 from iscp.client.build_client import BuildClient
 from iscp.client.job_reader import JobReader
 from iscp.client.operator_client import OperatorClient
@@ -47,7 +48,7 @@ class Client(JobReader):
         endpoint: str | None = None,
         *,
         timeout_s: float = 30.0,
-        tls: Tls | None = None,
+        tls: GivenTls = None,
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
     ) -> None:
         super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))

@@ -203,6 +203,28 @@ class HealthConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Mutual TLS of the node's gRPC and JSON, towards users and other nodes alike. Invariant: all files or none."""
+
+    ca_file: str = _setting("", "Authorities (PEM) that certificates of users and nodes must come from; empty: no TLS")
+    cert_file: str = _setting("", "The node's certificate (PEM), with what lies between it and an authority")
+    key_file: str = _setting("", "The certificate's key (PEM), without a password")
+    node_name: str = _setting("", "DNS name in certificates of nodes, and of nobody else; empty: node.CLUSTER.iscp")
+
+    @property
+    def used(self) -> bool:
+        return bool(self.ca_file or self.cert_file or self.key_file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """Who may reach the node. See docs/security.md."""
+
+    insecure: bool = _setting(False, "Whether a node without TLS may listen elsewhere than on the loopback interface")
+    tls: TlsConfig = field(default_factory=TlsConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -237,11 +259,17 @@ class NodeConfig:
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property
     def address(self) -> str:
         """Where others reach this node."""
         return self.advertise or self.listen
+
+    @property
+    def node_name(self) -> str:
+        """What a certificate has among its DNS names if it is one of this cluster's nodes."""
+        return self.security.tls.node_name or f"node.{self.cluster}.iscp"
 
     @property
     def etcd_prefix(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from iscp.core.config import EtcdConfig, NodeConfig, NotifyConfig
@@ -55,6 +56,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_storage_faults(config),
         *_order_faults(config),
         *_notify_faults(config.notify),
+        *_security_faults(config),
     ]
 
 
@@ -94,6 +96,35 @@ def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
         yield SettingFault(
             "etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given"
         )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is reached from this machine alone. A name other than localhost may be anybody's."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    tls = config.security.tls
+    files = {"ca_file": tls.ca_file, "cert_file": tls.cert_file, "key_file": tls.key_file}
+    if tls.used:
+        for name in (name for name, file in files.items() if not file):
+            yield SettingFault(
+                f"security.tls.{name}", "is missing", "Authorities, a certificate and its key go together"
+            )
+        return
+    if tls.node_name:
+        yield SettingFault("security.tls.ca_file", "is missing beside security.tls.node_name", "Name the files of TLS")
+    for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
+        if listen and port_of(listen) is not None and not is_loopback(listen) and not config.security.insecure:
+            yield SettingFault(
+                path,
+                f"{listen} can be reached from other machines, and there is no TLS",
+                "Set security.tls.*, or security.insecure = true where everybody who reaches it may do everything",
+            )
 
 
 def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:

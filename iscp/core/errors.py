@@ -60,6 +60,7 @@ class ErrorCode(IntEnum):
     FEED_OFF = 10_017
     FEED_PURGED = 10_018
     TABLE_UNREADABLE = 10_019
+    NOT_AUTHORIZED = 10_020
 
     @property
     def temporary(self) -> bool:
@@ -154,6 +155,12 @@ class ConfigurationError(PermanentError):
     """A setting is wrong: a node's, an endpoint, or what a changefeed was opened with."""
 
     code = ErrorCode.CONFIGURATION
+
+
+class NotAuthorized(PermanentError):
+    """Whoever calls may not: nothing was done."""
+
+    code = ErrorCode.NOT_AUTHORIZED
 
 
 class JobFailed(PermanentError):

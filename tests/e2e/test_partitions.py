@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from iscp.adapters.system.free_port import free_port
+from iscp.core.config import SecurityConfig
 
 SHARDS = 30
 TTL_S, MARGIN_S = 3.0, 0.5
@@ -68,6 +69,9 @@ class Hosts:
             ip("link", "del", self.name)
 
 
+INSECURE = SecurityConfig(insecure=True)  # these networks are of this machine
+
+
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
     if shutil.which("ip") is None or os.geteuid() != 0:
@@ -90,7 +94,7 @@ def cluster(hosts: Hosts, tmp_path: Path) -> Iterator[BareCluster]:
     made = BareCluster(tmp_path, NODES, SHARDS, TTL_S, MARGIN_S, etcd_host=f"{hosts.net}.1")
     made.members = [
         BareNode(
-            made.config(f"n{number}", listen=f"{hosts.address(number)}:{free_port()}"),
+            made.config(f"n{number}", listen=f"{hosts.address(number)}:{free_port()}", security=INSECURE),
             made.root,
             {},
             prefix=("ip", "netns", "exec", hosts.space(number)),

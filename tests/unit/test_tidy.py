@@ -34,7 +34,9 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 PATCHING = re.compile(r"\bmock\.patch|\bunittest import mock|monkeypatch\.(setattr|setitem|delattr)\b")
 SKIPPING = re.compile(r"\bmark\.(skip|xfail)\b|\bmark\.skipif\((?!sys\.platform)|pytest\.(skip|xfail|importorskip)\(")
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/-])/(work|root|home/(?!dev\b)[a-z]+)\b")
-ITS_OWN_MAKING = re.compile(r"\bissues?\b|\b(this|last|next|previous|earlier) session\b|\bsub-?agent", re.IGNORECASE)
+ITS_OWN_MAKING = re.compile(
+    r"(?<!certs )(?<!\")\bissues?\b|\b(this|last|next|previous|earlier) session\b|\bsub-?agent", re.IGNORECASE
+)
 
 # The field's words instead: reported, notified; requested, called, probed; a probe, a read; again, rebuilt, repaired;
 # dead-lettered; prepared; diverged; rebalanced.

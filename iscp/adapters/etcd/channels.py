@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.etcd_errors import EtcdFault, EtcdRefusedError, EtcdUnavailable, fault_of, translated
-from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.renewing_channel import secure_channel
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
 from iscp.ports.system import Clock
 
@@ -66,16 +69,14 @@ Attempt = Callable[["Endpoint", float, Metadata], Any]
 class Endpoint:
     """One server's address and the channel to it."""
 
-    def __init__(self, address: str, tls: EtcdTls | None) -> None:
+    def __init__(self, address: str, tls: TlsSource | None) -> None:
         scheme, _, rest = address.rpartition("://")
         self.address = rest.rstrip("/")
-        tls = tls if tls or scheme != "https" else EtcdTls()
-        options = list(_OPTIONS)
+        tls = tls if tls or scheme != "https" else Tls()
         if tls is None or scheme == "http":
-            self._channel = grpc.insecure_channel(self.address, options)
+            self._channel = grpc.insecure_channel(self.address, _OPTIONS)
         else:
-            name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
-            self._channel = grpc.secure_channel(self.address, _credentials(tls), [*options, *name])
+            self._channel = secure_channel(grpc, self.address, tls, _OPTIONS)
 
     def unary(self, path: str) -> Any:
         return self._channel.unary_unary(path, _serialize, pb.ANSWERS[path].FromString)
@@ -97,7 +98,8 @@ class Channels:
             )
         self._settings = settings
         self._clock = clock
-        self._endpoints = [Endpoint(address, settings.tls) for address in settings.endpoints]
+        tls = CertificateWatch(settings.tls, "etcd.") if settings.tls else None
+        self._endpoints = [Endpoint(address, tls) for address in settings.endpoints]
         self._current = 0
         self._token: str | None = None
         # Lock order: `_token_lock`, held during a call to etcd, before `_lock`, held only to read `_current`.
@@ -235,20 +237,3 @@ class Channels:
 
 def _serialize(message: Any) -> bytes:
     return bytes(message.SerializeToString())
-
-
-def _credentials(tls: EtcdTls) -> Any:
-    return grpc.ssl_channel_credentials(
-        _pem(tls.ca_file, "ca_file"), _pem(tls.key_file, "key_file"), _pem(tls.cert_file, "cert_file")
-    )
-
-
-def _pem(file: Path | None, name: str) -> bytes | None:
-    if file is None:
-        return None
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read: {error.strerror}", field=f"etcd.tls.{name}", remedy="Give a PEM file"
-        ) from error

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 import grpc
 
+from iscp.adapters.tls.handshake_faults import REFUSED_REMEDY, handshake_fault, may_be_refused
 from iscp.core.errors import (
     ConfigurationError,
     ErrorCode,
@@ -96,7 +97,7 @@ def translated(error: Any, *, writes: bool) -> IscpError:
     fault = fault_of(error)
     match fault:
         case EtcdFault.UNSENT:
-            return EtcdUnavailable(text)
+            return _no_connection(text)
         case EtcdFault.LOST:
             return EtcdOutcomeUnknown(text) if writes else EtcdUnavailable(text)
         case EtcdFault.TOKEN:
@@ -105,6 +106,14 @@ def translated(error: Any, *, writes: bool) -> IscpError:
             return _refusal(error.code(), text)
         case _:
             assert_never(fault)
+
+
+def _no_connection(text: str) -> IscpError:
+    if fault := handshake_fault(text):
+        return EtcdUnavailable(f"no TLS with etcd: {fault[0]} ({text})", field="etcd.ca_file", remedy=fault[1])
+    if may_be_refused(text):
+        return EtcdUnavailable(text, field="etcd.ca_file", remedy=REFUSED_REMEDY)
+    return EtcdUnavailable(text)
 
 
 def _refusal(code: Any, text: str) -> IscpError:

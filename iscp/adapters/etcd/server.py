@@ -14,9 +14,10 @@ from pathlib import Path
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdRefusedError, EtcdUnavailable
-from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.system.free_port import free_port, is_free
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.errors import ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
@@ -103,7 +104,7 @@ class EtcdServer:
         binary: Path | None = None,
         name: str = "iscp",
         cluster: Mapping[str, int] | None = None,
-        tls: EtcdTls | None = None,
+        tls: TlsFiles | None = None,
         extra_args: Sequence[str] = (),
         wait: bool = True,
         on_wait: Callable[[], None] = lambda: None,
@@ -160,7 +161,7 @@ class EtcdServer:
         self.child.kill()
         self.child.wait(KILL_WAIT_S)
 
-    def _came_up(self, clock: Clock, tls: EtcdTls | None, on_wait: Callable[[], None]) -> bool:
+    def _came_up(self, clock: Clock, tls: TlsFiles | None, on_wait: Callable[[], None]) -> bool:
         """Whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
         deadline_s = clock.monotonic_s() + START_WAIT_S
         settings = EtcdSettings((self.endpoint,), tls=tls, timeout_s=START_CALL_S)

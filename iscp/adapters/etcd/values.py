@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
+from iscp.adapters.tls.node_certificates import etcd_files
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.config import EtcdConfig
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdTls:
-    """Files in PEM. Without `ca_file` the public roots of gRPC hold; certificate and key come together."""
-
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    server_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +19,16 @@ class EtcdSettings:
     """
 
     endpoints: tuple[str, ...]
-    tls: EtcdTls | None = None
+    tls: TlsFiles | None = None
     username: str = ""
     password: str = field(default="", repr=False)
     timeout_s: float = 5.0
 
     @classmethod
     def of(cls, config: EtcdConfig) -> EtcdSettings:
-        def file(name: str) -> Path | None:
-            return Path(name) if name else None
-
-        tls = EtcdTls(file(config.ca_file), file(config.cert_file), file(config.key_file))
         return cls(
             endpoints=tuple(config.endpoints),
-            tls=None if tls == EtcdTls() else tls,
+            tls=etcd_files(config),
             username=config.user,
             password=config.password,
             timeout_s=config.request_timeout_s,

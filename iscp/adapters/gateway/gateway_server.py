@@ -8,10 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
-import ssl
-import tempfile
 import threading
-from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -19,7 +16,9 @@ import grpc
 from iscp.adapters.gateway.json_calls import JsonCalls
 from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
 from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.grpc.channel.endpoint import Tls, split_address
+from iscp.adapters.grpc.channel.endpoint import split_address
+from iscp.adapters.tls.server_credentials import ServerContext
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -45,13 +44,13 @@ class _Listener(socketserver.ThreadingTCPServer):
         family: socket.AddressFamily,
         bounds: GatewayBounds,
         version: str,
-        tls: Tls | None,
+        tls: TlsSource | None,
     ) -> None:
         self.address_family = family
         self.bounds = bounds
         self.version = version
         self.calls: JsonCalls | None = None
-        self._tls = _context(tls) if tls is not None else None
+        self._tls = ServerContext(tls) if tls is not None else None
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(address, JsonRequest)
 
@@ -76,7 +75,7 @@ class _Listener(socketserver.ThreadingTCPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         if self._tls is not None:
             request.settimeout(self.bounds.read_timeout_s)
-            request = self._tls.wrap_socket(request, server_side=True)
+            request = self._tls.current().wrap_socket(request, server_side=True)
         try:
             super().finish_request(request, client_address)
         finally:
@@ -104,7 +103,7 @@ class AdminEndpoint(Protocol):
 class GatewayServer:
     """Serves beside `admin`, with which it starts and stops. `address` is HOST:PORT, and port 0 takes any free one.
 
-    With `tls` it is served so, and clients need a certificate of `tls.authority` if there is one, as for gRPC.
+    With `tls` it is served so, and clients need a certificate of its authority if there is one, as for gRPC.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class GatewayServer:
         address: str,
         version: str,
         *,
-        tls: Tls | None = None,
+        tls: TlsSource | None = None,
         bounds: GatewayBounds = GatewayBounds(),  # noqa: B008  (frozen)
     ) -> None:
         self._admin = admin
@@ -174,18 +173,3 @@ def _reachable(address: str) -> str:
     """Where a server that listens on all interfaces is found from here."""
     host, port = split_address(address)
     return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory(prefix="iscp-tls-") as folder:  # ssl reads a chain from files alone
-        certificate, key = Path(folder, "certificate.pem"), Path(folder, "key.pem")
-        certificate.write_bytes(tls.certificate)
-        key.touch(0o600)
-        key.write_bytes(tls.key)
-        context.load_cert_chain(certificate, key)
-    if tls.authority:
-        context.load_verify_locations(cadata=tls.authority.decode())
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

@@ -5,13 +5,14 @@ from __future__ import annotations
 from iscp.adapters.delta.joblog.delta_job_log import refuse_other_cluster
 from iscp.adapters.grpc.node.node_client import describe
 from iscp.adapters.system.open_files import open_files_limit, refuse_too_few_files
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.config import NodeConfig
 from iscp.core.errors import ConfigurationError, IscpError
 from iscp.core.members import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
 from iscp.ports.cluster import Membership
 
 
-def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership) -> None:
+def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership, tls: TlsSource | None) -> None:
     """Raise ConfigurationError where this node would do harm, or could not be spoken to, before anybody knows it.
 
     Its server runs by now.
@@ -33,7 +34,7 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
                 remedy=f"Give all nodes about the same; none may be more than {TTL_RATIO_MAX:g} times another's",
             )
     try:
-        found = describe(record.address)
+        found = describe(record.address, tls=tls)
     except IscpError as error:
         raise ConfigurationError(
             f"this node is not reached at {record.address} ({error.message})",

@@ -18,13 +18,17 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from iscp.adapters.system.toml_file import read_toml
+from iscp.adapters.tls.node_certificates import certificate_faults
+from iscp.adapters.tls.tls_files import TLS_VARIABLES
 from iscp.core.config import NodeConfig
 from iscp.core.config_faults import SettingFault, faults, range_fault
 from iscp.core.errors import ConfigurationError
 from iscp.core.setting_list import Setting, settings
 
 VARIABLE_PREFIX = "ISCP_"
-NOT_SETTINGS = frozenset({"ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"})
+NOT_SETTINGS = frozenset(
+    {"ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS", *TLS_VARIABLES}
+)
 """Variables of ours that are read elsewhere."""
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
@@ -56,6 +60,13 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
     reading.faults += [fault for fault in faults(config) if _setting_path(fault.path, known) not in wrong]
     if reading.faults:
         raise _error(reading.faults)
+    return config
+
+
+def check_files(config: NodeConfig) -> NodeConfig:
+    """Raises ConfigurationError where files of certificates that it names are unfit, with every fault there is."""
+    if found := list(certificate_faults(config)):
+        raise _error(found)
     return config
 
 

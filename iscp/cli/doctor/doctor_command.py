@@ -99,10 +99,11 @@ def _examine_node(file: Path) -> Iterator[Examined]:
 def _node_at(config: NodeConfig) -> str:
     """Who has the port, if it is the node of the configuration; empty: somebody else, or nobody."""
     from iscp.adapters.grpc.node.node_client import describe
+    from iscp.adapters.tls.node_certificates import certificate_watch
     from iscp.core.errors import IscpError
 
     try:
-        found = describe(config.address, timeout_s=DESCRIBE_TIMEOUT_S)
+        found = describe(config.address, tls=certificate_watch(config), timeout_s=DESCRIBE_TIMEOUT_S)
     except IscpError:  # whoever listens there is no node
         return ""
     return (

@@ -16,7 +16,10 @@ from typing import Any
 
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.settings import load_settings, to_toml, variable
+from iscp.adapters.system.settings import check_files, load_settings, to_toml, variable
+from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.node_certificates import certificate_watch
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_room
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.cli.node.wait_notice import awaited_of
@@ -52,6 +55,7 @@ class LocalCluster:
     _served: bool = field(init=False, default=False)
     _unready: str = field(init=False, default="")
     _full: bool = field(init=False, default=False)
+    _tls: CertificateWatch | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._etcd = SupervisedProcess("etcd", lambda: self._start_etcd(wait=False))
@@ -68,7 +72,8 @@ class LocalCluster:
             with data_faults(self.layout.root):
                 self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
             # A node would say the same, and be started again and again.
-            load_settings(self.layout.config(node_id), node_environ(self.environ))
+            config = check_files(load_settings(self.layout.config(node_id), node_environ(self.environ)))
+            self._tls = certificate_watch(config)
             self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
         with self._room_blamed(), data_faults(self.layout.root):
             self._etcd.child = self._start_etcd(wait=True, on_wait=on_wait)
@@ -116,7 +121,11 @@ class LocalCluster:
 
     def serving(self) -> bool:
         """Whether every node says that it serves (gRPC health)."""
-        down = (node.name for n, node in enumerate(self._nodes) if node.child is None or not healthy(self._address(n)))
+        down = (
+            node.name
+            for n, node in enumerate(self._nodes)
+            if node.child is None or not healthy(self._address(n), self._tls)
+        )
         self._unready = next(down, "")
         ready = not self._unready
         self._served = self._served or ready
@@ -185,17 +194,18 @@ def node_command(config: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "iscp.cli.iscp", "node", "--config", str(config)]
 
 
-def healthy(address: str) -> bool:
+def healthy(address: str, tls: TlsSource | None = None) -> bool:
     """Whether the node there says that it serves (gRPC health)."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    from iscp.adapters.grpc.channel.call_metadata import open_channel
     from iscp.wire.v1 import admin_pb2
 
     # By name: other servers, etcd among them, answer to the general question.
     service = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
 
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(address, tls) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT_S

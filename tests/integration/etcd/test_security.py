@@ -18,7 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
 from iscp.adapters.etcd.server import EtcdServer, find_etcd
-from iscp.adapters.etcd.values import Changed, EtcdSettings, EtcdTls
+from iscp.adapters.etcd.values import Changed, EtcdSettings
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.errors import ConfigurationError
 from iscp.ports.system import Clock
 
@@ -137,9 +138,9 @@ def test_certificates_are_wanted_and_checked_on_both_sides(tmp_path: Path, clock
         _certificate(tmp_path, name, authority)
     _certificate(tmp_path, "stranger", None)
 
-    def tls(ca: str, name: str = "") -> EtcdTls:
+    def tls(ca: str, name: str = "") -> TlsFiles:
         own = (tmp_path / f"{name}.pem", tmp_path / f"{name}.key") if name else (None, None)
-        return EtcdTls(tmp_path / f"{ca}.pem", *own)
+        return TlsFiles(tmp_path / f"{ca}.pem", *own)
 
     server = EtcdServer.start(
         tmp_path / "etcd",
@@ -164,6 +165,6 @@ def test_certificates_are_wanted_and_checked_on_both_sides(tmp_path: Path, clock
 
 
 def test_a_certificate_file_that_is_missing_is_named(tmp_path: Path, clock: Clock) -> None:
-    settings = EtcdSettings(("127.0.0.1:1",), tls=EtcdTls(ca_file=tmp_path / "none.pem"))
-    with pytest.raises(ConfigurationError, match=r"etcd.tls.ca_file.*none\.pem"):
+    settings = EtcdSettings(("127.0.0.1:1",), tls=TlsFiles(ca_file=tmp_path / "none.pem"))
+    with pytest.raises(ConfigurationError, match=r"etcd.ca_file.*none\.pem"):
         EtcdClient(settings, clock)

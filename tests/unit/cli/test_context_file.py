@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.cli.context_file import Context, Contexts, choose, config_path, load_contexts, save_contexts
+from iscp.client.admin_client import Client
 from iscp.core.errors import ConfigurationError
 
 
@@ -88,10 +90,8 @@ def test_what_is_wrong_in_it_is_named(path: Path, text: str, words: str) -> None
 
 
 def test_files_of_tls_are_read_when_they_are_used(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_bytes(b"authority")
-    tls = Context("h:1", str(tmp_path / "ca.pem")).tls()
-    assert tls is not None
-    assert (tls.authority, tls.certificate) == (b"authority", b"")
+    ca_file = tmp_path / "ca.pem"
+    assert Context("h:1", str(ca_file), server_name="n").tls() == TlsFiles(ca_file, server_name="n")
     assert Context("h:1").tls() is None
-    with pytest.raises(ConfigurationError, match=r"none\.pem cannot be read"):
-        Context("h:1", str(tmp_path / "none.pem")).tls()
+    with pytest.raises(ConfigurationError, match=r"ca\.pem cannot be read"):
+        Client("h:1", tls=Context("h:1", str(ca_file)).tls())

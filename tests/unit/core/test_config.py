@@ -43,6 +43,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def shown(default: object) -> str:
     match default:
+        case bool():
+            return str(default).lower()
         case float():
             return f"{default:g}"
         case tuple():

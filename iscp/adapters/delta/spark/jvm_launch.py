@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.jars import log_store_jar, spark_home
+from iscp.adapters.delta.spark.network_conf import network_conf, refuse_open_ports
 from iscp.adapters.delta.storage.s3_settings import s3_conf, static_keys
 from iscp.core.config import S3Config
 
@@ -56,7 +57,8 @@ class SparkSettings:
 
     `work_dir` is scratch and belongs to one runtime at a time: Spark's local files and its warehouse, emptied
     at each start. `cache_dir` holds what is made once for a machine: jars, trust store, archives of classes.
-    `conf` wins over spark-defaults.conf, which wins over the settings made here.
+    `conf` wins over spark-defaults.conf, which wins over the settings made here. `insecure`: others may reach the ports
+    that Spark opens for a master on other machines.
     """
 
     work_dir: Path
@@ -65,6 +67,7 @@ class SparkSettings:
     driver_memory_mb: int = 2048
     conf: Mapping[str, str] = field(default_factory=dict)
     s3: S3Config = field(default_factory=S3Config)
+    insecure: bool = False
 
     @property
     def local(self) -> bool:
@@ -99,9 +102,8 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "20",
     }
-    if settings.local:
-        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    else:
+    conf |= network_conf(settings.master, settings.insecure)
+    if not settings.local:
         conf |= {"spark.jars": ",".join(map(str, jars))}
     if log_store_jar() is not None:
         conf |= {
@@ -123,10 +125,12 @@ def java_command(
 
     Driver settings that Spark's own launcher would read (memory, Java options, class path) are read here, from
     `settings.conf` and spark-defaults.conf. Configuration directories come last on the class path: an
-    archive of classes fits only if the jars that it was made with come first.
+    archive of classes fits only if the jars that it was made with come first. Raises ConfigurationError where Spark's
+    ports would be open to others.
     """
     directories = configuration_dirs(environ)
     said = {**spark_defaults(directories), **settings.conf}
+    refuse_open_ports(settings.master, settings.insecure, said)
     front = said.get("spark.driver.extraClassPath")
     entries = [*([front] if front else ()), *map(str, class_path), *map(str, directories)]
     quiet = [] if _configures_log4j(directories) else [f"-Dlog4j2.configurationFile={_LOG4J}"]

@@ -22,9 +22,10 @@ from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
 from iscp.adapters.grpc.channel.endpoint import (
     MESSAGE_BYTES_MAX,
-    Tls,
     split_address,
 )
+from iscp.adapters.tls.server_credentials import server_credentials
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
@@ -79,7 +80,7 @@ class AdminServer:
         *,
         max_workers: int = MAX_WORKERS,
         waits_max: int = WAITS_MAX,
-        tls: Tls | None = None,
+        tls: TlsSource | None = None,
         services: Sequence[Service] = (),
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         health_address: str = "",
@@ -135,12 +136,7 @@ class AdminServer:
     def _bind(self) -> int:
         if self._tls is None:
             return int(self._server.add_insecure_port(self._address))
-        credentials = grpc.ssl_server_credentials(
-            [(self._tls.key, self._tls.certificate)],
-            root_certificates=self._tls.authority or None,
-            require_client_auth=bool(self._tls.authority),
-        )
-        return int(self._server.add_secure_port(self._address, credentials))
+        return int(self._server.add_secure_port(self._address, server_credentials(self._tls)))
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Refuse new calls, give running ones `grace_s` to end, then cut them off."""

@@ -25,8 +25,8 @@ from tenacity import (
 )
 
 from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import builds_pb2, operator_pb2
@@ -122,7 +122,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         route: Callable[[], str | None],
         *,
         log_fault: Callable[[], IscpError | None] = lambda: None,
-        tls: Tls | None = None,
+        tls: TlsSource | None = None,
     ) -> None:
         self._route = route
         self._log_fault = log_fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from types import NoneType
@@ -13,6 +14,9 @@ from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_M
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.renewing_channel import secure_channel
+from iscp.adapters.tls.tls_files import GivenTls, TlsFiles, tls_of_environment
 from iscp.core.argument_checks import require, require_seconds
 from iscp.core.errors import (
     ErrorCode,
@@ -101,11 +105,12 @@ class CallerBase:
     """What a caller knows of its node; `timeout_s` bounds each call with its retries."""
 
     def __init__(
-        self, endpoint: str | None, timeout_s: float, tls: Tls | None, notice: Notice, clock: Clock | None
+        self, endpoint: str | None, timeout_s: float, tls: GivenTls, notice: Notice, clock: Clock | None
     ) -> None:
-        """Raises InvalidRequest."""
-        require(tls, (Tls, NoneType), "tls", "Tls")
-        self._tls = tls
+        """Raises InvalidRequest, ConfigurationError."""
+        require(tls, (Tls, TlsFiles, NoneType), "tls", "Tls or TlsFiles")
+        given = tls_of_environment(os.environ) if tls is None else tls
+        self._tls = CertificateWatch(given) if isinstance(given, TlsFiles) else given
         self._notice = notice
         self._clock = clock or SystemClock()
         self._endpoint = endpoint_or_default(endpoint)
@@ -114,11 +119,10 @@ class CallerBase:
 
     def _open_channel(self, library: Any) -> Any:
         """A channel of `grpc`, or of `grpc.aio`."""
-        target, tls = channel_target(self._endpoint), self._tls
-        if tls is None:
+        target = channel_target(self._endpoint)
+        if self._tls is None:
             return library.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
-        return library.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+        return secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
 
     def _attempts(self, changes: bool, timeout_s: float | None) -> Attempts:
         """Those of a call that begins now; raises InvalidRequest."""

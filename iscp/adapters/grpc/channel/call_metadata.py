@@ -12,7 +12,9 @@ from urllib.parse import quote, unquote
 
 import grpc
 
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX
+from iscp.adapters.tls.renewing_channel import secure_channel
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError, Unavailable
 from iscp.core.members import WIRE_FORMAT, understands
 
@@ -78,12 +80,12 @@ _CHANNEL_OPTIONS = (
 Metadata = tuple[tuple[str, str], ...]
 
 
-def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
+def open_channel(address: str, tls: TlsSource | None) -> grpc.Channel:
     """To another node; connects when it is first used."""
     if tls is None:
         return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
-    return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    channel: grpc.Channel = secure_channel(grpc, address, tls, _CHANNEL_OPTIONS)
+    return channel
 
 
 @dataclass(frozen=True, slots=True)

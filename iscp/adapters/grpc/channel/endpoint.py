@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import NoneType
 
@@ -38,12 +38,18 @@ WAIT_TIMEOUT_MAX_S = 24 * 3600.0
 class Tls:
     """PEM texts: one's own certificate chain and key, and the authority that the other side's must come from.
 
-    A server without `authority` requires no client certificate; a client without it trusts the public ones.
+    A server without `authority` requires no client certificate; a client without it trusts the public ones. A client
+    expects a certificate for `server_name`, or, where it is empty, for the host that it calls.
     """
 
     certificate: bytes = b""
-    key: bytes = b""
+    key: bytes = field(default=b"", repr=False)
     authority: bytes = b""
+    server_name: str = ""
+
+    def current(self) -> Tls:
+        """These very texts, for ever."""
+        return self
 
 
 def endpoint_or_default(endpoint: str | None) -> str:

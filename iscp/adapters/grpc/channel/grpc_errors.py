@@ -10,6 +10,7 @@ from typing import NoReturn
 import grpc
 
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.handshake_faults import REFUSED_REMEDY, handshake_fault, may_be_refused
 from iscp.core import errors as core
 from iscp.core.errors import ErrorCode, IscpError, OutcomeUnknown
 from iscp.core.untrusted_values import one_line
@@ -40,6 +41,7 @@ _STATUSES: dict[type, grpc.StatusCode] = {
     core.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     core.TableNotFound: grpc.StatusCode.NOT_FOUND,
     core.JobNotFound: grpc.StatusCode.NOT_FOUND,
+    core.NotAuthorized: grpc.StatusCode.PERMISSION_DENIED,
     core.PermanentError: grpc.StatusCode.FAILED_PRECONDITION,
     core.TemporaryError: grpc.StatusCode.UNAVAILABLE,
     core.OutcomeUnknown: grpc.StatusCode.UNKNOWN,
@@ -123,16 +125,13 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
         if key == DETAIL_KEY:
             return error_of(pb.ErrorDetail.FromString(value))
     text = error.details() or ""
+    if fault := handshake_fault(text):
+        return core.ConfigurationError(f"no TLS with {endpoint}: {fault[0]} ({text})", field="tls", remedy=fault[1])
     match error.code():
         case grpc.StatusCode.UNAVAILABLE if changes and not never_sent(error):
             return OutcomeUnknown(f"{endpoint} went away before it answered ({text})", remedy="Check the job's status")
         case grpc.StatusCode.UNAVAILABLE:
-            return core.Unavailable(
-                f"{endpoint} does not answer ({text})",
-                field="endpoint",
-                remedy="See whether a node runs there and has started (`iscp up` starts one); or name another by "
-                "--endpoint or ISCP_ENDPOINT",
-            )
+            return _no_answer(endpoint, text)
         case grpc.StatusCode.DEADLINE_EXCEEDED if changes:
             return OutcomeUnknown(
                 f"{endpoint} did not answer in time", remedy="Check the job's status", code=ErrorCode.TIMEOUT
@@ -151,3 +150,19 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             )
         case code:
             return IscpError(f"{endpoint} failed: {code.name} ({text})", remedy="See the node's log")
+
+
+def _no_answer(endpoint: str, text: str) -> core.Unavailable:
+    if may_be_refused(text):
+        return core.Unavailable(
+            f"{endpoint} accepts connections and closes them ({text})",
+            field="tls",
+            remedy=f"{REFUSED_REMEDY}, in a context (`iscp-admin context set`) or by ISCP_CA_FILE, ISCP_CERT_FILE and "
+            "ISCP_KEY_FILE",
+        )
+    return core.Unavailable(
+        f"{endpoint} does not answer ({text})",
+        field="endpoint",
+        remedy="See whether a node runs there and has started (`iscp up` starts one); or name another by --endpoint or "
+        "ISCP_ENDPOINT",
+    )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
-from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.tls_files import GivenTls
 from iscp.ports.system import Clock
 
 R = TypeVar("R")
@@ -23,7 +23,7 @@ class Caller(CallerBase):
         endpoint: str | None = None,
         *,
         timeout_s: float = 30.0,
-        tls: Tls | None = None,
+        tls: GivenTls = None,
         notice: Notice = lambda error, left_s: None,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,

@@ -17,9 +17,9 @@ from iscp.adapters.grpc.admin.event_codec import event_from_wire
 from iscp.adapters.grpc.admin.log_codec import page_from_wire, query_to_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.grpc.channel.wire_builds import answer_from_wire
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.api_views import EventView
 from iscp.core.errors import Canceled, Unavailable
 from iscp.core.ids import ShardId
@@ -55,7 +55,7 @@ class NodeDescription:
     counters: Mapping[str, int]
 
 
-def describe(address: str, *, tls: Tls | None = None, timeout_s: float = CALL_TIMEOUT_S) -> NodeDescription:
+def describe(address: str, *, tls: TlsSource | None = None, timeout_s: float = CALL_TIMEOUT_S) -> NodeDescription:
     """Who answers at `address`, be it a stranger. Raises Unavailable, TimedOut, PermanentError if it is no node."""
     with open_channel(address, tls) as channel:
         return _describe(pb_grpc.NodeStub(channel), address, timeout_s)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,6 +24,7 @@ from iscp.adapters.grpc.admin.log_codec import page_to_wire, query_from_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.node.admitted_method import AdmittedMethod
 from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX, BuildCallServer
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
@@ -53,17 +55,6 @@ SHORT_CALLS_MAX = 24
 """Calls that answer at once, and streams that were replaced but whose thread has not ended yet; more queue."""
 
 
-class _InPool:
-    """A method that runs in threads of its own (gRPC reads this attribute; its health service has it too)."""
-
-    def __init__(self, method: Callable[[Any, grpc.ServicerContext], Any], pool: ThreadPoolExecutor) -> None:
-        self._method = method
-        self.experimental_thread_pool = pool
-
-    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._method(request, context)
-
-
 class _Stream:
     """What one owner hears over one stream."""
 
@@ -86,7 +77,8 @@ class NodeServer:
     """The service `Node` of one node; give it to AdminServer as one of its `services`.
 
     `epoch` gives the node's current one. `heard` is given what owners say, in order of each stream; while it does not
-    return, the owner is held back; what it raises is logged, and that batch is lost.
+    return, the owner is held back; what it raises is logged, and that batch is lost. Callers need a certificate with
+    `node_name` among its names; empty: none.
     """
 
     names = ()  # the nodes' own
@@ -101,8 +93,10 @@ class NodeServer:
         calls: NodeCalls,
         heard: Callable[[Sequence[OwnerMessage]], None],
         wire_format: int = WIRE_FORMAT,
+        node_name: str = "",
     ) -> None:
         self._node_id = node_id
+        self._node_name = node_name
         self._epoch = epoch
         self._cluster = cluster
         self._version = version
@@ -133,15 +127,16 @@ class NodeServer:
             "Logs": (self._logs, pb.LogsRequest, operator_pb2.LogPage),
             "Describe": (self._describe, pb.DescribeRequest, pb.Description),
         }
+        admitted = partial(AdmittedMethod, pool=self._pool, node_name=self._node_name)
         methods = {
-            name: unary(_InPool(method, self._pool), request.FromString, response.SerializeToString)
+            name: unary(admitted(method), request.FromString, response.SerializeToString)
             for name, (method, request, response) in rows.items()
         }
         methods["Coordinate"] = grpc.stream_stream_rpc_method_handler(
-            _InPool(self._coordinate, self._pool), pb.Frame.FromString, pb.Frame.SerializeToString
+            admitted(self._coordinate), pb.Frame.FromString, pb.Frame.SerializeToString
         )
         methods["Events"] = grpc.unary_stream_rpc_method_handler(
-            _InPool(self._events, self._pool),
+            admitted(self._events),
             pb.EventsRequest.FromString,
             operator_pb2.EventPage.SerializeToString,
         )

@@ -23,12 +23,12 @@ from tenacity import (
 )
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_client import RemoteNode
 from iscp.adapters.grpc.node.node_codec import decode_node, encode_owner
 from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.tls.tls_files import TlsSource
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
 from iscp.core.errors import IscpError, PermanentError, Unavailable
 from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
@@ -70,7 +70,7 @@ class _Peer:
         meant: Meant,
         heard: Heard,
         on_refused: Refused,
-        tls: Tls | None,
+        tls: TlsSource | None,
         quarantine: Quarantine,
     ) -> None:
         self._record = record
@@ -202,7 +202,7 @@ class Peers:
         heard: Heard,
         *,
         on_refused: Refused = lambda record, error: None,
-        tls: Tls | None = None,
+        tls: TlsSource | None = None,
         wire_format: int = WIRE_FORMAT,
     ) -> None:
         self._wire_format = wire_format

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings, EtcdTls, KeyValue, Listing, key_bytes, key_text, prefix_end
+from iscp.adapters.etcd.values import EtcdSettings, KeyValue, Listing, key_bytes, key_text, prefix_end
+from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.config import EtcdConfig
 
 
@@ -34,7 +35,7 @@ def test_keys_lie_below_the_prefix(prefix: str) -> None:
 def test_settings_follow_the_configuration_and_show_no_password() -> None:
     config = EtcdConfig(endpoints=("h:1",), user="u", password="secret", ca_file="ca.pem", request_timeout_s=2.0)
     settings = EtcdSettings.of(config)
-    assert settings == EtcdSettings(("h:1",), EtcdTls(ca_file=Path("ca.pem")), "u", "secret", 2.0)
+    assert settings == EtcdSettings(("h:1",), TlsFiles(ca_file=Path("ca.pem")), "u", "secret", 2.0)
     assert "secret" not in repr(settings)
     assert EtcdSettings.of(EtcdConfig()).tls is None
 

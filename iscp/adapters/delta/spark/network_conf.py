@@ -1,0 +1,55 @@
+"""Who reaches the ports that Spark opens: this machine alone, or others who know its secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from iscp.core.config_faults import is_loopback
+from iscp.core.errors import ConfigurationError
+
+_HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.io.encryption.enabled": "true",
+}
+
+
+def stays_here(master: str) -> bool:
+    """Whether nobody on another machine takes part: a local master, or a standalone one on the loopback interface."""
+    if master.partition("[")[0] in ("local", "local-cluster"):
+        return True
+    parts = urlsplit(master)
+    return parts.scheme == "spark" and all(is_loopback(address) for address in parts.netloc.split(","))
+
+
+def network_conf(master: str, insecure: bool) -> dict[str, str]:
+    """What Spark's ports are bound to, or demand, where nobody says otherwise."""
+    if stays_here(master):
+        return dict(_HERE)
+    return {} if insecure else dict(_ENCRYPTED)
+
+
+def refuse_open_ports(master: str, insecure: bool, said: Mapping[str, str]) -> None:
+    """Raise ConfigurationError where others could reach Spark's ports without a secret, by what the user has `said`."""
+    if insecure or stays_here(master):
+        return
+    for name in ("spark.authenticate", "spark.network.crypto.enabled"):
+        if said.get(name, "true").strip().lower() != "true" and not (
+            name.endswith("crypto.enabled") and said.get("spark.ssl.rpc.enabled", "").strip().lower() == "true"
+        ):
+            raise ConfigurationError(
+                f"turns {name} off, and {master} is on other machines",
+                field="spark.conf",
+                remedy="Leave it out, or set security.insecure = true",
+            )
+    # Of other masters Spark makes the secret, and hands it over by theirs.
+    if master.startswith("spark://") and not said.get("spark.authenticate.secret"):
+        raise ConfigurationError(
+            f"does not have spark.authenticate.secret, and {master} is on other machines",
+            field="spark.conf",
+            remedy="Give the secret of the master and its workers (as ISCP_SPARK__CONF, or in spark-defaults.conf), or "
+            "set security.insecure = true",
+        )

@@ -1,0 +1,43 @@
+"""Who may call the service `Node`, and in which threads its methods run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.tls.server_credentials import caller_names
+from iscp.core.errors import NotAuthorized
+
+
+def refuse_stranger(names: Collection[str], node_name: str) -> None:
+    """Raise NotAuthorized unless a caller whose certificate has these names is a node. Of nodes without TLS all are."""
+    if node_name and node_name.lower() not in (name.lower() for name in names):
+        raise NotAuthorized(
+            f"only nodes may call this, and the caller's certificate does not have {node_name} among its names",
+            field="security.tls.node_name",
+            remedy="Give a node the certificate of one, and the same name to all nodes of a cluster",
+        )
+
+
+class AdmittedMethod:
+    """A method for nodes alone, in threads of its own (gRPC reads that attribute; its health service has it too).
+
+    Every method of the service is one: there is no other way to it.
+    """
+
+    def __init__(
+        self, method: Callable[[Any, grpc.ServicerContext], Any], pool: ThreadPoolExecutor, node_name: str
+    ) -> None:
+        self._method = method
+        self._node_name = node_name
+        self.experimental_thread_pool = pool
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if self._node_name:
+            with translate_errors(context, "admit", "node_call"):
+                refuse_stranger(caller_names(context), self._node_name)
+        return self._method(request, context)

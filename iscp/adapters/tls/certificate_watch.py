@@ -1,0 +1,84 @@
+"""Certificates that are taken up while they are in use: files are read again when they have changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.tls_files import TlsFiles, certificates_of
+from iscp.core.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 1.0
+"""Least time between two checks whether the files of certificates have changed; connections that open later use what
+they hold then.
+"""
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class CertificateWatch:
+    """What some files hold; safe to use from several threads. `section` begins the names of fields in errors.
+
+    Raises ConfigurationError where they are unfit at first. Later ones that are unfit, or of which only the first has
+    been written, are logged, and what was read before them is used.
+    """
+
+    def __init__(self, files: TlsFiles, section: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._files = files
+        self._section = section
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen = self._stamp()
+        self._current = files.read(section)
+        self._due_s = clock() + CHECK_S
+
+    def current(self) -> Tls:
+        """The very same object until the files hold something else. Never waits for another thread's reading."""
+        if self._clock() >= self._due_s and self._lock.acquire(blocking=False):
+            try:
+                self._check()
+            finally:
+                self._due_s = self._clock() + CHECK_S
+                self._lock.release()
+        return self._current
+
+    def _check(self) -> None:
+        stamp = self._stamp()  # before they are read: what is written meanwhile changes the next one
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            found = self._files.read(self._section)
+        except ConfigurationError as error:
+            log.warning("tls.not_renewed", extra={"reason": str(error), "file": str(self._files.cert_file)})
+            return
+        if found != self._current:
+            self._current = found
+            log.info("tls.renewed", extra={"file": str(self._files.cert_file), "days": days_left(found)})
+
+    def _stamp(self) -> _Stamp:
+        return tuple(
+            _stamp_of(file) if file else None
+            for file in (self._files.ca_file, self._files.cert_file, self._files.key_file)
+        )
+
+
+def days_left(tls: Tls) -> int:
+    """Whole days until the own certificate ends; of one without: until the last authority does."""
+    ends = [each.not_valid_after_utc for each in certificates_of(tls.certificate or tls.authority)]
+    return ((ends[0] if tls.certificate else max(ends)) - datetime.now(UTC)).days
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()  # of what a link leads to, as it is in a secret that Kubernetes mounts
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,51 @@
+"""The certificates of a node's configuration: towards users and other nodes, and towards etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults
+from iscp.core.config import EtcdConfig, NodeConfig, TlsConfig
+from iscp.core.config_faults import SettingFault
+
+SECTION = "security.tls."
+ETCD_SECTION = "etcd."
+
+
+def certificate_watch(config: NodeConfig) -> CertificateWatch | None:
+    """Of the node's files, for servers and for calls to other nodes; None without TLS. Raises ConfigurationError."""
+    files = _files_of(config)
+    return CertificateWatch(files, SECTION) if files else None
+
+
+def etcd_files(config: EtcdConfig) -> TlsFiles | None:
+    """None where no file is named."""
+    files = _files(config, "")
+    return None if files == TlsFiles() else files
+
+
+def certificate_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    """What is wrong with the files that a configuration names; of settings that are missing others say so."""
+    now = datetime.now(UTC)
+    if files := etcd_files(config.etcd):
+        yield from examine(files, ETCD_SECTION, now)[1]
+    if (files := _files_of(config)) is None or None in (files.ca_file, files.cert_file, files.key_file):
+        return
+    tls, faults = examine(files, SECTION, now)
+    yield from faults or node_faults(tls, SECTION, config.node_name)
+
+
+def _files_of(config: NodeConfig) -> TlsFiles | None:
+    tls = config.security.tls
+    if not tls.used:
+        return None
+    # Nodes know each other by this name, not by their addresses, which may change and be given to others.
+    return _files(tls, config.node_name)
+
+
+def _files(config: EtcdConfig | TlsConfig, server_name: str) -> TlsFiles:
+    ca, cert, key = (Path(name) if name else None for name in (config.ca_file, config.cert_file, config.key_file))
+    return TlsFiles(ca, cert, key, server_name)

@@ -1,0 +1,183 @@
+"""Certificates and keys in files, and what is wrong with them. Imports no gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.core.config_faults import SettingFault
+from iscp.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+TLS_VARIABLES = ("ISCP_CA_FILE", "ISCP_CERT_FILE", "ISCP_KEY_FILE", "ISCP_SERVER_NAME")
+RENEW = "Get another one (`iscp certs` makes them for development)"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files in PEM, which may be replaced while they are in use; certificate and key come together.
+
+    A client without `ca_file` trusts the public authorities, and one without `server_name` expects a certificate for
+    the host that it calls.
+    """
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str = ""
+
+    def read(self, section: str = "") -> Tls:
+        """What they hold. Raises ConfigurationError where that is not fit for use; `section` begins its `field`."""
+        tls, faults = examine(self, section, datetime.now(UTC))
+        for fault in faults:
+            raise ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)
+        return tls
+
+
+GivenTls = Tls | TlsFiles | None
+"""What clients take: texts, files, or nothing."""
+
+
+def tls_of_environment(environ: Mapping[str, str]) -> TlsFiles | None:
+    """What ISCP_CA_FILE, ISCP_CERT_FILE, ISCP_KEY_FILE and ISCP_SERVER_NAME say to clients; none without the first."""
+    ca_file, cert_file, key_file, server_name = (environ.get(name, "") for name in TLS_VARIABLES)
+    if not ca_file:
+        return None
+    cert, key = (Path(file) if file else None for file in (cert_file, key_file))
+    return TlsFiles(Path(ca_file), cert, key, server_name)
+
+
+class TlsSource(Protocol):
+    """Where connections have their certificates from: the very same `Tls` until there is another one."""
+
+    def current(self) -> Tls: ...
+
+
+def examine(files: TlsFiles, section: str, now: datetime) -> tuple[Tls, list[SettingFault]]:
+    """What they hold, and what makes it useless at `now` (with a time zone), each by `section` and the field."""
+    named = {"cert_file": files.cert_file, "key_file": files.key_file, "ca_file": files.ca_file}
+    faults: list[SettingFault] = []
+    texts = dict.fromkeys(named, b"")
+    for name, file in named.items():
+        try:
+            texts[name] = file.read_bytes() if file else b""
+        except OSError as error:
+            why = f"{file} cannot be read: {error.strerror or error}"
+            faults.append(SettingFault(f"{section}{name}", why, "Give a PEM file"))
+    tls = Tls(texts["cert_file"], texts["key_file"], texts["ca_file"], files.server_name)
+    if not faults:  # each text is read once: what is examined is what is used
+        faults += _text_faults(files, tls, section, now)
+    return tls, faults
+
+
+def _text_faults(files: TlsFiles, tls: Tls, section: str, now: datetime) -> Iterator[SettingFault]:
+    if files.ca_file:
+        yield from _certificate_faults(f"{section}ca_file", files.ca_file, tls.authority, now)
+    if files.cert_file:
+        yield from _certificate_faults(f"{section}cert_file", files.cert_file, tls.certificate, now)
+    if bool(files.cert_file) != bool(files.key_file):
+        missing = "key_file" if files.cert_file else "cert_file"
+        yield SettingFault(f"{section}{missing}", "is missing", "A certificate and its key go together")
+    elif files.key_file:
+        yield from _key_faults(f"{section}key_file", files.key_file, tls)
+
+
+def node_faults(tls: Tls, section: str, node_name: str) -> Iterator[SettingFault]:
+    """What other nodes would refuse of a node's certificate, which is fit for use otherwise."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    path, (own, *between) = f"{section}cert_file", certificates_of(tls.certificate)
+    if node_name not in names_of(own):
+        known = ", ".join(names_of(own)) or "none"
+        yield SettingFault(path, f"does not have {node_name} among its DNS names, which are {known}", RENEW)
+    try:
+        uses = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        wanted = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        if not set(wanted) <= set(uses):
+            yield SettingFault(path, "is not for servers and clients alike, and a node is both", RENEW)
+    except x509.ExtensionNotFound:
+        pass  # then it is for anything
+    if not _leads_to(own, between, certificates_of(tls.authority)):
+        yield SettingFault(path, f"does not come from an authority of {section}ca_file", "Give the authority's, too")
+
+
+def certificates_of(pem: bytes) -> list[x509.Certificate]:
+    """Raises ValueError where there is none, or one that cannot be read."""
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(pem)
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """Its DNS names."""
+    from cryptography import x509
+
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return list(found.get_values_for_type(x509.DNSName))
+
+
+def _certificate_faults(path: str, file: Path, pem: bytes, now: datetime) -> Iterator[SettingFault]:
+    try:
+        first, *others = certificates_of(pem)
+    except ValueError:
+        yield SettingFault(path, f"{file} holds no certificate that can be read", "Give a PEM file")
+        return
+    # Of several authorities one may have ended: the others are there for that.
+    lasting = max((first, *others), key=lambda each: each.not_valid_after_utc) if path.endswith("ca_file") else first
+    if now > lasting.not_valid_after_utc:
+        yield SettingFault(path, f"{file} ended at {lasting.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", RENEW)
+    elif now < lasting.not_valid_before_utc:
+        begin = f"{lasting.not_valid_before_utc:%Y-%m-%d %H:%M}"
+        yield SettingFault(path, f"{file} begins at {begin} UTC", "Wait, or see whether this machine's clock is right")
+
+
+def _key_faults(path: str, file: Path, tls: Tls) -> Iterator[SettingFault]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        own = certificates_of(tls.certificate)[0].public_key()
+    except ValueError:
+        return  # is named already
+    try:
+        public = load_pem_private_key(tls.key, None).public_key()
+    except TypeError:
+        yield SettingFault(path, f"{file} is encrypted", "Give a key without a password, that only iscp may read")
+    except (ValueError, UnsupportedAlgorithm):
+        yield SettingFault(path, f"{file} holds no key that can be read", "Give a PEM file")
+    else:
+        if public != own:
+            yield SettingFault(path, f"{file} does not belong to the certificate", "Give the one that was made with it")
+
+
+def _leads_to(
+    own: x509.Certificate, between: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
+) -> bool:
+    """Whether one of the authorities has signed it, or another that is given with it and is signed so."""
+    if any(_is_signed_by(own, authority) for authority in authorities):
+        return True
+    left = [each for each in between if each != own]
+    return any(
+        _is_signed_by(own, each) and _leads_to(each, [other for other in left if other != each], authorities)
+        for each in left
+    )
+
+
+def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

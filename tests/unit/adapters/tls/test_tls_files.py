@@ -1,0 +1,124 @@
+"""Files of certificates: each fault is named by its path, before anything is done with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.tls.node_certificates import certificate_faults, certificate_watch
+from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults, tls_of_environment
+from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.errors import ConfigurationError
+from tests.fakes.certs import NODE_NAME, Certs
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Certs:
+    return Certs(tmp_path_factory.mktemp("certs") / "a")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Certs:
+    return Certs(tmp_path_factory.mktemp("certs") / "b")
+
+
+def test_what_fits_together_is_read(certs: Certs) -> None:
+    tls, faults = examine(certs.files("node", "n"), "x.", NOW)
+    assert faults == []
+    assert (tls.authority, tls.server_name) == ((certs.directory / "ca.pem").read_bytes(), "n")
+    assert certs.files("node").read().key == tls.key
+    assert "PRIVATE" not in repr(tls)
+
+
+def test_each_fault_is_named_by_its_path(certs: Certs, others: Certs, tmp_path: Path) -> None:
+    junk, none, locked = tmp_path / "junk.pem", tmp_path / "none.pem", tmp_path / "locked.key"
+    junk.write_text("no PEM")
+    locked.write_bytes(_encrypted(certs.files("node")))
+    good = certs.files("node")
+
+    def found(files: TlsFiles, now: datetime = NOW) -> list[tuple[str, str]]:
+        return [(fault.path, fault.message.removeprefix(f"{tmp_path}/")) for fault in examine(files, "t.", now)[1]]
+
+    assert found(replace(good, ca_file=none, key_file=none)) == [
+        ("t.key_file", "none.pem cannot be read: No such file or directory"),
+        ("t.ca_file", "none.pem cannot be read: No such file or directory"),
+    ]
+    assert found(replace(good, ca_file=junk)) == [("t.ca_file", "junk.pem holds no certificate that can be read")]
+    assert found(replace(good, cert_file=junk)) == [("t.cert_file", "junk.pem holds no certificate that can be read")]
+    assert found(replace(good, key_file=junk)) == [("t.key_file", "junk.pem holds no key that can be read")]
+    assert found(replace(good, key_file=locked)) == [("t.key_file", "locked.key is encrypted")]
+    assert found(replace(good, key_file=None)) == [("t.key_file", "is missing")]
+    assert found(replace(good, cert_file=None)) == [("t.cert_file", "is missing")]
+    ((path, message),) = found(replace(good, key_file=others.files("node").key_file))
+    assert path == "t.key_file"
+    assert message.endswith("does not belong to the certificate")
+    ((path, message),) = found(good, NOW + timedelta(days=400))
+    assert path == "t.cert_file"
+    assert " ended at " in message
+    assert [path for path, _ in found(good, NOW + timedelta(days=4000))] == ["t.ca_file", "t.cert_file"]
+    assert all(" begins at " in message for _, message in found(good, NOW - timedelta(days=1)))
+    assert found(good, NOW - timedelta(days=1))
+    with pytest.raises(ConfigurationError, match=r"t\.ca_file: .*junk\.pem holds no certificate.*Give a PEM file"):
+        replace(good, ca_file=junk).read("t.")
+
+
+def test_of_a_node_it_is_checked_what_other_nodes_would_refuse(certs: Certs, others: Certs) -> None:
+    assert list(node_faults(certs.files("node").read(), "s.", NODE_NAME)) == []
+    (fault,) = node_faults(certs.files("node").read(), "s.", "node.other.iscp")
+    assert (fault.path, "does not have node.other.iscp among its DNS names" in fault.message) == ("s.cert_file", True)
+    messages = [fault.message for fault in node_faults(certs.files("client").read(), "s.", NODE_NAME)]
+    assert [message.split(",")[0] for message in messages] == [
+        f"does not have {NODE_NAME} among its DNS names",
+        "is not for servers and clients alike",
+    ]
+    foreign = replace(certs.files("node"), ca_file=others.directory / "ca.pem").read()
+    assert [fault.message for fault in node_faults(foreign, "s.", NODE_NAME)] == [
+        "does not come from an authority of s.ca_file"
+    ]
+
+
+def test_a_nodes_configuration_is_checked_as_a_whole(certs: Certs) -> None:
+    client = {name: str(file) for name, file in _named(certs.files("client")).items()}
+    node = {name: str(file) for name, file in _named(certs.files("node")).items()}
+    config = NodeConfig(
+        node_id="n",
+        log=JobLogConfig(uri="/lake"),
+        etcd=EtcdConfig(ca_file="/none.pem"),
+        security=SecurityConfig(tls=TlsConfig(**client)),
+    )
+    found = [fault.path for fault in certificate_faults(config)]
+    assert found == ["etcd.ca_file", "security.tls.cert_file", "security.tls.cert_file"]
+    good = replace(config, etcd=EtcdConfig(), security=SecurityConfig(tls=TlsConfig(**node)))
+    assert list(certificate_faults(good)) == []
+    watch = certificate_watch(good)
+    assert watch is not None
+    assert watch.current().server_name == NODE_NAME
+    assert certificate_watch(replace(good, security=SecurityConfig())) is None
+
+
+def test_clients_take_files_from_the_environment() -> None:
+    assert tls_of_environment({"ISCP_CERT_FILE": "c"}) is None
+    said = {"ISCP_CA_FILE": "a", "ISCP_CERT_FILE": "c", "ISCP_KEY_FILE": "k", "ISCP_SERVER_NAME": "n"}
+    assert tls_of_environment(said) == TlsFiles(Path("a"), Path("c"), Path("k"), "n")
+    assert tls_of_environment({"ISCP_CA_FILE": "a"}) == TlsFiles(Path("a"))
+
+
+def _named(files: TlsFiles) -> dict[str, Path | None]:
+    return {"ca_file": files.ca_file, "cert_file": files.cert_file, "key_file": files.key_file}
+
+
+def _encrypted(files: TlsFiles) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    assert files.key_file is not None
+    key = serialization.load_pem_private_key(files.key_file.read_bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )

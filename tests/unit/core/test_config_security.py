@@ -1,0 +1,52 @@
+"""Who may reach a node: nobody on other machines without TLS, unless that is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from iscp.adapters.system.settings import load_settings, to_toml
+from iscp.core.config import GatewayConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.config_faults import faults, is_loopback
+
+NODE = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake"))
+FILES = TlsConfig(ca_file="a", cert_file="c", key_file="k")
+
+
+def test_loopback_is_this_machine_alone() -> None:
+    here = ("127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1")
+    elsewhere = ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1", "localhost.evil:1", "n0:1")
+    assert [is_loopback(each) for each in (*here, *elsewhere)] == [True] * 4 + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "paths"),
+    [
+        ({"listen": "0.0.0.0:7430"}, ["listen"]),
+        ({"listen": "n0.lake:7430", "gateway": GatewayConfig(listen="[::]:80")}, ["listen", "gateway.listen"]),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(insecure=True)}, []),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES)}, []),
+        ({"listen": "127.0.0.1:7430"}, []),
+        ({"security": SecurityConfig(tls=replace(FILES, ca_file=""))}, ["security.tls.ca_file"]),
+        (
+            {"security": SecurityConfig(tls=TlsConfig(key_file="k"))},
+            ["security.tls.ca_file", "security.tls.cert_file"],
+        ),
+        ({"security": SecurityConfig(tls=TlsConfig(node_name="x"))}, ["security.tls.ca_file"]),
+    ],
+)
+def test_a_node_that_others_reach_needs_tls(changed: dict[str, Any], paths: list[str]) -> None:
+    assert [fault.path for fault in faults(replace(NODE, **changed))] == paths
+
+
+def test_it_is_said_by_file_or_variable() -> None:
+    said = {"ISCP_NODE_ID": "n", "ISCP_LOG__URI": "/lake", "ISCP_SECURITY__INSECURE": "true"}
+    assert load_settings(None, said).security == SecurityConfig(insecure=True)
+    assert "insecure = true" in to_toml(replace(NODE, security=SecurityConfig(insecure=True)))
+
+
+def test_the_name_of_nodes_is_the_clusters() -> None:
+    assert replace(NODE, cluster="lake").node_name == "node.lake.iscp"
+    assert replace(NODE, security=SecurityConfig(tls=replace(FILES, node_name="n.corp"))).node_name == "n.corp"
