@@ -16,6 +16,7 @@ from uuid import uuid4
 from benchmarks.bare_node import TRACE
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.grpc.node.node_client import NodeDescription, describe
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
@@ -172,6 +173,11 @@ class BareCluster:
         if self.tls:
             changed = {"security": SecurityConfig(tls=TlsConfig(**self._files(node_id))), **changed}
         return replace(self._base, node_id=node_id, **{"listen": f"127.0.0.1:{free_port()}", **changed})
+
+    @property
+    def etcd_settings(self) -> EtcdSettings:
+        """This process's own."""
+        return EtcdSettings((self.etcd.endpoint,), tls=self.files("watcher") if self.tls else None)
 
     @property
     def certs(self) -> Path:

@@ -30,7 +30,6 @@ from benchmarks.bare_cluster import BareCluster, until
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect, SendTo
@@ -65,7 +64,7 @@ class Measured:
 def leading_idly(cluster: BareCluster) -> Iterator[EtcdClient]:
     """Nobody else leads meanwhile."""
     clock, keys = SystemClock(), Keys(cluster.members[0].config.etcd_prefix)
-    with EtcdClient(EtcdSettings((cluster.etcd.endpoint,)), clock) as etcd:
+    with EtcdClient(cluster.etcd_settings, clock) as etcd:
         election, elected = EtcdElection(etcd, keys, clock, lease_ttl_s=TTL_S, margin_s=MARGIN_S), threading.Event()
         election.campaign("bench", lambda leader: elected.set(), lambda: None)
         assert elected.wait(30.0)
@@ -78,7 +77,7 @@ def leading_idly(cluster: BareCluster) -> Iterator[EtcdClient]:
 def depose(cluster: BareCluster) -> float:
     """Delete the owner's key, as an operator could; when."""
     keys = Keys(cluster.members[0].config.etcd_prefix)
-    with EtcdClient(EtcdSettings((cluster.etcd.endpoint,)), SystemClock()) as etcd:
+    with EtcdClient(cluster.etcd_settings, SystemClock()) as etcd:
         oldest = min(etcd.list_prefix(keys.candidates).items, key=lambda kv: kv.create_revision)
         at_s = time.monotonic()
         etcd.delete(oldest.key)
@@ -96,12 +95,13 @@ def measure(shards: int, nodes: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="iscp-dispatch-") as root:
         cluster = BareCluster(Path(root), nodes, shards, TTL_S, MARGIN_S)
         try:
-            return _measure(cluster)
+            return measure_cluster(cluster)
         finally:
             cluster.stop()
 
 
-def _measure(cluster: BareCluster) -> Measured:
+def measure_cluster(cluster: BareCluster) -> Measured:
+    """Of one none of whose nodes has been started; they run after it."""
     keys = Keys(cluster.members[0].config.etcd_prefix)
     with leading_idly(cluster) as etcd:
         for node in cluster.members:
