@@ -210,6 +210,14 @@ def test_the_charts_etcd_is_where_its_members_and_nodes_expect_it(name: str, tmp
     assert client.startswith("https" if name == "guarded and spread" else "http:")
 
 
+def test_a_member_of_etcd_without_a_quorum_is_not_started_again() -> None:
+    """Its /health fails then, with `serializable` too (seen of 3.5.1), as it should for readiness alone."""
+    member = rendered("smallest").container("etcd")
+    assert member["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
+    assert member["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert f"--listen-metrics-urls=http://0.0.0.0:{ports(member)['metrics']}" in member["args"]
+
+
 def test_certificates_are_mounted_where_they_are_read(tmp_path: Path) -> None:
     etcd = settings_of("guarded and spread", tmp_path).etcd
     spec = rendered("guarded and spread").only("StatefulSet", "node")["spec"]["template"]["spec"]
