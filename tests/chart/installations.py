@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SMALLEST: Mapping[str, Any] = {"config": {"log": {"uri": "s3://lake/iscp"}, "storage": {"s3": {"region": "eu-1"}}}}
+SMALLEST: Mapping[str, Any] = {
+    "config": {"log": {"uri": "s3://lake/iscp"}, "storage": {"s3": {"region": "eu-1"}}},
+    "tls": {"secret": "lake-tls"},
+}
 """What has to be given."""
 
 INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
@@ -18,6 +21,7 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
             "bounds": {"rows_max": 7_000_000},
             "spark": {"driver_memory_mb": 3072, "conf": {"spark.sql.session.timeZone": "UTC"}},
             "storage": {"self_test": ["/lake/derived"]},
+            "security": {"insecure": True},
         },
         "image": {"repository": "images.example/iscp", "digest": f"sha256:{'a' * 64}", "pullSecrets": ["images"]},
         "resources": {"limits": {"memory": "6Gi"}},
@@ -30,6 +34,7 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
     "guarded and spread": {
         **SMALLEST,
         "spread": "hard",
+        "tls": {"secret": "lake-tls", "certManager": {"issuer": "company", "issuerKind": "ClusterIssuer"}},
         "image": {"tag": "2"},
         "s3": {"credentialsSecret": "lake-keys"},
         "etcd": {

@@ -16,6 +16,7 @@ from tests.chart.values_file import Value
 SET_BY_THE_CHART = frozenset(
     {
         *("node_id", "listen", "advertise", "data_dir", "gateway.listen", "health.listen"),
+        *("security.tls.ca_file", "security.tls.cert_file", "security.tls.key_file"),
         *("etcd.endpoints", "etcd.user", "etcd.password", "etcd.ca_file", "etcd.cert_file", "etcd.key_file"),
     }
 )
@@ -80,6 +81,8 @@ RULES: Mapping[str, Schema] = {
         },
     ),
     "scratch.sizeLimit": _QUANTITY,
+    "tls.certManager.issuerKind": {"enum": ["Issuer", "ClusterIssuer"]},
+    "tls.certManager.duration": {"pattern": "^[0-9]+h$"},
     "s3.webIdentity.roleArn": {"pattern": r"^(arn:\S+)?$"},
     "s3.webIdentity.audience": {"minLength": 1},
     "s3.webIdentity.tokenSeconds": {"minimum": 600},

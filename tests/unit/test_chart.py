@@ -63,11 +63,12 @@ def test_lint_has_no_complaint(name: str) -> None:
 @pytest.mark.parametrize("kubernetes", KUBERNETES)
 def test_manifests_are_valid_for_the_oldest_and_the_newest_kubernetes(kubernetes: str, tmp_path: Path) -> None:
     file = tmp_path / "manifests.yaml"
-    file.write_text(yaml.safe_dump_all([each for name in INSTALLATIONS for each in rendered(name).manifests]))
+    kinds = [each for name in INSTALLATIONS for each in rendered(name).manifests if each["kind"] != "Certificate"]
+    file.write_text(yaml.safe_dump_all(kinds))  # that kind is cert-manager's, not Kubernetes' own
     command = [str(tool("kubernetes-validate")), "--kubernetes-version", kubernetes, "--strict", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("passed") == sum(len(rendered(name).manifests) for name in INSTALLATIONS)
+    assert done.stdout.count("passed") == len(kinds)
 
 
 def test_a_field_that_kubernetes_does_not_have_is_found(tmp_path: Path) -> None:
@@ -218,7 +219,38 @@ def test_a_member_of_etcd_without_a_quorum_is_not_started_again() -> None:
     assert f"--listen-metrics-urls=http://0.0.0.0:{ports(member)['metrics']}" in member["args"]
 
 
-def test_certificates_are_mounted_where_they_are_read(tmp_path: Path) -> None:
+@each_installation
+def test_the_nodes_certificates_are_mounted_where_they_are_read(name: str, tmp_path: Path) -> None:
+    """As a directory: of a single file that is mounted, a renewal would not be seen."""
+    security = settings_of(name, tmp_path).security
+    pods = [rendered(name).only("StatefulSet", "node")["spec"]["template"], rendered(name).only("Pod")]
+    for spec in (pod["spec"] for pod in pods):
+        mounts = [each for each in spec["containers"][0].get("volumeMounts", ()) if each["name"] == "tls"]
+        if security.insecure:
+            assert not mounts
+            continue
+        (volume,) = (each for each in spec["volumes"] if each["name"] == "tls")
+        assert volume["secret"]["secretName"] == "lake-tls"
+        assert "subPath" not in mounts[0]
+        files = [f"{mounts[0]['mountPath']}/{each}" for each in ("ca.crt", "tls.crt", "tls.key")]
+        assert [security.tls.ca_file, security.tls.cert_file, security.tls.key_file] == files
+
+
+def test_cert_manager_makes_a_certificate_of_every_name_that_nodes_are_called_by(tmp_path: Path) -> None:
+    chart, config = rendered("guarded and spread"), settings_of("guarded and spread", tmp_path)
+    spec = chart.only("Certificate")["spec"]
+    assert spec["secretName"] == "lake-tls"
+    assert spec["issuerRef"] == {"name": "company", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+    names = spec["dnsNames"]
+    assert config.node_name in names
+    pod, _, domain = config.address.rpartition(":")[0].partition(".")
+    assert pod == "lake-iscp-0"
+    assert f"*.{domain}" in names
+    assert {"lake-iscp", "lake-iscp.data.svc"} <= set(names)
+    assert set(spec["usages"]) == {"server auth", "client auth"}
+
+
+def test_etcds_certificates_are_mounted_where_they_are_read(tmp_path: Path) -> None:
     etcd = settings_of("guarded and spread", tmp_path).etcd
     spec = rendered("guarded and spread").only("StatefulSet", "node")["spec"]["template"]["spec"]
     (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "etcd-tls")
@@ -305,6 +337,8 @@ WRONG = {
     "extraVolumeMounts": ([{"name": "lake", "mountPath": "lake"}], "/extraVolumeMounts/0/mountPath"),
     "tolerations": ([{"key": "a", "operator": "Is"}], "/tolerations/0/operator"),
     "resources.limits.memory": ("2Gi", "resources.limits.memory is 2Gi, too little for a heap of 2048 MiB"),
+    "tls.secret": ("", "tls.secret is empty"),
+    "tls.certManager.issuerKind": ("Vault", "/tls/certManager/issuerKind"),
     "service.port": (70000, "/service/port"),
     "spread": ("wide", "/spread"),
 }
@@ -320,4 +354,10 @@ def test_a_wrong_value_fails_by_its_name(path: str) -> None:
 
 def test_a_job_log_that_no_volume_holds_is_refused() -> None:
     with pytest.raises(HelmRefusedError, match=r"config\.log\.uri is /lake/iscp, which no volume holds"):
-        render({"config": {"log": {"uri": "/lake/iscp"}}, "extraVolumeMounts": [{"name": "l", "mountPath": "/lak"}]})
+        render(
+            {
+                "config": {"log": {"uri": "/lake/iscp"}},
+                "tls": {"secret": "t"},
+                "extraVolumeMounts": [{"name": "l", "mountPath": "/lak"}],
+            }
+        )

@@ -36,6 +36,7 @@ from iscp.core.job_row import JobStatus
 from iscp.core.setting_list import settings
 from iscp.core.verification import Comparison, Sample
 from iscp.core.watermark_record import WatermarkRecord
+from tests.chart.values_file import CHART, read_values
 from tests.limits import DOCUMENT, document
 from tests.limits import main as limits
 from tests.notebook import cells_of, compile_cell
@@ -212,6 +213,12 @@ def test_every_module_is_there(document: Path) -> None:
     assert missing == []
 
 
+@cache
+def chart_values() -> frozenset[str]:
+    values = read_values((CHART / "values.yaml").read_text())
+    return frozenset(leaf.path for value in values for leaf in value.leaves())
+
+
 @each_document
 def test_every_setting_event_and_failpoint_exists(document: Path) -> None:
     paths = {each.path for each in settings()}
@@ -220,7 +227,7 @@ def test_every_setting_event_and_failpoint_exists(document: Path) -> None:
         name
         for name in spans(document.read_text())
         if _DOTTED.fullmatch(name) and name.split(".")[0] in heads and not _ELSEWHERE.match(name)
-        if name.removeprefix("config.") not in paths | told_names()  # below it are the Helm chart's settings of nodes
+        if name.removeprefix("config.") not in paths | told_names() | chart_values()  # below it are settings of nodes
     ]
     assert unknown == []
 

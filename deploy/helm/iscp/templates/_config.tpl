@@ -2,6 +2,10 @@
 {{- define "iscp.config" -}}
 {{- $health := dict "listen" "0.0.0.0:7431" -}}
 {{- $own := dict "listen" "0.0.0.0:7430" "data_dir" "/var/lib/iscp" "health" $health -}}
+{{- if .Values.tls.secret -}}
+  {{- $files := dict "ca_file" "/etc/iscp/tls/ca.crt" "cert_file" "/etc/iscp/tls/tls.crt" "key_file" "/etc/iscp/tls/tls.key" -}}
+  {{- $own = set $own "security" (dict "tls" $files) -}}
+{{- end -}}
 {{- $etcd := dict "endpoints" (include "iscp.endpoints" . | fromJsonArray) -}}
 {{- if .Values.etcd.tls.clientSecret -}}
   {{- range $setting, $key := dict "ca_file" "ca.crt" "cert_file" "tls.crt" "key_file" "tls.key" -}}
@@ -40,9 +44,19 @@
     {{- fail (printf "config.log.uri is %s, which no volume holds: name one in extraVolumes and extraVolumeMounts that all nodes share" $uri) -}}
   {{- end -}}
 {{- end -}}
+{{- include "iscp.checkTls" . -}}
 {{- include "iscp.checkEtcd" . -}}
 {{- include "iscp.checkS3" . -}}
 {{- include "iscp.checkMemory" . -}}
+{{- end }}
+
+{{- define "iscp.checkTls" -}}
+{{- if not (or .Values.tls.secret (dig "insecure" false (.Values.config.security | default dict))) -}}
+  {{- fail "tls.secret is empty: name the secret of the nodes' certificate, or set config.security.insecure=true where everybody who reaches the nodes may do everything" -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.issuer (not .Values.tls.secret) -}}
+  {{- fail "tls.certManager.issuer is given, and tls.secret is empty: name the secret that cert-manager is to make" -}}
+{{- end -}}
 {{- end }}
 
 {{- define "iscp.checkEtcd" -}}

@@ -15,6 +15,12 @@
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "iscp.name" .) "default") -}}
 {{- end }}
 
+{{/* What the certificates of nodes name, as the node's settings say. */}}
+{{- define "iscp.nodeName" -}}
+{{- $given := dig "tls" "node_name" "" (.Values.config.security | default dict) -}}
+{{- $given | default (printf "node.%s.iscp" (.Values.config.cluster | default "default")) -}}
+{{- end }}
+
 {{/* The label of pods that may call the nodes. */}}
 {{- define "iscp.clientLabel" -}}
 {{ include "iscp.name" . }}-client
