@@ -178,13 +178,12 @@ BUILDS = replace(
 
 CREATIONS = replace(
     BUILDS,
-    length_s=60.0,
     vacuum=0.3,
-    faults={Fault.DELETE_ELECTION_KEY: 0.5, Fault.DEAF_TO_ETCD: 0.2, Fault.KILL: 0.1},
-    slow_etcd=0.4,
+    faults={Fault.DELETE_ELECTION_KEY: 0.1, Fault.KILL: 0.05},
+    drop=0.0,
     lost_answer=0.2,
 )
-"""Owners that change while the tasks of a build are written."""
+"""The tasks of a build are being written when an answer is lost, or another owner comes."""
 
 
 FOREIGN_CODE = replace(CROWD, version_rate=0.5, poison=0.2)

@@ -18,7 +18,6 @@ from iscp.core.ids import next_job_id
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.revoker import Revoker
-from tests.simulation.builds.building import BuildWrites
 from tests.simulation.builds.built_run import BuiltRun
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Engine, Run
@@ -71,7 +70,6 @@ class Parts:
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
     builder: type[Builder] = Builder
     build_worker: type[BuildWorker] = BuildWorker
-    build_writes: type[BuildWrites] = BuildWrites
     built_run: type[BuiltRun] = BuiltRun
     job_id: Callable[[float, str], str] = next_job_id
     pool_lag_s: Mapping[str, float] = field(default_factory=lambda: {"iscp-ring": RING_S})

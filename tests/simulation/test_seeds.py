@@ -15,7 +15,7 @@ from tests.simulation.trouble import Trouble
 SEEDS_FAST = 250
 SEEDS = 500
 SEEDS_FULL = 50_000
-BUILDING_FAST = 40
+BUILDING_FAST = 12
 BUILDING_FULL = 5_000
 CHUNK = 50
 

@@ -176,7 +176,8 @@ def draw_building(seed: int) -> Trouble:
     """What goes wrong in a run of its own kind: first snapshots are built by ranges whatever else is drawn."""
     trouble = _draw_three(*(Random(f"{seed} building {number}") for number in range(3)))
     wishes = {wish: rate for wish, rate in trouble.wishes.items() if wish not in SHARDED_WISHES}
-    return _draw_builds(Random(f"{seed} building"), replace(trouble, wishes=wishes))
+    nodes, shards = min(trouble.nodes, NODES_MAX), min(trouble.shards, SHARDS_MAX)
+    return _draw_builds(Random(f"{seed} building"), replace(trouble, nodes=nodes, shards=shards, wishes=wishes))
 
 
 def _draw_builds(random: Random, trouble: Trouble) -> Trouble:

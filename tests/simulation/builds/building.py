@@ -53,9 +53,9 @@ class BuildWrites(Asks):
 
     def write_fenced(self, leader: Leader, *writes: Put | Delete, when: tuple[Compare, ...] = ()) -> int:
         def write(etcd: Etcd) -> int | Exception:
-            if not self.leads(etcd, leader):
+            if not is_led_by(etcd, leader):
                 return NotOwner("the election was lost")
-            if not all(self.holds(etcd, compare) for compare in when):
+            if not all(_holds(etcd, compare) for compare in when):
                 return Conflict("another write has come first")
             before = state_of(etcd)
             etcd.transact(writes)
@@ -68,13 +68,11 @@ class BuildWrites(Asks):
             raise answer
         return answer
 
-    def leads(self, etcd: Etcd, leader: Leader) -> bool:
-        return is_led_by(etcd, leader)
 
-    def holds(self, etcd: Etcd, compare: Compare) -> bool:
-        expect(compare.target is Target.MOD, "{} is not simulated", compare)
-        there = etcd.get(compare.key)
-        return (there.modified if there else 0) == compare.operand
+def _holds(etcd: Etcd, compare: Compare) -> bool:
+    expect(compare.target is Target.MOD, "{} is not simulated", compare)
+    there = etcd.get(compare.key)
+    return (there.modified if there else 0) == compare.operand
 
 
 def _changes(writes: Sequence[Put | Delete]) -> list[Change]:
@@ -96,7 +94,7 @@ class Building:
     def __init__(self, process: Process) -> None:
         self._process = process
         world, parts = process.world, process.world.parts
-        store = EtcdBuilds(MemberKeys(process), parts.build_writes(process), KEYS, process.threads)
+        store = EtcdBuilds(MemberKeys(process), BuildWrites(process), KEYS, process.threads)
         clock = ProcessClock(process)
 
         def check_lease(epoch: int) -> None:
@@ -120,7 +118,7 @@ class Building:
             plan_of,
             clock,
             _broken,
-            BuildLimits(world.aside.choice((1, 1, 2)), world.aside.choice((5, 12, 100))),
+            BuildLimits(world.aside.choice((1, 1, 2)), world.aside.choice((4, 6, 100))),
             process.threads,
         )
         self.worker.start()
