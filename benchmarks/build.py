@@ -2,8 +2,9 @@
 
 One process is all nodes, one range after another, so that what the cut costs shows, and not how many nodes there are.
 By turns: `CREATE TABLE … AS SELECT` of the same table, a job built in one piece and in ranges, without a key and with
-one, and five jobs, each with other columns or rows, built in one read of each range. `--small` measures first snapshots
-of small tables instead.
+one, and five jobs, each with other columns or rows, built in one read of each range.
+
+Then real nodes build one table on an S3 that takes 50 ms for each answer, one node and three (`--part nodes`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from benchmarks.build_nodes import NODES, SPEEDUP_AIM, measure_nodes
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
@@ -40,6 +42,9 @@ from tests.fakes.replica_ports import replica_ports
 
 AIMS = {"ratio_one_job": 1.1, "ratio_five_jobs": 0.8, "cut_overhead": 0.1}
 FILES = 16
+ROWS_OF_FILE = 10_000
+"""Of the table on S3."""
+
 SHAPES: tuple[dict[str, Any], ...] = (
     {},
     {"where": "amount >= 0"},
@@ -130,34 +135,56 @@ def measure(bench: Bench, size: int, ranges: int, rounds: int) -> dict[str, floa
     return {name: round(statistics.median(each[1:]), 2) for name, each in times.items()}
 
 
-def figures(medians: dict[str, float], **about: Any) -> dict[str, Any]:
-    found = {
+def figures(medians: dict[str, float]) -> dict[str, float]:
+    return medians | {
         "ratio_one_job": round(medians["ranges_s"] / medians["ctas_s"], 3),
         "ratio_one_job_with_key": round(medians["keyed_s"] / medians["ctas_s"], 3),
         "ratio_five_jobs": round(medians["five_jobs_s"] / (5 * medians["ctas_s"]), 3),
         "cut_overhead": round(medians["ranges_s"] / medians["one_piece_s"] - 1, 3),
     }
+
+
+def measure_ratios(rows: int, ranges: int, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="iscp-build-") as folder:
+        spark = SparkRuntime.start(SparkSettings(work_dir=Path(folder, "spark")))
+        try:
+            bench = Bench(Path(folder), spark)
+            size = write_source(bench.source, rows)
+            return figures(measure(bench, size, ranges, rounds)) | {"rows": rows, "bytes": size, "ranges": ranges}
+        finally:
+            spark.stop()
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """With the aims of what was measured."""
     aims = [
-        {"aim": f"{name} <= {aim:g}", "measured": found[name], "met": found[name] <= aim} for name, aim in AIMS.items()
+        {"aim": f"{name} <= {aim:g}", "measured": found[name], "met": found[name] <= aim}
+        for name, aim in AIMS.items()
+        if name in found
     ]
-    return {"benchmark": "build", "cpus": os.cpu_count(), **about, **medians, **found, "aims": aims}
+    name = f"speedup_{NODES}_nodes"
+    if name in found:
+        met = found[name] >= SPEEDUP_AIM
+        aims.append({"aim": f"{name} >= {SPEEDUP_AIM:g}", "measured": found[name], "met": met})
+    return {"benchmark": "build", "cpus": os.cpu_count(), **found, "aims": aims}
 
 
 @click.command()
 @click.option("--rows", type=click.IntRange(min=1_000), default=5_000_000, show_default=True)
 @click.option("--ranges", type=click.IntRange(min=1), default=8, show_default=True, help="About so many.")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--part", type=click.Choice(["all", "ratios", "nodes"]), default="all", show_default=True)
+@click.option("--delay-ms", type=click.IntRange(min=0), default=50, show_default=True, help="Of each answer by S3.")
+@click.option("--files", type=click.IntRange(min=1), default=64, show_default=True, help="Of the table on S3.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def main(rows: int, ranges: int, rounds: int, as_json: bool) -> None:
-    """Measure builds by ranges beside Spark's own copy."""
-    with tempfile.TemporaryDirectory(prefix="iscp-build-") as folder:
-        spark = SparkRuntime.start(SparkSettings(work_dir=Path(folder, "spark")))
-        try:
-            bench = Bench(Path(folder), spark)
-            size = write_source(bench.source, rows)
-            result = figures(measure(bench, size, ranges, rounds), rows=rows, bytes=size, ranges=ranges)
-        finally:
-            spark.stop()
+def main(rows: int, ranges: int, rounds: int, part: str, delay_ms: int, files: int, as_json: bool) -> None:
+    """Measure builds by ranges beside Spark's own copy, and by several nodes beside one."""
+    found: dict[str, Any] = {}
+    if part != "nodes":
+        found |= measure_ratios(rows, ranges, rounds)
+    if part != "ratios":
+        found |= measure_nodes(files, files * ROWS_OF_FILE, delay_ms / 1000, rounds)
+    result = judged(found)
     click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 
 

@@ -50,7 +50,9 @@ def compose_builds(
     def guard() -> RunGuard:
         return RunGuard(clock, keeper.check, 0.0, keeper.epoch)
 
-    ranges = SnapshotRangeBuilder(ports, DeltaRangeReader())
+    # Where Spark has machines of its own, ranges are their work.
+    reader = DeltaRangeReader() if on.spark.local else DeltaRangeReader(held_bytes_max=0)
+    ranges = SnapshotRangeBuilder(ports, reader)
     worker = BuildWorkerLoop(config.node_id, store, ranges, guard, clock, on.on_broken)
     notify = lambda shard: nodes.notify(shard, targets=False)  # noqa: E731
     limits = BuildLimits(config.build.tables_at_once)

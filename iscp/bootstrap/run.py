@@ -25,7 +25,7 @@ from iscp.runtime.loop.gc_tuning import collect_rarely
 log = logging.getLogger(__name__)
 
 JVM_LOOK_S = 0.5
-"""Pause between two checks whether the JVM still runs; when it does not, the node ends."""
+"""Pause between two checks whether Spark still runs; when it does not, the node ends."""
 
 KILL_AFTER_S = 8.0
 """How long a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
@@ -63,7 +63,7 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
                 raise
             while not stop.wait(JVM_LOOK_S):
                 if not spark.alive():
-                    on_broken(RuntimeError("Spark's JVM has ended"))
+                    on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
             _exit_after(config.stop_timeout_s + KILL_AFTER_S)
             node.stop(0.0 if broken.is_set() else config.stop_timeout_s)
         finally:

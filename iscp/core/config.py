@@ -76,7 +76,7 @@ class JobLogConfig:
 class SparkConfig:
     """The node's Spark session."""
 
-    master: str = _setting("local[*]", "Spark's master")
+    master: str = _setting("local[*]", "Spark's master: whose executors work; `local[*]`: the node's own JVM")
     driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
     direct_bytes_max: int = _setting(
         DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.adapters.delta.rows.net_changes import WRITES
+from iscp.adapters.delta.storage.nested_tables import STAGED
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
@@ -79,6 +80,12 @@ def shown_rows(cluster: ManyNodes, source: str) -> int:
     views = cluster.client.builds.list(source)
     assert all(view.rows_done <= view.rows_total for view in views)
     return max((view.rows_done for view in views), default=FILES * ROWS)
+
+
+def attempts(job: Job) -> Counter[int]:
+    """How often each range of the job's first snapshot was staged, or begun to be: the target's folders of rows."""
+    folders = Path(job.target).glob(f"{STAGED}-*/*-*/")
+    return Counter(int(folder.name.partition("-")[0]) for folder in folders)
 
 
 def is_over(cluster: ManyNodes) -> bool:

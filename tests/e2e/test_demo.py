@@ -20,12 +20,12 @@ from tests.selection import in_full
 DEMO = (sys.executable, "-P", "-m", "iscp.cli.iscp", "demo")
 
 
-def replayed(tmp_path: Path, *options: str, timeout_s: float) -> dict[str, Any]:
-    """What it prints at its end, after which none of its processes is left."""
+def replayed(tmp_path: Path, *options: str, timeout_s: float, **environ: str) -> dict[str, Any]:
+    """What it prints at its end, after which none of its processes is left; `environ` goes to its nodes."""
     mark = uuid4().hex
     run = subprocess.run(
         [*DEMO, *options, "--json"],
-        env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
+        env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path), **environ},
         capture_output=True,
         text=True,
         check=False,

@@ -55,11 +55,14 @@ class FakeS3:
 
 
 @contextmanager
-def s3_server(log: Path, server: FakeS3 | None = None, *, fault: str = "") -> Iterator[FakeS3]:
-    """A server with an empty bucket, for as long as it is needed; for its `fault` see the program."""
+def s3_server(log: Path, server: FakeS3 | None = None, *, fault: str = "", delay_s: float = 0.0) -> Iterator[FakeS3]:
+    """A server with an empty bucket, for as long as it is needed; for its `fault` see the program.
+
+    `delay_s`: how long it waits before each answer.
+    """
     server = server or FakeS3(free_port())
     program = str(Path(__file__).with_name("s3_program.py"))
-    command = [sys.executable, program, str(server.port), *filter(None, [fault])]
+    command = [sys.executable, program, str(server.port), str(delay_s), *filter(None, [fault])]
     child = spawn(command, log, os.environ)
     try:
         deadline_s = time.monotonic() + START_WAIT_S

@@ -1,13 +1,15 @@
 """An S3 with conditional writes, on the loopback interface: moto's, whose tables are gone when it ends.
 
-Arguments: the port and, if it is not to be as it should, how: `ignore-conditions`, to take every write whatever its
-conditions, as stores do that do not know them; `lose-answers`, to say of each file's first conditional write that it
-failed when it is done. Moto looks and then writes; here one write follows the other: S3's own promise is that one wins.
+Arguments: the port, the seconds that it waits before each answer, and, if it is not to be as it should, how:
+`ignore-conditions`, to take every write whatever its conditions, as stores do that do not know them; `lose-answers`, to
+say of each file's first conditional write that it failed when it is done. Moto looks and then writes; here one write
+follows the other: S3's own promise is that one wins.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -26,12 +28,13 @@ class QuietHandler(MotoRequestHandler):
         pass
 
 
-def main(port: int, fault: str) -> None:
+def main(port: int, delay_s: float, fault: str) -> None:
     moto = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = Lock()
     answers_lost = set[str]()
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        time.sleep(delay_s)
         if fault == "ignore-conditions":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
@@ -49,4 +52,4 @@ def main(port: int, fault: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *(sys.argv[2:] or [""]))
+    main(int(sys.argv[1]), float(sys.argv[2]), *(sys.argv[3:] or [""]))

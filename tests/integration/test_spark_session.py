@@ -33,9 +33,9 @@ CHILD = """
 import json, os, pathlib, signal, sys, threading, time
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 conf = json.loads(os.environ["TEST_CONF"])
-def start():
+def start(master="local[2]"):
     return SparkRuntime.start(
-        SparkSettings(work_dir=pathlib.Path(sys.argv[1]), driver_memory_mb=512, master="local[2]", conf=conf)
+        SparkSettings(work_dir=pathlib.Path(sys.argv[1]), driver_memory_mb=512, master=master, conf=conf)
     )
 def say(**what):
     print(json.dumps(what), flush=True)

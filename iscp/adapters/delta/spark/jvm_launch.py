@@ -79,7 +79,7 @@ class SparkSettings:
         return self.work_dir / "spark"
 
 
-def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str]:
+def default_conf(settings: SparkSettings) -> dict[str, str]:
     """Spark's settings where neither `settings.conf` nor spark-defaults.conf says otherwise."""
     conf = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -103,15 +103,14 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
         "spark.sql.ui.retainedExecutions": "20",
     }
     conf |= network_conf(settings.master, settings.insecure)
-    if not settings.local:
-        conf |= {"spark.jars": ",".join(map(str, jars))}
     if log_store_jar() is not None:
         conf |= {
             "spark.delta.logStore.file.impl": LOG_STORE,
             # Delta writes a file beside each commit by it, within the commit.
             "spark.sql.streaming.checkpointFileManagerClass": SIDE_FILES,
         }
-    return conf | s3_conf(settings.s3, os.environ, settings.scratch_dir / "s3" if settings.local else None)
+    buffer_dir = settings.scratch_dir / "s3" if settings.local else None
+    return conf | s3_conf(settings.s3, os.environ, buffer_dir, by_conf=not settings.local)
 
 
 def java_command(
@@ -157,7 +156,7 @@ def java_environ(settings: SparkSettings, environ: Mapping[str, str]) -> dict[st
     if settings.local:
         # The machine's name need not resolve, and nobody else has to reach it.
         adjusted.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if static_keys(environ):
+    if static_keys(environ, by_conf=not settings.local):
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
             adjusted.pop(name, None)
     return adjusted

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.spark.class_archive import ClassArchive
+from iscp.adapters.delta.spark.context_watch import ContextWatch
 from iscp.adapters.delta.spark.gateway import Gateway
 from iscp.adapters.delta.spark.jars import delta_jars, log_store_jar, s3_jars, spark_jars
 from iscp.adapters.delta.spark.java import find_java, trust_options
@@ -50,10 +51,13 @@ STOP_TIMEOUT_S = 15.0
 class SparkRuntime:
     """A JVM with one SparkContext and its root session; there is one in a process at a time."""
 
-    def __init__(self, gateway: Gateway, root: SparkSession, hold: TextIO) -> None:
+    def __init__(self, gateway: Gateway, root: SparkSession, hold: TextIO, *, local: bool) -> None:
         self._gateway = gateway
         self._hold = hold
+        self._watch = None if local else ContextWatch(root.sparkContext)
         self.root = root
+        self.local = local
+        """Whether tasks run within the JVM, and not on executors elsewhere."""
 
     @classmethod
     def start(cls, settings: SparkSettings) -> SparkRuntime:
@@ -95,7 +99,7 @@ class SparkRuntime:
             hold.close()
             raise
         log.info("spark.started", extra={"pid": gateway.pid, "java": java.build, "master": settings.master})
-        return cls(gateway, root, hold)
+        return cls(gateway, root, hold, local=settings.local)
 
     @property
     def pid(self) -> int:
@@ -107,7 +111,8 @@ class SparkRuntime:
         return self.root.newSession()
 
     def alive(self) -> bool:
-        return self._gateway.alive()
+        """Whether there is a JVM, and a cluster's manager has not ended its application."""
+        return self._gateway.alive() and (self._watch is None or not self._watch.ended.is_set())
 
     def kill(self) -> None:
         """SIGKILL to the JVM: a deadline has passed, and nothing may be written any more."""
@@ -122,6 +127,8 @@ class SparkRuntime:
         self._end("spark.stopped")
 
     def _end(self, event: str) -> None:
+        if self._watch is not None:
+            self._watch.close()
         _forget()
         self._hold.close()
         log.info(event, extra={"pid": self.pid})
@@ -174,13 +181,22 @@ def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) ->
         link = launch_gateway()  # type: ignore[no-untyped-call]
     try:
         conf = SparkConf(loadDefaults=True, _jvm=link.jvm)
-        for name, value in default_conf(settings, jars).items():
+        for name, value in default_conf(settings).items():
             conf.setIfMissing(name, value)
         with _own_interrupt():
             context = SparkContext(gateway=link, conf=conf)
-        context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        if settings.local:
+            context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        else:
+            for jar in jars:  # beside those that `spark.jars` names: executors fetch them from this JVM
+                context._jsc.sc().addJar(str(jar))
         return SparkSession(context)
     except Py4JError as fault:
+        if not settings.local and "stopped SparkContext" in str(fault):
+            raise EngineError(
+                f"the cluster at {settings.master} took no application of this node; the log has what Spark said",
+                remedy="Check spark.master, and that the cluster reaches this node (spark.driver.host)",
+            ) from fault
         raise EngineError(f"Spark did not start: {fault}") from fault
 
 

@@ -30,12 +30,13 @@ def s3_environ(config: S3Config) -> dict[str, str]:
     return found
 
 
-def static_keys(environ: Mapping[str, str]) -> dict[str, str]:
+def static_keys(environ: Mapping[str, str], *, by_conf: bool = False) -> dict[str, str]:
     """The keys in the environment as settings of Spark, where its JVM must not find them there; else nothing.
 
     Spark notes beside such keys from which machine they are, and ends if that machine's name does not resolve.
+    `by_conf`: always, as executors elsewhere have Spark's settings, and not this environment.
     """
-    if "AWS_ACCESS_KEY_ID" not in environ or _own_name_resolves():
+    if "AWS_ACCESS_KEY_ID" not in environ or (_own_name_resolves() and not by_conf):
         return {}
     token = environ.get("AWS_SESSION_TOKEN")
     provider = f"{'Temporary' if token else 'Simple'}AWSCredentialsProvider"
@@ -56,9 +57,12 @@ def _own_name_resolves() -> bool:
     return True
 
 
-def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None) -> dict[str, str]:
+def s3_conf(
+    config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None, *, by_conf: bool = False
+) -> dict[str, str]:
     """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
 
+    `by_conf` as in `static_keys`.
     `s3` is the one spelling inside, so Hadoop is configured to take it for its `s3a`.
     """
     if not config.used:
@@ -74,5 +78,5 @@ def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | Non
         hadoop |= {"fs.s3a.endpoint": endpoint.rstrip("/"), "fs.s3a.path.style.access": "true"}
     if buffer_dir is not None:
         hadoop |= {"fs.s3a.buffer.dir": str(buffer_dir)}
-    conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()} | static_keys(environ)
+    conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()} | static_keys(environ, by_conf=by_conf)
     return conf | {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}

@@ -18,7 +18,7 @@ OWN = S3Config(region="us-east-1", endpoint="http://127.0.0.1:9000/")
 
 def test_who_does_not_use_s3_gets_no_variables(tmp_path: Path) -> None:
     assert s3_environ(S3Config()) == {}
-    assert not [name for name in default_conf(SparkSettings(work_dir=tmp_path), []) if "s3" in name]
+    assert not [name for name in default_conf(SparkSettings(work_dir=tmp_path)) if "s3" in name]
 
 
 def test_all_go_to_the_same_store() -> None:
@@ -35,8 +35,17 @@ def test_an_endpoint_of_the_environment_is_sparks_too() -> None:
     assert "spark.hadoop.fs.s3a.endpoint" not in s3_conf(AWS, {}, None)
 
 
+def test_keys_reach_executors_elsewhere_by_sparks_settings() -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "who", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_SESSION_TOKEN": "now"}
+    conf = s3_conf(AWS, keys, None, by_conf=True)
+    assert conf["spark.hadoop.fs.s3a.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
+    assert conf["spark.hadoop.fs.s3a.secret.key"] == "hush"
+    role = s3_conf(AWS, {}, None, by_conf=True)
+    assert role["spark.hadoop.fs.s3a.aws.credentials.provider"].endswith(".DefaultCredentialsProvider")
+
+
 def test_commits_go_through_the_log_store_however_s3_is_spelled(tmp_path: Path) -> None:
-    conf = default_conf(SparkSettings(work_dir=tmp_path, s3=AWS), [])
+    conf = default_conf(SparkSettings(work_dir=tmp_path, s3=AWS))
     assert {conf[f"spark.delta.logStore.{scheme}.impl"] for scheme in ("s3", "s3a")} == {LOG_STORE}
     assert conf["spark.hadoop.fs.s3a.buffer.dir"].startswith(str(tmp_path))
 
