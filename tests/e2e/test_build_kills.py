@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -37,6 +38,13 @@ SETTLE_WAIT_S, STEP_S = 900.0, 2.0
 
 CHANGED = 20_000
 """Rows of a commit."""
+
+KINDS = 7
+COMMITS_MAX = 2 * KINDS
+"""Of the source while it is built: jobs tail them afterwards."""
+
+CUTS = ("split", "merge", "split")
+"""All ranges at once, so that a few make very many."""
 
 
 def orders(ids: np.ndarray[tuple[int], np.dtype[np.int64]], chance: np.random.Generator) -> pa.Table:
@@ -69,7 +77,8 @@ class Source:
         kinds: tuple[Callable[[], object], ...] = (
             self._append, self._update, self._delete, self._merge, self._optimize, self._add_column, self._restore,
         )  # fmt: skip
-        kind = kinds[len(self.commits) % len(kinds)]
+        assert len(kinds) == KINDS
+        kind = kinds[len(self.commits) % KINDS]
         kind()
         self.commits.append(kind.__name__)
 
@@ -149,6 +158,16 @@ def built(cluster: ManyNodes, jobs: list[Job]) -> bool:
     return False
 
 
+def cut(cluster: ManyNodes, source: str, how: str) -> bool:
+    """Split all ranges that are still to be built, or merge some."""
+    if not any(build.state is BuildStage.BUILDING for build in builds_of(cluster, source)):
+        return False
+    with suppress(IscpError):  # nothing is left that can be cut, or nobody answers
+        getattr(cluster.client.builds, how)(source)
+        return True
+    return False
+
+
 def restart_the_dead(cluster: ManyNodes) -> None:
     for node_id, member in cluster.members.items():
         if not member.alive:
@@ -167,23 +186,23 @@ def test_it_ends_equal_though_nodes_are_killed_all_the_time_and_the_source_chang
     with killing(cluster) as chaos:
         while not built(cluster, jobs):
             restart_the_dead(cluster)
-            source.change()
-            if any(build.state is BuildStage.BUILDING for build in builds_of(cluster, source.uri)):
-                with suppress(IscpError):  # InvalidRequest where nothing is left that can be cut
-                    cluster.client.builds.split(source.uri)
-                    cuts += 1
+            if len(source.commits) < COMMITS_MAX:
+                source.change()
+            if cuts < len(CUTS) and cut(cluster, source.uri, CUTS[cuts]):
+                cuts += 1
             time.sleep(STEP_S)
     restart_the_dead(cluster)
+    print(f"{cuts} cuts, {len(source.commits)} commits, killed: {chaos.kills}")  # noqa: T201
     assert len(chaos.kills) >= 3, chaos.kills
     assert any("owner" in kill for kill in chaos.kills), chaos.kills
     assert cuts >= 1
-    while len(set(source.commits)) < 7:
+    while len(source.commits) < KINDS:
         source.change()
     for job in jobs:
         cluster.settle(job, timeout_s=SETTLE_WAIT_S)
     rows = read(source.uri)
     assert_equal(jobs[0].target, rows)
-    kept = rows.filter(pa.compute.not_equal(rows["state"], "s7")).select(["id", "amount", "state"])
+    kept = rows.filter(pc.not_equal(rows["state"], "s7")).select(["id", "amount", "state"])
     assert_equal(jobs[1].target, kept)
 
 

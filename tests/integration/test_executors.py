@@ -40,7 +40,8 @@ runtime.stop()
 
 
 def test_they_have_deltas_jars_and_do_the_work_and_their_end_is_noticed(tmp_path: Path) -> None:
-    running = child(tmp_path, PROGRAM, {"spark.executor.memory": "768m", "spark.driver.host": "127.0.0.1"})
+    conf = {"spark.executor.memory": "768m", "spark.driver.host": "127.0.0.1"}
+    running = child(tmp_path, PROGRAM, conf, SPARK_SCALA_VERSION="2.13")  # else it looks for directories of a build
     done = said(running)
     assert done["rows"] == {"0": 799, "2": 800, "3": 800, "4": 800, "9": 1}
     tasks = done["tasks"]

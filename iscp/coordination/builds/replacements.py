@@ -52,7 +52,7 @@ class Replacements:
         if not open_tasks:
             raise _nothing_to_do(range_id)
         halves = children(range_id)
-        self.aborting.extend(Replacement(task.job_id, (task.task_id,), halves) for task in open_tasks)
+        self._put_first([Replacement(task.job_id, (task.task_id,), halves) for task in open_tasks])
 
     def merge(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
         """Of each job of which both halves are still to be built; raises InvalidRequest where there is none."""
@@ -64,16 +64,24 @@ class Replacements:
         )
         if not left.keys() & right.keys():
             raise _nothing_to_do(range_id)
-        for job_id, task in left.items():
-            if job_id in right:
-                self.aborting.append(Replacement(job_id, (task.task_id, right[job_id].task_id), (range_id,)))
+        both = [(job_id, task.task_id, right[job_id].task_id) for job_id, task in left.items() if job_id in right]
+        self._put_first([Replacement(job_id, (one, other), (range_id,)) for job_id, one, other in both])
+
+    def _put_first(self, requested: Sequence[Replacement]) -> None:
+        """Before moves of the same tasks: what takes their place is put where it should be anyway."""
+        self.aborting.extendleft(reversed(requested))
 
     def abort_groups(self, state: BuildState, finished: Container[str]) -> Iterator[Sequence[Change]]:
-        """The first step of those that wait; what is finished or gone meanwhile is left as it is."""
+        """The first step of those that wait; what is finished, replaced or gone meanwhile is left as it is.
+
+        A task may wait more than once, as when nodes come and go faster than etcd answers, and etcd refuses a
+        transaction that writes a key twice.
+        """
         while self.aborting:
             each = self.aborting.popleft()
             tasks = [state.live[task_id] for task_id in each.task_ids if task_id in state.live]
-            if len(tasks) == len(each.task_ids) and not any(task.task_id in finished for task in tasks):
+            over = any(task_id in finished or task_id in self.begun for task_id in each.task_ids)
+            if len(tasks) == len(each.task_ids) and not over:
                 self.begun.update(dict.fromkeys(each.task_ids, each))
                 yield [PutTask(task._replace(aborted=True)) for task in tasks]
 

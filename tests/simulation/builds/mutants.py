@@ -97,10 +97,23 @@ class MergesEachHalf(Replacements):
     def merge(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
         before = len(self.aborting)
         super().merge(state, finished, table_id, range_id)
-        merged = [self.aborting.pop() for _ in range(len(self.aborting) - before)]
-        self.aborting.extend(
+        merged = [self.aborting.popleft() for _ in range(len(self.aborting) - before)]
+        self.aborting.extendleft(
             Replacement(each.job_id, (task_id,), each.range_ids) for each in merged for task_id in each.task_ids
         )
+
+
+class AbortsTwice(Replacements):
+    """What waits twice to be replaced is written twice, as it is not written yet."""
+
+    def abort_groups(self, state: BuildState, finished: Container[str]) -> Iterator[Sequence[Change]]:
+        self.begun = _HasNone(self.begun)
+        yield from super().abort_groups(state, finished)
+
+
+class _HasNone(dict[str, Replacement]):
+    def __contains__(self, key: object) -> bool:
+        return False
 
 
 class RevivesAborted(Replacements):
@@ -194,6 +207,7 @@ MUTANTS: dict[str, BuildMutant] = {
     "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(6, 8)),
     "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),
     "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(0, 1)),
+    "owner: one replacement of a task": BuildMutant(Parts(builder=with_replacements(AbortsTwice)), seeds=(26, 56)),
     "owner: new ids for successors": BuildMutant(Parts(builder=with_replacements(RevivesAborted)), seeds=(0, 1)),
     "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(9, 11)),
     "owner: the plan after all tasks": BuildMutant(Parts(builder=with_turns(PlansFirst)), seeds=(0, 1)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
-from iscp.coordination.builds.build_state import BuildState, Change
+from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, PutTask
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder, BuildLimits
 from iscp.coordination.builds.builder_events import (
@@ -51,6 +51,7 @@ from iscp.core.errors import Canceled, IscpError, StorageError
 from iscp.core.ring import Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
+from tests.simulation.violation import expect
 
 VNODES = 50
 CALL_S = 30.0
@@ -63,6 +64,10 @@ Trace = Callable[[float, str, object, list[object]], None]
 @cache
 def ring_of(nodes: frozenset[str]) -> Ring:
     return Ring(nodes, VNODES)
+
+
+def task_of(change: PutTask | DeleteTask) -> str:
+    return change.task.task_id if isinstance(change, PutTask) else change.task_id
 
 
 @dataclass
@@ -94,6 +99,8 @@ class Store:
     def write(self, term: int, head: int, changes: tuple[Change, ...]) -> bool:
         if not self.admits(term, head):
             return False
+        tasks = [task_of(change) for change in changes if isinstance(change, PutTask | DeleteTask)]
+        expect(len(tasks) == len({*tasks}), "etcd refuses two writes of one key in a transaction: {}", changes)
         for change in changes:
             self.state.apply(change)
         self.head += 1

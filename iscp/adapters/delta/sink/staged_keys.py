@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 KEYS_HELD_BYTES_MAX = 256 * 1024**2
 """Memory for the keys of staged rows; more of them are compared by Spark, which takes longer to begin."""
+
+FILES_AT_ONCE = 16
+"""Files whose keys are read side by side, as a store may take long to answer; others wait."""
 
 
 def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
@@ -47,11 +51,20 @@ def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table
     """None: they take more memory than they are allowed."""
     store, left = files_of(uri), KEYS_HELD_BYTES_MAX
     parts: list[pa.Table] = []
-    with direct_work(), delta_faults(f"read the keys of what is staged for {uri}"):
-        for path in paths:
-            with store.open_input_file(path) as source:
-                parts.append(pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(list(names)))
-            left -= parts[-1].nbytes
+
+    def read(path: str) -> pa.Table:
+        with store.open_input_file(path) as source:
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(list(names))
+
+    with (
+        direct_work(),
+        delta_faults(f"read the keys of what is staged for {uri}"),
+        ThreadPoolExecutor(FILES_AT_ONCE, "iscp-keys") as pool,
+    ):
+        for start in range(0, len(paths), FILES_AT_ONCE):
+            some = list(pool.map(read, paths[start : start + FILES_AT_ONCE]))
+            left -= sum(part.nbytes for part in some)
             if left < 0:
                 return None
+            parts += some
         return pa.concat_tables(parts)
