@@ -175,7 +175,7 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--part", type=click.Choice(["all", "ratios", "nodes"]), default="all", show_default=True)
 @click.option("--delay-ms", type=click.IntRange(min=0), default=50, show_default=True, help="Of each answer by S3.")
-@click.option("--files", type=click.IntRange(min=1), default=64, show_default=True, help="Of the table on S3.")
+@click.option("--files", type=click.IntRange(min=1), default=128, show_default=True, help="Of the table on S3.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def main(rows: int, ranges: int, rounds: int, part: str, delay_ms: int, files: int, as_json: bool) -> None:
     """Measure builds by ranges beside Spark's own copy, and by several nodes beside one."""

@@ -3,7 +3,7 @@
 with standalone_spark(tmp_path) as cluster:      # a master and two workers, with two cores each
     settings = SparkSettings(work_dir=…, master=cluster.master, conf=cluster.conf)
     ...
-    cluster.applications()                       # that run now, asked of the master
+    cluster.applications()                       # that run now, by the master
     cluster.work()                               # what executors have done, by Spark's own log of events
 """
 
@@ -70,11 +70,11 @@ class StandaloneSpark:
 
     def applications(self) -> list[dict[str, Any]]:
         """What runs, as the master has it."""
-        found: list[dict[str, Any]] = _ask(f"{self.master_page}/json/")["activeapps"]
+        found: list[dict[str, Any]] = _get(f"{self.master_page}/json/")["activeapps"]
         return found
 
     def live_workers(self) -> int:
-        return sum(worker["state"] == "ALIVE" for worker in _ask(f"{self.master_page}/json/")["workers"])
+        return sum(worker["state"] == "ALIVE" for worker in _get(f"{self.master_page}/json/")["workers"])
 
     def work(self) -> dict[tuple[str, str], Work]:
         """Of each application's executors, by both ids; an application's last events come with its end."""
@@ -133,7 +133,7 @@ class _Runner:
         return spawn([*jvm, main, *arguments], self.root / f"{name}.log", environ)
 
 
-def _ask(url: str) -> Any:
+def _get(url: str) -> Any:
     with urlopen(url, timeout=ANSWER_WAIT_S) as answer:
         return json.load(answer)
 
