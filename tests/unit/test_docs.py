@@ -54,7 +54,8 @@ _SYNOPSIS = re.compile(r"[\[…|]")
 _TOPS = ("iscp/", "examples/", "tests/", "docs/", "scripts/", "proto/", "jvm/", "benchmarks/", "deploy/", ".ci/")
 _DOTTED = re.compile(r"[a-z]+(\.[a-z_]+)+")
 _ELSEWHERE = re.compile(
-    r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler)\.|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
+    r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler|authenticate|blockManager|cores|kubernetes|network|yarn)\b"
+    r"|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
 )
 """Dotted names that are Spark's, modules or files."""
 
