@@ -78,7 +78,7 @@ class _Lease:
 
 
 Watcher = Callable[[Sequence[Change]], None]
-"""Is told the changes of one revision."""
+"""Takes the changes of one revision."""
 
 
 class Etcd:

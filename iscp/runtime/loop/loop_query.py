@@ -1,4 +1,4 @@
-"""A question to a loop: answered on its own thread, while who asks it waits."""
+"""A read of a loop's state, which its own thread makes, while the caller waits."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _worker_loop(process: Process, worker: type[BuildWorker]) -> type[BuildWorke
 
 
 def _builder_loop(process: Process, builder: type[Builder]) -> type[BuilderLoop]:
-    """Of a builder whose steps are told."""
+    """Of a builder whose steps are recorded."""
 
     def step(self: Any, event: BuilderEvent, now_s: float) -> list[BuilderEffect]:
         effects: list[BuilderEffect] = builder.step(self, event, now_s)

@@ -80,7 +80,7 @@ class Owner:
 
 @dataclass(slots=True)
 class Life:
-    """`unread`: transactions that the node has yet to be told. `batches`: the ranges that it stages."""
+    """`unread`: transactions that the node has not heard of. `batches`: the ranges that it stages."""
 
     worker: BuildWorker
     heard: int = 0

@@ -16,10 +16,6 @@
 {{- if .Values.gateway.enabled -}}
   {{- $own = set $own "gateway" (dict "listen" "0.0.0.0:7480") -}}
 {{- end -}}
-{{- /* Network policies say who reaches the nodes, where their settings do not. */ -}}
-{{- if not (hasKey .Values.config "security") -}}
-  {{- $own = set $own "security" (dict "insecure" true) -}}
-{{- end -}}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toToml -}}
 {{- end }}
 

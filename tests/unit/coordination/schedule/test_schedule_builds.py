@@ -91,7 +91,7 @@ def test_a_row_of_the_owner_that_does_not_know_it_yet_takes_nothing_away(world: 
 
 
 @pytest.mark.parametrize("seq", [0, 1])
-def test_an_owner_that_does_not_know_it_is_told_again(world: Timetable, seq: int) -> None:
+def test_an_owner_that_does_not_know_it_gets_it_again(world: Timetable, seq: int) -> None:
     """The one before may have ended before it wrote down what was reported."""
     world.start(job("x"))
     request(world, 1)

@@ -1,4 +1,4 @@
-"""What is asked of a loop is answered by its own thread, as it is found, refused, or not in time."""
+"""What is read of a loop is read by its own thread, and comes as it is found, refused, or not in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_the_read_raises_is_the_caller_s() -> None:
         query_loop(aside, read, WAIT_S, THREADS)
 
 
-def test_a_full_loop_is_asked_nothing() -> None:
+def test_a_full_loop_takes_no_read() -> None:
     def put(act: Callable[[], None]) -> None:
         raise QueueFull("the loop does not keep up")
 
