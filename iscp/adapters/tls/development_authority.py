@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -88,19 +89,15 @@ class DevelopmentAuthority:
         built = _builder(name, name, key.public_key(), datetime.now(UTC), timedelta(days=days))
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         built = built.add_extension(usage, critical=True)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _writing(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_existing(directory, _CA)
         _write(directory, _CA, built.sign(key, hashes.SHA256()), key)
         return cls(directory)
 
     def make(self, wanted: CertificateRequest, days: int = CERTIFICATE_DAYS) -> datetime:
         """A key and its certificate; when that ends. Raises ConfigurationError where there are some of this name."""
-        if not _NAME.fullmatch(wanted.name) or wanted.name == _CA:
-            raise ConfigurationError(
-                f"{wanted.name!r} is no name for a certificate",
-                field="NAME",
-                remedy="Use up to 64 letters, digits, dots, dashes and underscores; ca is the authority's",
-            )
+        _refuse_odd_name(wanted.name)
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if wanted.kind is not CertificateKind.CLIENT:
@@ -116,8 +113,7 @@ class DevelopmentAuthority:
 
         The key is replaced first: whoever reads between the two finds a pair that does not fit, and waits for the next.
         """
-        if name == _CA:
-            raise ConfigurationError("the authority cannot be renewed", field="NAME", remedy="Make another directory")
+        _refuse_odd_name(name)
         last, key = _load(self._directory, name, "Make one with `iscp certs`")
         if new_key:
             key = ec.generate_private_key(ec.SECP256R1())
@@ -193,12 +189,34 @@ def _paths(directory: Path, name: str) -> tuple[Path, Path]:
     return directory / f"{name}.pem", directory / f"{name}.key"
 
 
+def _refuse_odd_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name == _CA:
+        raise ConfigurationError(
+            f"{name!r} is no name for a certificate",
+            field="NAME",
+            remedy="Use up to 64 letters, digits, dots, dashes and underscores; ca is the authority's, which is not renewed",
+        )
+
+
 def _refuse_existing(directory: Path, name: str) -> None:
     for file in _paths(directory, name):
-        if file.exists():
+        with _writing(file):
+            exists = file.exists()
+        if exists:
             raise ConfigurationError(
                 f"{file} is there already", field="--dir", remedy="Renew it, or name another directory or certificate"
             )
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: of a path with a null in it
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(
+            f"{path} cannot be written: {why}", field="--dir", remedy="Name another directory"
+        ) from error
 
 
 def _load(directory: Path, name: str, remedy: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -223,13 +241,9 @@ def _write(directory: Path, name: str, certificate: x509.Certificate, key: ec.El
 
 def _put(path: Path, content: bytes, mode: int) -> None:
     """Whole or not at all."""
-    try:
+    with _writing(path):
         descriptor, scratch = tempfile.mkstemp(dir=path.parent)  # readable for its owner alone
         with open(descriptor, "wb") as file:
             file.write(content)
             os.fchmod(file.fileno(), mode)
         os.replace(scratch, path)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror or error}", field="--dir", remedy="Name another directory"
-        ) from error

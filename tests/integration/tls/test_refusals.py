@@ -94,7 +94,7 @@ def test_the_service_of_nodes_is_for_nodes_alone(server: AdminServer, certs: Cer
     assert found.node_id == "n"
     certs_of_none = [certs.files("client"), certs.make(CertificateKind.ETCD, "etcd")]
     for files in certs_of_none:
-        with pytest.raises(NotAuthorized, match="only nodes may call this") as refused:
+        with pytest.raises(NotAuthorized, match="this is for nodes alone") as refused:
             describe(server.address, tls=files.read())
         assert refused.value.field == "security.tls.node_name"
     foreign = replace(others.files("node", NODE_NAME), ca_file=certs.directory / "ca.pem")

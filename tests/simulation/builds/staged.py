@@ -44,7 +44,10 @@ class Marks:
 
 
 class Staging:
-    """Of all targets. `ever`: the ranges that were staged, by job and version, also where they were removed since."""
+    """Of all targets. `ever`: the ranges that were staged, by job and version, also where they were removed since.
+
+    A range whose build was removed meanwhile is among them: nobody is to put it together any more.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -60,10 +63,10 @@ class Staging:
     def land(self, target: str, build: BuildId, range_id: int) -> bool:
         """The first manifest of a range counts; False: the build was removed."""
         marks = self.marks(target, build)
+        self.ever.setdefault((build.job_id, build.version), set()).add(range_id)
         if marks.begun:
             self.attempts += 1
             marks.ranges.setdefault(range_id, self.attempts)
-            self.ever.setdefault((build.job_id, build.version), set()).add(range_id)
         return marks.begun
 
     def remove(self, target: str, build: BuildId, *, but: bool) -> None:

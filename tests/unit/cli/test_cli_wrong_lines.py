@@ -120,6 +120,8 @@ class Shell:
         }
         if leaf.words == ("job", "register"):
             known |= {"name": "new", "target": str(node.lake / "new")}
+        if leaf.words[0] == "certs":
+            known |= {"kind": "client", "directory": str(self.home / "certs")}
         if leaf.words == ("view", "create"):
             known |= {
                 "target": str(node.lake / "new"),
@@ -134,7 +136,7 @@ class Shell:
             }
         if leaf.words == ("view", "import"):
             known |= {"project": str(self.files / "views"), "target_root": str(node.lake), "tables": f"o={node.table}"}
-        wanted = {"sql", "timeout_s", "target", "older_than_s", "priority", "data"}
+        wanted = {"sql", "timeout_s", "target", "older_than_s", "priority", "data", "directory"}
         wanted |= {str(each.name) for each in leaf.command.params if each.required}
         return {
             str(each.name): known[str(each.name)]

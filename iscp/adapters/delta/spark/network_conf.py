@@ -41,7 +41,7 @@ def refuse_open_ports(master: str, insecure: bool, said: Mapping[str, str]) -> N
             name.endswith("crypto.enabled") and said.get("spark.ssl.rpc.enabled", "").strip().lower() == "true"
         ):
             raise ConfigurationError(
-                f"turns {name} off, and {master} is on other machines",
+                f"has {name} turned off, and {master} is on other machines",
                 field="spark.conf",
                 remedy="Leave it out, or set security.insecure = true",
             )

@@ -17,7 +17,7 @@ def refuse_stranger(names: Collection[str], node_name: str) -> None:
     """Raise NotAuthorized unless a caller whose certificate has these names is a node. Of nodes without TLS all are."""
     if node_name and node_name.lower() not in (name.lower() for name in names):
         raise NotAuthorized(
-            f"only nodes may call this, and the caller's certificate does not have {node_name} among its names",
+            f"this is for nodes alone, and the caller's certificate does not have {node_name} among its names",
             field="security.tls.node_name",
             remedy="Give a node the certificate of one, and the same name to all nodes of a cluster",
         )

@@ -35,7 +35,7 @@ for record in records:
     FakeMembership(etcd).register(record)
 try:
     config = NodeConfig(node_id="n-0", log=JobLogConfig(uri="missing"), listen="127.0.0.1:1")
-    refuse_misfit(config, replace(records[0], address="127.0.0.1:1"), FakeMembership(etcd))
+    refuse_misfit(config, replace(records[0], address="127.0.0.1:1"), FakeMembership(etcd), None)
 except ConfigurationError as error:
     print(error.field, error)
 """

@@ -34,6 +34,6 @@ def test_without_a_secret_they_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.authenticate\.secret.*security\.insecure"):
         refuse_open_ports(FAR, False, {})
     for name in ("spark.authenticate", "spark.network.crypto.enabled"):
-        with pytest.raises(ConfigurationError, match=f"turns {name} off"):
+        with pytest.raises(ConfigurationError, match=f"has {name} turned off"):
             refuse_open_ports(FAR, False, {**SECRET, name: "false"})
     refuse_open_ports(FAR, False, {**SECRET, "spark.network.crypto.enabled": "false", "spark.ssl.rpc.enabled": "true"})
