@@ -63,7 +63,7 @@ def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
 
 def assert_replay(feed: Job, source: str) -> None:
     """The first transaction's ulids follow one another in order of the key, and all that was said gives the source."""
-    found = read(feed.target).sort_by("ulid_text").to_pylist()
+    found = sorted(read(feed.target).to_pylist(), key=lambda row: str(row["ulid_text"]))
     held: Counter[tuple[int, str]] = Counter()
     for each in found:
         held[each["row"]["id"], each["row"]["text"]] += 1 if each["operation"] in WRITES else -1

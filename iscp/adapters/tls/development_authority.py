@@ -194,7 +194,7 @@ def _refuse_odd_name(name: str) -> None:
         raise ConfigurationError(
             f"{name!r} is no name for a certificate",
             field="NAME",
-            remedy="Use up to 64 letters, digits, dots, dashes and underscores; ca is the authority's, which is not renewed",
+            remedy="Use up to 64 letters, digits, dots, dashes and underscores; ca is the authority's, never renewed",
         )
 
 

@@ -189,9 +189,10 @@ def test_jobs_of_one_batch_read_the_source_once(cluster: Cluster, pipeline: Pipe
     driver.iterate()
     while driver.waiting != [1]:
         driver.merge(driver.waiting[-1])
-    pipeline.engine.label("a batch")
     assert driver.work(1) is None
-    read = sum(stage.rows_read for stage in pipeline.engine.stages("a batch").values())
+    with pipeline.engine.session() as session:
+        label = str(session.sparkContext.getLocalProperty("spark.jobGroup.id"))
+    read = sum(stage.rows_read for stage in pipeline.engine.stages(label).values())
     assert 5_050 <= read < 2 * 5_050
     driver.finish()
     for number in range(3):

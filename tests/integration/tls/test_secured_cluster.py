@@ -68,8 +68,10 @@ def test_renewals_disturb_neither_users_nor_nodes_nor_etcd(cluster: BareCluster)
     assert not stop.wait(2 * CHECK_S)
     until("calls go on", lambda: calls > done + 10)
     for node in cluster.members:
-        renewed = [line for line in node.log.read_text().splitlines() if '"tls.renewed"' in line]
-        assert len(renewed) >= 2, "towards users and nodes, and towards etcd"
+        until(
+            "both are renewed: towards users and nodes, and towards etcd",
+            lambda node=node: node.log.read_text().count('"tls.renewed"') >= 2,  # type: ignore[misc]
+        )
     cluster.restart_etcd()  # all connections to it are new
     until("all goes on with etcd", cluster.settled)
     stop.set()

@@ -110,6 +110,6 @@ def test_without_an_authority_the_remedy_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="iscp certs init"):
         DevelopmentAuthority(tmp_path)
     authority = DevelopmentAuthority.init(tmp_path)
-    for name, words in (("none", "cannot be read"), ("ca", "is not renewed")):
+    for name, words in (("none", "cannot be read"), ("ca", "never renewed")):
         with pytest.raises(ConfigurationError, match=words):
             authority.renew(name)
