@@ -44,14 +44,14 @@ class KeptInput:
         return bool(there.sources) and same and not there.void
 
     def rows(self, context: ConsumeContext) -> DataFrame:
-        few = self.few_rows(context)
-        if not few:  # of no rows at all Spark's optimizer would make another plan
-            return self._sink.rows(context.session)
-        return frame_of_arrow(context.session, few)
+        return self.rows_if_few(context)[0]
 
-    def few_rows(self, context: ConsumeContext) -> pa.Table | None:
-        """All rows, where they are few."""
-        return self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
+    def rows_if_few(self, context: ConsumeContext) -> tuple[DataFrame, bool]:
+        """All rows, and whether they are few: then they are read here."""
+        few = self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
+        if not few:  # of no rows at all Spark's optimizer would make another plan
+            return self._sink.rows(context.session), few is not None
+        return frame_of_arrow(context.session, few), True
 
     def held(self, context: ConsumeContext) -> HeldSums:
         return HeldSums(partial(self.rows, context), partial(self.groups, context))

@@ -246,9 +246,9 @@ class ViewConsumer:
                 self._kept.follow(context, changed, tag)
             if changed is None and not has_values_above(query.analyzed.root, query.kept):
                 return self._renew(context, tag), 0
-            rows = query.finished(self._kept.rows(context))
-            few = query.limited or self._kept.few_rows(context) is not None  # what is above them adds none
-            if few and (done := replace_few(context, self._sink, rows, tag)) is not None:
+            kept, few = self._kept.rows_if_few(context)
+            rows = query.finished(kept)
+            if (few or query.limited) and (done := replace_few(context, self._sink, rows, tag)) is not None:
                 return done
             consumed = self._write(context, rows, tag)
             return consumed.position, consumed.rows
