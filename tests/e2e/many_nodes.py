@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from iscp.cli.node.data_directory import choose_ports
 from iscp.cli.node.local_cluster import healthy
@@ -58,6 +59,12 @@ class ManyNodes(Cluster):
         """The node that runs the table's shard."""
         (shard,) = self.client.operator.placement(source)
         return shard.node_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         for member in self.members.values():

@@ -123,11 +123,8 @@ class Source:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ManyNodes]:
-    made = ManyNodes(tmp_path, count=3)
-    try:
+    with ManyNodes(tmp_path, count=3) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

@@ -30,11 +30,8 @@ def rows(first: int, text: str = "a") -> pa.Table:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ManyNodes]:
-    made = ManyNodes(tmp_path, count=2)
-    try:
+    with ManyNodes(tmp_path, count=2) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def keys(cluster: ManyNodes) -> dict[str, bytes]:

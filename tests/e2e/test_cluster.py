@@ -19,11 +19,8 @@ FROZEN_S = 6.0
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[ManyNodes]:
-    made = ManyNodes(tmp_path)
-    try:
+    with ManyNodes(tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def assert_one_writer_at_a_time(load: Load) -> None:

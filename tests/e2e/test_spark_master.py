@@ -32,11 +32,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneSpark
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ManyNodes]:
-    made = ManyNodes(tmp_path, count=2)
-    try:
+    with ManyNodes(tmp_path, count=2) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def settings(engine: StandaloneSpark) -> dict[str, str]:

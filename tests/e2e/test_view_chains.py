@@ -65,11 +65,8 @@ def holds(target: str, key: str, expected: dict[int, int] | dict[str, int]) -> C
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[ManyNodes]:
-    made = ManyNodes(tmp_path, count=2)
-    try:
+    with ManyNodes(tmp_path, count=2) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def rebuild_and_follow(chain: Chain) -> None:
