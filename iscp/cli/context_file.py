@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.grpc.channel.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
+from iscp.adapters.system.file_replace import replace_file
 from iscp.adapters.system.toml_file import read_toml
 from iscp.core.errors import ConfigurationError
 
@@ -45,10 +45,8 @@ class Context:
         """The files; nothing is read yet."""
         from iscp.adapters.tls.tls_files import TlsFiles
 
-        if not self.ca_file:
-            return None
-        cert, key = (Path(file) if file else None for file in (self.cert_file, self.key_file))
-        return TlsFiles(Path(self.ca_file), cert, key, self.server_name)
+        found = TlsFiles.named(self.ca_file, self.cert_file, self.key_file, self.server_name)
+        return found if found.ca_file else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +170,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
         lines.append("")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as scratch:
-            scratch.write("\n".join(lines))
-        os.replace(scratch.name, path)
+        replace_file(path, "\n".join(lines).encode())
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be written: {error.strerror or error}", field="context", remedy="Make it writable"

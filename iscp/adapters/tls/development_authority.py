@@ -6,9 +6,7 @@ overwritten unless it is renewed.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from iscp.adapters.system.file_replace import replace_file
 from iscp.core.errors import ConfigurationError
 
 AUTHORITY_DAYS = 3650
@@ -240,10 +239,5 @@ def _write(directory: Path, name: str, certificate: x509.Certificate, key: ec.El
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all."""
     with _writing(path):
-        descriptor, scratch = tempfile.mkstemp(dir=path.parent)  # readable for its owner alone
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-        os.replace(scratch, path)
+        replace_file(path, content, mode)

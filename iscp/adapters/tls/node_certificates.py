@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults
@@ -47,5 +46,4 @@ def _files_of(config: NodeConfig) -> TlsFiles | None:
 
 
 def _files(config: EtcdConfig | TlsConfig, server_name: str) -> TlsFiles:
-    ca, cert, key = (Path(name) if name else None for name in (config.ca_file, config.cert_file, config.key_file))
-    return TlsFiles(ca, cert, key, server_name)
+    return TlsFiles.named(config.ca_file, config.cert_file, config.key_file, server_name)

@@ -32,6 +32,12 @@ class TlsFiles:
     key_file: Path | None = None
     server_name: str = ""
 
+    @classmethod
+    def named(cls, ca_file: str, cert_file: str, key_file: str, server_name: str = "") -> TlsFiles:
+        """Of settings, in which an empty name is of no file."""
+        ca, cert, key = (Path(name) if name else None for name in (ca_file, cert_file, key_file))
+        return cls(ca, cert, key, server_name)
+
     def read(self, section: str = "") -> Tls:
         """What they hold. Raises ConfigurationError where that is not fit for use; `section` begins its `field`."""
         tls, faults = examine(self, section, datetime.now(UTC))
@@ -46,11 +52,8 @@ GivenTls = Tls | TlsFiles | None
 
 def tls_of_environment(environ: Mapping[str, str]) -> TlsFiles | None:
     """What ISCP_CA_FILE, ISCP_CERT_FILE, ISCP_KEY_FILE and ISCP_SERVER_NAME say to clients; none without the first."""
-    ca_file, cert_file, key_file, server_name = (environ.get(name, "") for name in TLS_VARIABLES)
-    if not ca_file:
-        return None
-    cert, key = (Path(file) if file else None for file in (cert_file, key_file))
-    return TlsFiles(Path(ca_file), cert, key, server_name)
+    found = TlsFiles.named(*(environ.get(name, "") for name in TLS_VARIABLES))
+    return found if found.ca_file else None
 
 
 class TlsSource(Protocol):

@@ -12,13 +12,13 @@ import re
 import shutil
 import ssl
 import subprocess
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from iscp.adapters.system.file_replace import replace_file
 from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -185,11 +185,8 @@ def _trust_store(pem: bytes, cache_dir: Path, scratch_dir: Path | None) -> Path 
 
 
 def _publish(content: bytes, file: Path) -> Path:
-    """Whole or not at all, whoever else writes it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".trust-", delete=False) as scratch:
-        scratch.write(content)
-    Path(scratch.name).replace(file)
+    replace_file(file, content)
     return file
 
 
