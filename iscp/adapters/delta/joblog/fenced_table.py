@@ -106,12 +106,13 @@ class FencedTable:
         if self.term:
             raise InvariantBroken("one instance of the job log serves one term")
         cause: BaseException | None = None
+        table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
         for _ in range(ATTEMPTS_MAX):
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
             try:
                 bring_up_to_format(table, self._schema)
             except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
                 cause = error
+                table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
                 continue
             try:
                 # An owner may have ended as it could not be made durable; what follows is built on it.
@@ -125,7 +126,7 @@ class FencedTable:
                 self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
             except FOREIGN_ERRORS as error:
                 cause = error
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES)
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
             ours = next((each for each in commits_after(self._uri, before) if each.commit_id == commit_id), None)
             if ours is not None:
                 # Whatever has come after the claim is checked by the first step that follows.
