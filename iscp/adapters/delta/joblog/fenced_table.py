@@ -44,7 +44,6 @@ ATTEMPTS_MAX = 20
 Unavailable.
 """
 
-
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
 # 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
 TABLE_PROPERTIES = {
@@ -106,13 +105,13 @@ class FencedTable:
         if self.term:
             raise InvariantBroken("one instance of the job log serves one term")
         cause: BaseException | None = None
-        table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
+        table = self._open_or_create()
         for _ in range(ATTEMPTS_MAX):
             try:
                 bring_up_to_format(table, self._schema)
             except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
                 cause = error
-                table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
+                table = self._open_or_create()
                 continue
             try:
                 # An owner may have ended as it could not be made durable; what follows is built on it.
@@ -126,7 +125,7 @@ class FencedTable:
                 self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
             except FOREIGN_ERRORS as error:
                 cause = error
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
+            table = self._open_or_create()
             ours = next((each for each in commits_after(self._uri, before) if each.commit_id == commit_id), None)
             if ours is not None:
                 # Whatever has come after the claim is checked by the first step that follows.
@@ -245,6 +244,9 @@ class FencedTable:
     def _depose(self, why: str) -> None:
         self._deposed = why
         raise NotOwner(why)
+
+    def _open_or_create(self) -> DeltaTable:
+        return open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
 
     def _open(self) -> DeltaTable:
         if self._table is None:
