@@ -13,7 +13,7 @@ from tests.simulation.simulation import simulate
 from tests.simulation.trouble import Trouble
 
 SEEDS_FAST = 250
-SEEDS = 500
+SEEDS = 300
 SEEDS_FULL = 50_000
 BUILDING_FAST = 12
 BUILDING_FULL = 5_000
