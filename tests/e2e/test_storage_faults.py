@@ -157,6 +157,7 @@ def assert_goes_on(stand: Stand, job: Job) -> None:
     wait_for("the error is gone", lambda: stand.cluster.status(job).reason.value == "none", 20.0)
 
 
+@pytest.mark.further  # each time: a full disk below
 @pytest.mark.spark
 def test_the_directory_of_a_target_is_away(stand: Stand) -> None:
     place = stand.cluster.lake / "mounted"

@@ -230,7 +230,7 @@ def test_the_spark_work_of_a_batch_that_is_cancelled_stops(cluster: Cluster, pip
     assert marks(pipeline, "plain") == ["1.json", "begun.json"]
 
 
-@pytest.mark.parametrize("parts", in_full([5, 2]))
+@pytest.mark.parametrize("parts", in_full([2, 5]))
 @BY_SPARK
 def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int) -> None:
     pipeline.create(

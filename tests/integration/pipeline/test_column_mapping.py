@@ -134,6 +134,7 @@ def test_a_target_from_before_columns_were_remembered(pipeline: Pipeline) -> Non
         assert_right(pipeline, "copy")
 
 
+@pytest.mark.further  # each time: another column's name above
 def test_a_table_whose_names_come_to_be_mapped_is_not_compared_for_that(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.build(job)

@@ -23,6 +23,7 @@ VALUES = {
 }
 
 
+@pytest.mark.further  # each time: test_schema_histories.py, and what Spark reads in test_odd_tables.py
 @pytest.mark.parametrize("kind", in_full(FEATURES, but=["TIMESTAMP_NTZ"]))
 def test_a_column_that_needs_a_feature_of_the_target(pipeline: Pipeline, kind: str) -> None:
     jobs = [pipeline.job("keyed", key=("id",)), pipeline.job("log")]

@@ -65,7 +65,7 @@ EVENTS = {
 
 
 @SPARK_IN_FULL
-@pytest.mark.parametrize("keys", in_full([(3, 24), (10, 11, 17)]), ids=["plain", "by detours"])
+@pytest.mark.parametrize("keys", in_full([(24,), (3,), (10, 11, 17)]), ids=["by a merge", "plain", "by detours"])
 def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline, keys: tuple[int, ...]) -> None:
     """At the end of each range no two rows share a key, whatever happened within it."""
     jobs = [

@@ -116,6 +116,7 @@ def test_texts_with_a_collation_are_refused_and_all_else_is_kept(pipeline: Pipel
     pipeline.assert_equal("j", lambda row: str(row["v"]) < "v3", ("id",))
 
 
+@pytest.mark.further  # each time: texts with a collation above
 @SPARK_IN_FULL
 def test_a_collation_that_comes_later_stops_the_jobs_that_keep_its_texts(pipeline: Pipeline) -> None:
     """By changes, by a comparison, and at a build."""
@@ -161,6 +162,7 @@ def test_a_file_whose_path_is_no_uri_stops_a_job_for_good_with_that_path(pipelin
     assert name in outcome.error_msg
 
 
+@pytest.mark.further  # each time: test_unreadable_files.py
 def test_a_deletion_vector_that_is_gone_is_named_and_not_the_data_that_it_is_of(pipeline: Pipeline) -> None:
     made(pipeline, READ["deletion vectors"])
     (vector,) = Path(pipeline.source).glob("deletion_vector_*.bin")
@@ -187,6 +189,7 @@ def test_an_old_version_of_a_table_that_nobody_has_written_to_for_long_is_read(p
     pipeline.assert_equal("j")
 
 
+@pytest.mark.further  # each time: what Spark reads below, and a checkpoint in test_damaged_sources.py
 def test_a_checkpoint_that_contradicts_the_commits_is_read_as_spark_reads_it(pipeline: Pipeline) -> None:
     """A column that only the checkpoint has: deltalake and Spark both take its word."""
     made(pipeline, plain)
