@@ -29,6 +29,7 @@ def test_each_commit_has_its_summary_and_no_checksum_of_it_is_left(spark_runtime
     assert [each.name for each in log.iterdir() if each.name.startswith(".")] == []
 
 
+@pytest.mark.further  # each time: changefeed_spark/test_stream.py
 def test_a_stream_keeps_its_place_by_it(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
     source, target, state = (str(tmp_path / name) for name in ("source", "target", "state"))
     session = spark_runtime.new_session()

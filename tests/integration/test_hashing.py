@@ -103,6 +103,7 @@ def test_a_key_stays_in_its_range_when_its_type_is_widened(spark_runtime: SparkR
         assert len(hashes) == 1, values
 
 
+@pytest.mark.further  # each time: the hashes above
 def test_the_ranges_of_a_level_are_about_as_large_as_each_other(spark_runtime: SparkRuntime) -> None:
     frame = (
         spark_runtime.new_session().range(64_000).selectExpr("id", "CONCAT('key-', id) AS name", "id * 4194304 AS far")

@@ -54,6 +54,7 @@ def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: Spark
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.further  # each time: a path above, and a store that ignores conditions below
 @pytest.mark.spark
 def test_a_bucket_is_tried_like_a_path(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
     report = self_test(spark_runtime.root, s3.uri("derived/table"), field="target")

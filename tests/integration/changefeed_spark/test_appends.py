@@ -106,6 +106,7 @@ def test_without_an_order_rows_stay_in_that_of_the_partitions(spark: SparkSessio
     assert ids(uri) == list(range(99, -1, -1))
 
 
+@pytest.mark.further  # each time: sorted rows above
 def test_nulls_come_last_and_orders_may_descend(spark: SparkSession, uri: str) -> None:
     frame = spark.createDataFrame([(1, "a"), (2, None), (3, "b"), (4, "a"), (5, None)], "id bigint, name string")
     commit(uri, frame.select("name", "id"), [("name", "descending"), "id"])

@@ -169,6 +169,7 @@ def test_a_crash_after_the_commit_leaves_the_instant_with_the_rows(timed_view: C
     view.assert_equal_now()
 
 
+@pytest.mark.further  # each time: vacuumed tables in test_view_events.py
 def test_old_rows_that_cannot_be_read_any_more_lead_to_a_recomputation(timed_view: Callable[..., TimedBench]) -> None:
     view = timed_view(WINDOW)
     assert isinstance(view.lake, TimedLake)
@@ -250,6 +251,7 @@ def test_the_explanation_says_what_depends_on_the_time_and_how_often(timed_view:
     assert "every 60 s" in by_time.reason
 
 
+@pytest.mark.further  # each time: a view by the date above
 def test_days_are_those_of_utc_whatever_zone_a_node_has(timed_view: Callable[..., TimedBench]) -> None:
     view = timed_view("select k, at from events where date(at) = current_date()")
     sessions = view.engine
