@@ -236,6 +236,10 @@ def test_users_do_not_keep_an_owner_out(owner: OwnerUnderTest, node: NodeUnderTe
     server.stop(grace_s=0)
 
 
+HELD_UP_S = 5.0
+"""A message that waits for its reader takes longer; others take milliseconds, and more on a busy machine."""
+
+
 def alive(kind: type) -> int:
     gc.collect()
     return sum(type(each) is kind for each in gc.get_objects())
@@ -252,7 +256,7 @@ def test_a_node_that_does_not_read_neither_holds_up_the_owner_nor_fills_its_memo
             begun_s = time.monotonic()
             owner.peers.send(node.record, dispatch(number, bytes_each=1_000))
             slowest_s = max(slowest_s, time.monotonic() - begun_s)
-        assert slowest_s < 1.0
+        assert slowest_s < HELD_UP_S
         # One batch on its way and one that waits; a frame or two have gone through.
         assert alive(DispatchTable) < 2.5 * framing.QUEUE_MESSAGES_MAX
     numbers = [

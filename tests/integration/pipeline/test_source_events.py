@@ -102,7 +102,7 @@ def test_changes_that_were_vacuumed_or_cleaned_away_unread(pipeline: Pipeline) -
     follow(pipeline, job, expected=DataType.TAIL)
 
 
-@pytest.mark.further  # each time: test_where_changes_are_read_from
+@pytest.mark.further  # each time: a source without change data feed in test_iterations.py
 def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.build(job)
@@ -224,6 +224,7 @@ def test_dropped_and_recreated(pipeline: Pipeline) -> None:
     follow(pipeline, again, expected=DataType.SNAPSHOT)
 
 
+@pytest.mark.further  # each time: a source without change data feed in test_iterations.py
 def test_where_changes_are_read_from(pipeline: Pipeline) -> None:
     """Each policy on the same history, of a source whose change data feed is on, off, and on again."""
     jobs = {policy: pipeline.job(policy, key=("id",), policies={"change_source": policy}) for policy in ChangeMode}

@@ -25,9 +25,9 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
     pipeline.upsert(range(3), "behind it")
     large = read_commit(pipeline.source, 1)
     assert large is not None
-    bounds = Bounds(bytes_max=large.bytes // 4 + 1)
+    bounds = Bounds(bytes_max=large.bytes // 3 + 1)
     steps: dict[str, list[tuple[int, int, int]]] = {"keyed": [], "appended": []}
-    for number in range(9):
+    for number in range(7):
         # Each time as after a crash: the sinks alone say where it goes on. Every third time one dies at its commit.
         failpoints = ScriptedFailpoints()
         if number % 3 == 1:
@@ -38,7 +38,7 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
             if outcome.ok and watermark.version < 2:
                 steps[name].append((watermark.version, watermark.step, watermark.steps))
     for name in steps:
-        assert steps[name][:4] == [(0, 1, 4), (0, 2, 4), (0, 3, 4), (1, 0, 0)]
+        assert steps[name][:3] == [(0, 1, 3), (0, 2, 3), (1, 0, 0)]
     pipeline.assert_equal("keyed")
     assert sum(commit.rows_added or 0 for commit in pipeline.commits("appended")) == 50 + 100 + 3
     assert DeltaTable(pipeline.target("appended")).to_pyarrow_table()["v"].to_pylist().count("large") == 100
