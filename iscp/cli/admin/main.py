@@ -21,6 +21,7 @@ from iscp.cli.admin.error_words import exit_status, show_error, show_usage_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.backup.backup_commands import backup
 from iscp.cli.builds.build_commands import build
 from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.completion import script
@@ -30,7 +31,8 @@ from iscp.cli.monitor.show_logs import job_logs, node_logs
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.root_group import RootGroup
 from iscp.cli.view.view_commands import view
-from iscp.core.errors import IscpError
+from iscp.core.errors import ConfigurationError, IscpError
+from iscp.core.extras import extra_missing
 
 PROGRAM = "iscp-admin"
 
@@ -44,6 +46,11 @@ class _Root(RootGroup):
         except IscpError as error:
             show_error(error, ctx.ensure_object(Invocation).output)
             ctx.exit(exit_status(error))
+        except ModuleNotFoundError as error:  # of a command that works without nodes
+            if not (sentence := extra_missing(error)):
+                raise
+            show_error(ConfigurationError(sentence), ctx.ensure_object(Invocation).output)
+            ctx.exit(ExitStatus.FAILED)
         except click.UsageError as error:
             if ctx.ensure_object(Invocation).output != "json":
                 raise
@@ -58,7 +65,7 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events):
+for command in (job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events, backup):
     cli.add_command(command)
 node.add_command(node_logs)
 job.add_command(job_logs)

@@ -120,6 +120,8 @@ class Shell:
         }
         if leaf.words == ("job", "register"):
             known |= {"name": "new", "target": str(node.lake / "new")}
+        if leaf.words[0] == "backup":
+            known |= {"destination": str(self.home / "backup"), "source": str(self.home / "nothing")}
         if leaf.words[0] == "certs":
             known |= {"kind": "client", "directory": str(self.home / "certs")}
         if leaf.words == ("view", "create"):

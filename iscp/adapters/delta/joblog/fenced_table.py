@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
-from pyarrow.dataset import dataset
 
 from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION, HARMLESS
 from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
+from iscp.adapters.delta.joblog.log_reading import read_rows
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
 from iscp.adapters.delta.log.commits import COMMIT_ID
@@ -31,7 +31,7 @@ from iscp.adapters.delta.log.table_opening import bring_up
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import files_of, sync
-from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, OutcomeUnknown, StorageError, Unavailable
+from iscp.core.errors import InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 
 APP_ID = "iscp_owner"
@@ -139,19 +139,7 @@ class FencedTable:
     def read(self) -> tuple[pa.Table, int]:
         """All rows at the newest version, and in how many files. Raises NotOwner, StorageError."""
         self.catch_up()
-        try:
-            names = pa.table(self._open().get_add_actions()).column("path").to_pylist()
-            if not names:
-                return self._schema.empty_table(), 0
-            rows = dataset(names, schema=self._schema, filesystem=self._files, format="parquet").to_table()
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
-            raise JobLogDamaged(
-                f"a file of the job log {self._uri} is missing or corrupt: {error}",
-                remedy="Restore it from a backup of the job log",
-            ) from error
-        except FOREIGN_ERRORS as error:
-            raise storage_error(error, "cannot read the job log") from error
-        return rows, len(names)
+        return read_rows(self._uri, self._open(), self._schema)
 
     def commit(self, rows: pa.Table, commit_id: str, *, replace: bool = False) -> None:
         """Commit `rows` at exactly the next version, in place of all others if `replace`.

@@ -1,0 +1,87 @@
+"""A cluster that is to stand still while a person works at its job log, and what its etcd knows of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
+from iscp.adapters.etcd.keys import Keys, snapshot_of
+from iscp.adapters.etcd.log_marks import EtcdLogMarks
+from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.settings import load_settings
+from iscp.cli.node.data_directory import Layout
+from iscp.core.config import NodeConfig
+from iscp.core.errors import ConfigurationError, Unavailable
+
+
+def layout_of(data: Path) -> Layout:
+    """That of `iscp up`; raises ConfigurationError where it has never run there."""
+    layout = Layout(data.absolute())
+    if not layout.job_log.is_dir() and not layout.etcd.is_dir():
+        raise ConfigurationError(
+            f"there is no cluster in {data}", field="--data", remedy="Name the directory of `iscp up`"
+        )
+    return layout
+
+
+def config_of(layout: Layout) -> NodeConfig | None:
+    """What the first node of `iscp up` was started with last; None where it has never run."""
+    file = layout.config("iscp-0")
+    return load_settings(file, os.environ) if file.is_file() else None
+
+
+@contextmanager
+def marks_of(layout: Layout) -> Iterator[EtcdLogMarks | None]:
+    """What etcd of a stopped `iscp up` knows of the log; None where it has never run, or its data is gone."""
+    config = config_of(layout)
+    if not layout.etcd.is_dir() or config is None:
+        yield None
+        return
+    server = EtcdServer.start(layout.etcd, clock=SystemClock())
+    try:
+        endpoints = (f"127.0.0.1:{server.client_port}",)
+        # Nothing renews the leases of a cluster that was killed, but they come back with all of their time.
+        with marks_at(replace(config, etcd=replace(config.etcd, endpoints=endpoints)), stopped=True) as marks:
+            yield marks
+    finally:
+        server.stop()
+
+
+@contextmanager
+def marks_at(config: NodeConfig, stopped: bool = False) -> Iterator[EtcdLogMarks]:
+    """What etcd knows of the log.
+
+    Raises ConfigurationError where a node is registered or leads the cluster, unless all are known to have `stopped`;
+    Unavailable.
+    """
+    clock, keys = SystemClock(), Keys(config.etcd_prefix)
+    client = EtcdClient(EtcdSettings.of(config.etcd), clock)
+    try:
+        election = EtcdElection(client, keys, clock, lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
+        if not stopped:
+            _refuse_running(client, election, keys)
+        yield EtcdLogMarks(client, election, keys)
+    finally:
+        client.close()
+
+
+def _refuse_running(client: EtcdClient, election: EtcdElection, keys: Keys) -> None:
+    try:
+        leader = election.leader()
+        nodes = snapshot_of(client.list_prefix(keys.nodes).items)
+    except Unavailable as error:
+        raise Unavailable(
+            f"etcd does not say whether a node runs: {error.message}",
+            field="etcd.endpoints",
+            remedy="Start etcd, an empty one if it is lost",
+        ) from error
+    why = f"{leader.node_id} leads the cluster" if leader else f"{nodes[0].node_id} is registered" if nodes else ""
+    if why:
+        raise ConfigurationError(why, field="--config", remedy="Stop all nodes, and wait for their leases")
