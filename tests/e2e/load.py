@@ -26,6 +26,19 @@ ACKNOWLEDGE_S = 90.0
 WHERE = "state <> 'gone' AND amount > 100"
 
 
+@contextmanager
+def writing(seed: int, orders_uri: str, events_uri: str) -> Iterator[None]:
+    """`tests.e2e.writer` changes the tables all the time."""
+    command = [sys.executable, "-m", "tests.e2e.writer", str(seed), orders_uri, events_uri]
+    with subprocess.Popen(command, cwd=ROOT) as writer:
+        try:
+            yield
+            assert writer.poll() is None, "the writer has ended by itself"
+        finally:
+            writer.terminate()
+            writer.wait(WRITER_STOP_S)
+
+
 @dataclass
 class Load:
     """A keyed full replica and a filtered one with chosen columns of `orders`, an append-only one of `events`."""
@@ -89,14 +102,8 @@ class Load:
     @contextmanager
     def writing(self, seed: int) -> Iterator[None]:
         """Both tables change all the time."""
-        command = [sys.executable, "-m", "tests.e2e.writer", str(seed), self.full.source, self.appended.source]
-        with subprocess.Popen(command, cwd=ROOT) as writer:
-            try:
-                yield
-                assert writer.poll() is None, "the writer has ended by itself"
-            finally:
-                writer.terminate()
-                writer.wait(WRITER_STOP_S)
+        with writing(seed, self.full.source, self.appended.source):
+            yield
 
     def assert_right(self) -> None:
         """At rest every target equals its recomputation, and nothing in the logs went back or was done twice."""

@@ -70,23 +70,25 @@ def verify(invocation: Invocation, /, source: str, data: Path | None, file: Path
 
 @backup.command()
 @click.argument("source", type=TARGET, metavar="SRC")
+@click.option("--pause", is_flag=True, help="With all jobs paused, to drop those that are to run no more.")
 @_stopped
 @anywhere
 @invocation
-def restore(invocation: Invocation, /, source: str, data: Path | None, file: Path | None) -> None:
+def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | None, file: Path | None) -> None:
     """Make the job log of the backup SRC, where none is and no node runs.
 
     Each job goes on from where its target is. What was requested after the backup is not known: see docs/recovery.md.
     """
     from iscp.adapters.delta.joblog.delta_job_log import LOG_TABLE
     from iscp.adapters.delta.joblog.log_backup import read_backup
-    from iscp.adapters.delta.joblog.log_restore import restore_backup
+    from iscp.adapters.delta.joblog.log_restore import restore_backup, with_paused_jobs
 
     uri, config = _log_of(data, file)
     found = read_backup(source)
     with _stopped_cluster(data, config) as reached:
         cluster = config.cluster if config else ""
-        restored = restore_backup(f"{uri}/{LOG_TABLE}", found, cluster, reached, int(time.time() * 1000))
+        wanted = with_paused_jobs(found) if pause else found
+        restored = restore_backup(f"{uri}/{LOG_TABLE}", wanted, cluster, reached, int(time.time() * 1000))
     manifest = found.manifest
     row = _row(source, manifest) | {"restored_version": restored.version, "reached": reached}
     if render.show(row, invocation.output):
@@ -94,6 +96,8 @@ def restore(invocation: Invocation, /, source: str, data: Path | None, file: Pat
     click.echo(f"the job log has {manifest.jobs} jobs again, as of version {manifest.version}")
     if reached > manifest.version:
         click.echo(f"given up: what was acknowledged after version {manifest.version}, up to {reached}")
+    if pause:
+        click.echo("all jobs are paused: drop those that are to run no more, and resume the others")
     click.echo(f"it goes on at version {restored.version}; start the nodes")
 
 
@@ -101,10 +105,11 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
     """Where the job log is, and the configuration that says so; None: of an `iscp up` that has none any more."""
     from iscp.adapters.delta.storage.s3_settings import s3_environ
     from iscp.adapters.system.settings import load_settings
-    from iscp.cli.node.stopped_cluster import config_of, layout_of
 
     require_one_home(data, file)
     if data is not None:
+        from iscp.cli.node.stopped_cluster import config_of, layout_of
+
         layout = layout_of(data)
         uri, config = str(layout.job_log), config_of(layout)
     else:

@@ -16,10 +16,16 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.joblog.backup_manifest import MANIFEST, BackupManifest, parse_manifest
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.log_backup import create_backup, read_backup
-from iscp.adapters.delta.joblog.log_restore import TERMS_SKIPPED, VERSIONS_SKIPPED, RestoredLog, restore_backup
+from iscp.adapters.delta.joblog.log_restore import (
+    TERMS_SKIPPED,
+    VERSIONS_SKIPPED,
+    RestoredLog,
+    restore_backup,
+    with_paused_jobs,
+)
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, JobLogDamaged, NotOwner, StorageError
-from iscp.core.job_row import LogEntry
+from iscp.core.job_row import LogEntry, Reason
 from tests.fakes.damages import CONTENT, Damage, delete
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
@@ -92,6 +98,16 @@ def test_a_restored_log_has_the_rows_and_requests_of_the_backup_and_goes_on(home
     again = opened(home)
     again.claim_term()
     assert len(again.load()) == JOBS + 1
+
+
+def test_jobs_can_be_restored_paused(home: Path, taken: Path) -> None:
+    shutil.rmtree(home / "iscp_log")
+    restore_backup(f"{home}/iscp_log", with_paused_jobs(read_backup(str(taken))), CLUSTER, -1, 1_000)
+    joblog = opened(home)
+    joblog.claim_term()
+    rows = joblog.load()
+    assert {row.reason for row in rows} == {Reason.PAUSED}
+    assert len(rows) == len(joblog.requests()) == JOBS
 
 
 def test_a_restored_log_is_behind_every_version_and_term_that_was(home: Path, taken: Path) -> None:

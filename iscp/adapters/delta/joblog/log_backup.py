@@ -56,7 +56,7 @@ def create_backup(log_uri: str, destination: str, taken_at_s: float) -> BackupMa
     except FOREIGN_ERRORS as error:
         raise storage_error(error, f"cannot open {log_uri}") from error
     rows, _ = read_rows(log_uri, table, pa.schema([field for field in LOG_SCHEMA if field.name in known]))
-    content = _parquet(rows)
+    content = parquet_of(rows)
     manifest = _manifest(table, rows, content, taken_at_s)
     try:
         _make_directory(at)
@@ -161,7 +161,8 @@ def count_jobs(rows: pa.Table) -> int:
     return sum(row.drop_at_s is None for row in last_entries(rows)[0])
 
 
-def _parquet(rows: pa.Table) -> bytes:
+def parquet_of(rows: pa.Table) -> bytes:
+    """The file of a backup's rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue())

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.backup_manifest import BackupManifest
+from iscp.adapters.delta.joblog.backup_manifest import BackupManifest, digest_of
 from iscp.adapters.delta.joblog.fenced_table import APP_ID
-from iscp.adapters.delta.joblog.log_backup import LogBackup, put_once
+from iscp.adapters.delta.joblog.log_backup import LogBackup, parquet_of, put_once
 from iscp.adapters.delta.joblog.log_check import (
     COMMIT_ACTIONS,
     COMMIT_TABLE,
@@ -35,6 +36,7 @@ from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, local_path, place
 from iscp.adapters.delta.storage.table_files import sync
 from iscp.core.errors import ConfigurationError, JobLogDamaged, StorageError
+from iscp.core.job_row import Reason
 
 VERSIONS_SKIPPED = 1 << 28
 """Versions between the last one known of a lost log and the first of the restored one: years of commits, five a second.
@@ -47,6 +49,16 @@ VERSION_MOST = (1 << 62) // SEQUENCES_PER_COMMIT
 OPERATION = "RESTORE BACKUP"
 COMMIT_BACKUP = "iscp.backup"
 """Where the commit says by its rows' SHA-256 of which backup it is."""
+
+
+def with_paused_jobs(backup: LogBackup) -> LogBackup:
+    """The same jobs, none of which runs before somebody resumes it."""
+    rows = backup.rows
+    at = rows.schema.get_field_index("reason")
+    reasons = pa.repeat(pa.scalar(Reason.PAUSED.value, pa.string()), len(rows))
+    rows = rows.set_column(at, rows.schema.field(at), reasons)
+    content = parquet_of(rows)
+    return LogBackup(replace(backup.manifest, bytes=len(content), sha256=digest_of(content)), content, rows)
 
 
 @dataclass(frozen=True, slots=True)
