@@ -1,7 +1,6 @@
 """The commands of docs/recovery.md, run as they are there on a cluster of the harness: page and tests cannot part.
 
-Places of the page are those of the cluster, `systemctl` is what starts and stops its processes, and `iscp-admin` runs in this
-process.
+Places are those of the cluster, `systemctl` starts and stops its processes, and `iscp-admin` runs in this process.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def test_a_target_that_went_back_is_brought_up_again(site: Site, how: str, tmp_p
     else:
         shutil.rmtree(target)
         shutil.move(earlier, target)
-    assert "equal" in site.operator.run(TARGET_BACK)
+    assert "is applied" in site.operator.run(TARGET_BACK)
     site.assert_right()
 
 
@@ -148,7 +148,7 @@ def test_a_source_that_went_back_is_followed(site: Site, how: str, tmp_path: Pat
         "the job stops",
         lambda: site.cluster.status(site.copy).status.error_code == ErrorCode.SOURCE_REPLACED,
     )
-    assert "equal" in site.operator.run(SOURCE_BACK)
+    assert "is applied" in site.operator.run(SOURCE_BACK)
     site.assert_right()
     upsert(site.orders, orders(list(range(20)), random.Random(7)), ["id"])
     site.assert_right()

@@ -85,7 +85,7 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
     uri, config = _log_of(data, file)
     found = read_backup(source)
-    with _stopped_cluster(data, config) as reached:
+    with _hold_still(data, config) as reached:
         cluster = config.cluster if config else ""
         wanted = with_paused_jobs(found) if pause else found
         restored = restore_backup(f"{uri}/{LOG_TABLE}", wanted, cluster, reached, int(time.time() * 1000))
@@ -113,7 +113,11 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
         layout = layout_of(data)
         uri, config = str(layout.job_log), config_of(layout)
     else:
-        config = load_settings(file, os.environ)
+        try:
+            config = load_settings(file, os.environ)
+        except ConfigurationError as error:
+            error.field = error.field or "--config"
+            raise
         uri = config.log.uri.rstrip("/")
     if config is not None:
         os.environ.update(s3_environ(config.storage.s3))
@@ -121,7 +125,7 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
 
 
 @contextmanager
-def _stopped_cluster(data: Path | None, config: NodeConfig | None) -> Iterator[int]:
+def _hold_still(data: Path | None, config: NodeConfig | None) -> Iterator[int]:
     """How far the log had come, as far as etcd knows (-1: nothing is known); for as long as no node may start.
 
     Raises ConfigurationError where one runs, Unavailable where nobody can say so.

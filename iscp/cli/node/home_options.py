@@ -18,7 +18,7 @@ def home_options(data: str, config: str) -> Callable[[F], F]:
         command = click.option(
             "--config",
             "file",
-            type=click.Path(dir_okay=False, exists=True, path_type=Path),
+            type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
             help=config,
         )(command)

@@ -80,7 +80,7 @@ def restore_backup(log_uri: str, backup: LogBackup, cluster: str, reached: int, 
     _refuse(log_uri, manifest, cluster)
     log = log_of(log_uri)
     try:
-        commit = _unfinished(log, manifest)
+        commit = _find_unfinished(log, manifest)
         if commit is None:
             version = max(manifest.version, reached) + VERSIONS_SKIPPED
             if version > VERSION_MOST:
@@ -119,7 +119,7 @@ def _refuse(log_uri: str, manifest: BackupManifest, cluster: str) -> None:
         )
 
 
-def _unfinished(log: str, manifest: BackupManifest) -> tuple[int, bytes] | None:
+def _find_unfinished(log: str, manifest: BackupManifest) -> tuple[int, bytes] | None:
     """The version and the commit of a restore of this backup that was cut off; None: there is no log.
 
     Raises ConfigurationError where there is another one, OSError.
