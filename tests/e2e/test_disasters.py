@@ -9,14 +9,19 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from iscp.adapters.system.free_port import free_port
+from iscp.client.admin_client import Client
 from iscp.core.errors import ErrorCode
 from tests.e2e.evidence import assert_watermarks_never_went_back, job_log_rows, sink_commits
-from tests.e2e.harness import Cluster, Job, assert_equal, read, upsert, wait_for
+from tests.e2e.harness import NODE_ID, SETTLE_WAIT_S, Cluster, Job, assert_equal, read, upsert, wait_for
 from tests.e2e.load import writing
 from tests.e2e.recovery_page import Operator, sections
 from tests.e2e.writer import events, orders
@@ -28,6 +33,8 @@ BOTH_LOST = "etcd and the job log are lost"
 DISK_LOST = "A node's disk is lost"
 TARGET_BACK = "A target is restored to an earlier time"
 SOURCE_BACK = "A source is restored to an earlier time"
+
+PER_STATE = "SELECT state, count(*) AS n, sum(amount) AS total FROM orders GROUP BY state"
 
 pytestmark = pytest.mark.spark
 
@@ -165,27 +172,63 @@ def test_jobs_go_on_with_an_empty_etcd(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_jobs_go_on_after_etcd_and_the_job_log_were_lost(site: Site) -> None:
+def test_jobs_of_all_kinds_go_on_after_etcd_and_the_job_log_were_lost(site: Site) -> None:
+    client, derived = site.cluster.client, site.cluster.derived
+    view, feed = Job(site.orders, "view", f"{derived}/view"), Job(site.orders, "feed", f"{derived}/feed")
+    client.create_view("view", PER_STATE, target=view.target, tables={"orders": site.orders})
+    client.register(site.orders, "feed", consumer="changefeed", target=feed.target, key=["id"])
+    for job in (view, feed):
+        site.cluster.settle(job)
     with site.writing():
         site.back_up()
-        site.cluster.settle(site.copy)
+        upsert(site.orders, orders([1, 2, 3], random.Random(8)), ["id"])
+        for job in (site.copy, view, feed):  # the job log does not know of it any more
+            site.cluster.settle(job)
         site.cluster.etcd.kill()
         shutil.rmtree(site.cluster.layout.etcd)
         site.cluster.layout.etcd.mkdir()
         site.lose_job_log()
         assert "copy" in site.operator.run(BOTH_LOST)
-        assert {job.name for job in site.cluster.client.jobs()} == {"copy", "appended"}
+        assert {job.name for job in client.jobs()} == {"copy", "appended", "view", "feed"}
     site.assert_right()
+    for job in (view, feed):
+        site.cluster.settle(job)
+    rows = read(site.orders)
+    assert_equal(
+        view.target,
+        rows.group_by("state").aggregate([("id", "count"), ("amount", "sum")]).rename_columns(["state", "n", "total"]),
+    )
+    assert_feed_holds(feed.target, rows)
+
+
+def assert_feed_holds(target: str, rows: pa.Table) -> None:
+    """No change is there twice, and what all of them come to, one after the other, are the rows."""
+    changes = sorted(read(target).to_pylist(), key=itemgetter("ulid"))
+    marks = [(change["version"], change["key"]["id"], change["operation"]) for change in changes]
+    assert len(set(marks)) == len(marks)
+    last = {change["key"]["id"]: change for change in changes}
+    there = [change["row"] for change in last.values() if change["operation"] != "delete"]
+    assert sorted(there, key=itemgetter("id")) == sorted(rows.to_pylist(), key=itemgetter("id"))
 
 
 @pytest.mark.full
-def test_jobs_go_on_after_a_nodes_disk_was_lost(site: Site) -> None:
-    layout = site.cluster.layout
-    shutil.copy(layout.config("iscp-0"), site.operator.backups / "node.toml")
+def test_another_node_takes_over_from_one_whose_disk_is_lost_and_gives_back(site: Site) -> None:
+    cluster, layout = site.cluster, site.cluster.layout
+    shutil.copy(layout.config(NODE_ID), site.operator.backups / "node.toml")
+    ports = replace(cluster.ports, nodes=(*cluster.ports.nodes, free_port()))
     with site.writing():
-        site.cluster.node.kill()
-        shutil.rmtree(layout.config("iscp-0").parent)
-        assert "iscp-0" in site.operator.run(DISK_LOST)
+        other = cluster.spawn_node("iscp-1", ports, 1)
+        try:
+            wait_for("both are there", lambda: len(cluster.client.cluster().nodes) == 2)
+            cluster.node.kill()
+            layout.config(NODE_ID).unlink()
+            shutil.rmtree(layout.scratch(NODE_ID), ignore_errors=True)
+            at = int(DeltaTable(site.orders).version())
+            with Client(f"127.0.0.1:{ports.nodes[1]}") as client:
+                client.wait(site.orders, "copy", at, timeout_s=SETTLE_WAIT_S)
+            assert "iscp-0" in site.operator.run(DISK_LOST)
+        finally:
+            assert other.stop() == 0
     site.assert_right()
 
 

@@ -150,7 +150,7 @@ def _row(at: str, manifest: BackupManifest) -> render.Row:
         "version": manifest.version,
         "jobs": manifest.jobs,
         "rows": manifest.rows,
-        "bytes": manifest.bytes,
+        "bytes": manifest.size,
         "sha256": manifest.sha256,
         "taken_at_s": manifest.taken_at_s,
     }

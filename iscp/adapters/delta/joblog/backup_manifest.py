@@ -27,7 +27,7 @@ _FILE = re.compile(r"[a-z0-9_-]+\.parquet")
 class BackupManifest:
     """One version of the job log. `schema_json` and `properties` are the table's own, `log_format` is among these.
 
-    `jobs` counts registrations that are not dropped, `rows` the rows of `file`, which has `bytes` bytes; `taken_at_s`
+    `jobs` counts registrations that are not dropped, `rows` the rows of `file`, which has `size` bytes; `taken_at_s`
     is Unix seconds; `iscp` the version of the program.
     """
 
@@ -39,7 +39,7 @@ class BackupManifest:
     jobs: int
     rows: int
     file: str
-    bytes: int
+    size: int
     sha256: str
     schema_json: str
     properties: Mapping[str, str]
@@ -85,7 +85,7 @@ def parse_manifest(content: bytes, path: str) -> BackupManifest:
 
 def _checked(manifest: BackupManifest) -> BackupManifest:
     """As it is. Raises ValueError for what `iscp-admin backup create` does not write."""
-    for name in ("log_format", "version", "term", "jobs", "rows", "bytes"):
+    for name in ("log_format", "version", "term", "jobs", "rows", "size"):
         exact_int(getattr(manifest, name), name)
     for name in ("table_id", "sha256", "iscp"):
         exact_name(getattr(manifest, name), name)

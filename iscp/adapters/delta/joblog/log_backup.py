@@ -144,7 +144,7 @@ def _manifest(table: DeltaTable, rows: pa.Table, content: bytes, taken_at_s: flo
         jobs=count_jobs(rows),
         rows=len(rows),
         file=f"iscp_log-{uuid.uuid4().hex}.parquet",
-        bytes=len(content),
+        size=len(content),
         sha256=digest_of(content),
         schema_json=table.schema().to_json(),
         properties=properties,
@@ -198,7 +198,7 @@ def _check_rows(path: str, manifest: BackupManifest, field: str) -> tuple[bytes,
     try:
         content = storage.read(path)[0]
         fault = "has another SHA-256 than was written"
-        if len(content) == manifest.bytes and digest_of(content) == manifest.sha256:
+        if len(content) == manifest.size and digest_of(content) == manifest.sha256:
             rows = pq.read_table(pa.BufferReader(content))
             if len(rows) == manifest.rows and count_jobs(rows) == manifest.jobs:
                 return content, rows

@@ -58,7 +58,7 @@ def with_paused_jobs(backup: LogBackup) -> LogBackup:
     reasons = pa.repeat(pa.scalar(Reason.PAUSED.value, pa.string()), len(rows))
     rows = rows.set_column(at, rows.schema.field(at), reasons)
     content = parquet_of(rows)
-    return LogBackup(replace(backup.manifest, bytes=len(content), sha256=digest_of(content)), content, rows)
+    return LogBackup(replace(backup.manifest, size=len(content), sha256=digest_of(content)), content, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _commit_of(log_uri: str, backup: LogBackup, version: int, now_ms: int) -> by
     added = {
         "path": name,
         "partitionValues": {},
-        "size": manifest.bytes,
+        "size": manifest.size,
         "modificationTime": now_ms,
         "dataChange": True,
         "stats": row_count_stats(manifest.rows),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.admin.main import PROGRAM, cli
 from iscp.cli.node.data_directory import Layout, hold_directory
+from iscp.core.extras import EXTRA_MODULES
 from iscp.core.job_row import LogEntry
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
@@ -65,3 +69,15 @@ def test_where_the_log_is_has_to_be_said_once(layout: Layout, tmp_path: Path) ->
         refused = run(command, to, "--data", str(tmp_path))
         assert (refused.exit_code, "  field: --data" in refused.stderr) == (1, True)
     assert not Path(to).exists()
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = (
+        f"import sys\nfor name in {EXTRA_MODULES}: sys.modules[name] = None\n"
+        "from iscp.cli.admin.main import main\nmain(['backup', 'create', '/backup', '--config', '/node.toml'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: the Python module [\w.]+ is not installed\. Run: pip install 'iscp\[node\]'\n", ended.stderr
+    )
