@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iscp import __version__
 from iscp.cli import render
 from iscp.cli.arguments import TARGET, Invocation, anywhere, invocation
 from iscp.cli.node.home_options import home_options, require_one_home
@@ -47,7 +48,7 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
     from iscp.adapters.delta.joblog.log_backup import create_backup
 
     uri, _ = _log_of(data, file)
-    manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time())
+    manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time(), __version__)
     if not render.show(_row(destination, manifest), invocation.output):
         click.echo(f"{destination} holds the job log at version {manifest.version}, with {manifest.jobs} jobs")
 

@@ -52,7 +52,7 @@ def written(home: Path | str, jobs: int = JOBS) -> DeltaJobLog:
 
 
 def backed_up(home: Path | str, to: Path | str) -> BackupManifest:
-    return create_backup(f"{home}/iscp_log", str(to), 1.0)
+    return create_backup(f"{home}/iscp_log", str(to), 1.0, "0.1.0")
 
 
 def restored(source: Path | str, home: Path | str, cluster: str = CLUSTER, reached: int = -1) -> RestoredLog:

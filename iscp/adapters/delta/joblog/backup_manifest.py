@@ -28,7 +28,7 @@ class BackupManifest:
     """One version of the job log. `schema_json` and `properties` are the table's own, `log_format` is among these.
 
     `jobs` counts registrations that are not dropped, `rows` the rows of `file`, which has `size` bytes; `taken_at_s`
-    is Unix seconds; `iscp` the version of the program.
+    is Unix seconds; `program` the version of iscp.
     """
 
     cluster: str
@@ -44,7 +44,7 @@ class BackupManifest:
     schema_json: str
     properties: Mapping[str, str]
     taken_at_s: float
-    iscp: str
+    program: str
 
     def to_bytes(self) -> bytes:
         about = asdict(self)
@@ -87,7 +87,7 @@ def _checked(manifest: BackupManifest) -> BackupManifest:
     """As it is. Raises ValueError for what `iscp-admin backup create` does not write."""
     for name in ("log_format", "version", "term", "jobs", "rows", "size"):
         exact_int(getattr(manifest, name), name)
-    for name in ("table_id", "sha256", "iscp"):
+    for name in ("table_id", "sha256", "program"):
         exact_name(getattr(manifest, name), name)
     if not _FILE.fullmatch(exact_name(manifest.file, "file")):
         raise ValueError("it names a file of no backup")

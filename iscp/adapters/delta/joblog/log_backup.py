@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from iscp import __version__
 from iscp.adapters.delta.joblog.backup_manifest import MANIFEST, BackupManifest, digest_of, parse_manifest
 from iscp.adapters.delta.joblog.fenced_table import APP_ID
 from iscp.adapters.delta.joblog.log_check import Damage, find_damage, is_there
@@ -42,8 +41,10 @@ class LogBackup:
     rows: pa.Table
 
 
-def create_backup(log_uri: str, destination: str, taken_at_s: float) -> BackupManifest:
+def create_backup(log_uri: str, destination: str, taken_at_s: float, program: str) -> BackupManifest:
     """Copy the newest version of the table `log_uri` (`<log.uri>/iscp_log`) to a place that holds no backup.
+
+    `taken_at_s` is Unix seconds, `program` the version of iscp that takes it.
 
     Raises InvalidRequest for a place that cannot be it, JobLogDamaged where the log is not whole, StorageError, and
     PermanentError where the store does not keep to put-if-absent; then there is no backup, but perhaps a file of rows.
@@ -57,7 +58,7 @@ def create_backup(log_uri: str, destination: str, taken_at_s: float) -> BackupMa
         raise storage_error(error, f"cannot open {log_uri}") from error
     rows, _ = read_rows(log_uri, table, pa.schema([field for field in LOG_SCHEMA if field.name in known]))
     content = parquet_of(rows)
-    manifest = _manifest(table, rows, content, taken_at_s)
+    manifest = _manifest(table, rows, content, taken_at_s, program)
     try:
         _make_directory(at)
         _put(f"{at}/{manifest.file}", content)
@@ -132,7 +133,7 @@ def _refuse_damaged(log_uri: str) -> None:
     raise damage.error()
 
 
-def _manifest(table: DeltaTable, rows: pa.Table, content: bytes, taken_at_s: float) -> BackupManifest:
+def _manifest(table: DeltaTable, rows: pa.Table, content: bytes, taken_at_s: float, program: str) -> BackupManifest:
     metadata = table.metadata()
     properties = dict(metadata.configuration)
     return BackupManifest(
@@ -149,7 +150,7 @@ def _manifest(table: DeltaTable, rows: pa.Table, content: bytes, taken_at_s: flo
         schema_json=table.schema().to_json(),
         properties=properties,
         taken_at_s=taken_at_s,
-        iscp=__version__,
+        program=program,
     )
 
 
