@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from iscp.core.errors import ConfigurationError, InvalidRequest
-from iscp.core.untrusted_values import error_text, exact_int, exact_name
+from iscp.core.untrusted_values import error_text, exact_float, exact_int, exact_name
 
 MANIFEST = "manifest.json"
 KIND = "iscp_log"
@@ -77,7 +77,7 @@ def parse_manifest(content: bytes, path: str) -> BackupManifest:
         if _digest(about) != whole["sha256"]:
             raise ValueError("its SHA-256 is another")
         return _checked(BackupManifest(**about))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRequest(
             f"{path} is damaged: {error_text(error)}", field="SRC", remedy="Restore another backup"
         ) from error
@@ -87,8 +87,12 @@ def _checked(manifest: BackupManifest) -> BackupManifest:
     """As it is. Raises ValueError for what `iscp-admin backup create` does not write."""
     for name in ("log_format", "version", "term", "jobs", "rows", "size"):
         exact_int(getattr(manifest, name), name)
-    for name in ("table_id", "sha256", "program"):
+    for name in ("cluster", "table_id", "sha256", "program"):
         exact_name(getattr(manifest, name), name)
+    exact_float(manifest.taken_at_s, "taken_at_s")
+    for text in (manifest.schema_json, *manifest.properties, *manifest.properties.values()):
+        if not isinstance(text, str):
+            raise ValueError("its columns or properties are no texts")
     if not _FILE.fullmatch(exact_name(manifest.file, "file")):
         raise ValueError("it names a file of no backup")
     return manifest

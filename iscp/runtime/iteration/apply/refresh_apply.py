@@ -32,7 +32,7 @@ def _apply_refresh(run: ApplyRun, work: JobRun) -> JobOutcome:
     consumer, ports, uri = work.consumer, run.ports, run.uri
     if not isinstance(consumer, RefreshingConsumer):
         raise PermanentError(f"a consumer {work.kind.name} needs to read for itself, and has no `refresh`")
-    span = _find_version(run)
+    span = _find_version(run, work)
     exact_watermark(span.to)  # a commit may say any time of itself
     full = FIRST_BUILD if work.data_type is DataType.SNAPSHOT else work.position.void or _find_replaced(run, work, span)
     rebuilt_for = log_rebuild(work, uri)
@@ -75,10 +75,13 @@ def _unmoved(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed) ->
     )
 
 
-def _find_version(run: ApplyRun) -> SourceRange:
+def _find_version(run: ApplyRun, work: JobRun) -> SourceRange:
+    """Never before what the target shows: a job log that was restored, or is behind, may not know how far that is."""
     source, to_version = run.ports.source, run.iteration.to_version
     if to_version is None:
         return source.newest(run.uri)
+    if work.data_type is not DataType.SNAPSHOT:
+        to_version = max(to_version, work.position.watermark.version)
     try:
         return source.at(run.uri, to_version)
     except ChangesUnavailableError:

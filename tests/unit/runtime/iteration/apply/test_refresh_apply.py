@@ -89,6 +89,22 @@ def test_a_commit_of_another_table_is_taken_alone(views: Views) -> None:
     assert views.target(row).rows == {0: "2", 1: "2"}
 
 
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_job_log_that_knows_less_than_the_sink_takes_no_view_back(views: Views, known: int) -> None:
+    """As one that was restored: nothing but its first build is known of the view, or not even that."""
+    row = views.job()
+    (first,) = views.run(row)
+    before = applied(row, first) if known else row
+    views.own.commit({3: "c"})
+    views.run(applied(row, first))
+    (outcome,) = views.run(before, to=1)
+    assert (outcome.error_msg, outcome.committed, outcome.watermark.version) == ("", False, 2)
+    views.own.commit({4: "d"})
+    (outcome,) = views.run(before)
+    assert (outcome.strategy, outcome.watermark.version) == ("incremental", 3)
+    assert views.target(row).rows == {0: "4", 1: "1"}
+
+
 def test_what_moves_without_rows_moves_the_marks_alone(views: Views) -> None:
     row = views.job()
     (first,) = views.run(row)
