@@ -98,8 +98,9 @@ def test_jobs_go_on_after_the_job_log_was_lost_and_restored_from_before_requests
     cluster.settle(dropped)
     with site.writing():
         site.back_up()
-        later = cluster.replica("later", site.orders, key=["id"])
-        cluster.settle(later)
+        later, tail = cluster.replica("later", site.orders, key=["id"]), cluster.replica("tail", site.events)
+        for job in (later, tail):
+            cluster.settle(job)
         cluster.client.unregister(site.orders, "dropped")
         cluster.client.resync(site.orders, "copy")
         cluster.settle(site.copy)
@@ -112,9 +113,12 @@ def test_jobs_go_on_after_the_job_log_was_lost_and_restored_from_before_requests
             lambda: cluster.status(site.copy).status.error_code == ErrorCode.SUPERSEDED,
         )
         assert "copy" in run(LOG_LOST, 1)
-    assert {job.name for job in cluster.client.jobs()} == {"copy", "appended", "later"}
-    site.assert_right(later)
-    cluster.client.unregister(site.orders, "later")
+        shown = sink_commits(tail.target)[-1].to
+        cluster.client.register(site.events, "tail", target=tail.target, adopt_from=shown)
+    assert {job.name for job in cluster.client.jobs()} == {"copy", "appended", "later", "tail"}
+    site.assert_right(later, tail)
+    for job in (later, tail):
+        cluster.client.unregister(job.source, job.name)
 
 
 @pytest.mark.parametrize("how", ["copied back", pytest.param("RESTORE", marks=pytest.mark.further)])
