@@ -112,7 +112,7 @@ def test_jobs_can_be_restored_paused(home: Path, taken: Path) -> None:
     assert len(rows) == len(joblog.requests()) == JOBS
 
 
-def test_a_restored_log_is_behind_every_version_and_term_that_was(home: Path, taken: Path) -> None:
+def test_a_restored_log_is_beyond_every_version_and_term_that_was(home: Path, taken: Path) -> None:
     manifest = read_backup(str(taken)).manifest
     shutil.rmtree(home / "iscp_log")
     for reached in (-1, manifest.version + 7):

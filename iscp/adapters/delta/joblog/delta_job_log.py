@@ -103,8 +103,8 @@ class DeltaJobLog:
         if signs or (storage.parent_is_there(f"{base}/{LOG_TABLE}") and reached >= 0):
             raise JobLogDamaged(
                 f"the job log {uri} is gone, and this cluster has used one: all its registrations would be lost",
-                remedy="Restore a backup by `iscp-admin backup restore`; to begin without its jobs, start a new cluster: another "
-                "data directory, or other `log.uri` and `etcd.prefix`",
+                remedy="Restore a backup by `iscp-admin backup restore`; to begin without its jobs, start a new "
+                "cluster: another data directory, or other `log.uri` and `etcd.prefix`",
             )
 
     def load(self) -> list[JobRow]:

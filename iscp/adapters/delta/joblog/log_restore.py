@@ -1,8 +1,8 @@
 """A job log from a backup, at a place that holds none: nothing of it can be seen until all of it is there.
 
-The log goes on far behind every version and term that the lost one can have reached. So an owner of the lost log that
+The log goes on far beyond every version and term that the lost one can have reached. So an owner of the lost log that
 still sleeps somewhere is deposed as soon as it reads after its next commit, terms stay monotone, and the mark in etcd,
-which says how far the lost log had come, is behind the new one.
+which says how far the lost log had come, is below the new one.
 """
 
 from __future__ import annotations
