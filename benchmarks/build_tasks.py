@@ -33,8 +33,9 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import BuildState
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEvent,
     BuildsLoaded,

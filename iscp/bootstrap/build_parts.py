@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
-from iscp.coordination.builds.builder import BuildLimits
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.builds.build_jobs import plan_of
@@ -55,7 +55,7 @@ def compose_builds(
     ranges = SnapshotRangeBuilder(ports, reader)
     worker = BuildWorkerLoop(config.node_id, store, ranges, guard, clock, on.on_broken)
     notify = lambda shard: nodes.notify(shard, targets=False)  # noqa: E731
-    limits = BuildLimits(config.build.tables_at_once)
+    limits = BuildLimits(config.build.tables_at_once, kept_bytes_max=config.build.kept_bytes_max)
     builder = BuilderLoop(owner, store, calls_of, notify, plan_of, clock, on.on_broken, limits)
     return BuildSide(worker, BuilderAccess(builder, clock), builder.on_tables, (worker, builder))
 

@@ -9,6 +9,7 @@ from typing import get_args
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
@@ -57,25 +58,32 @@ def compose_engine(
 
 def compose_target_probes(on: Foundation) -> TargetProbes:
     """On sinks that are only probed, now and then: no place has to be tried before, and none is kept."""
-    return TargetProbes(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
+    return TargetProbes(
+        DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, _compose_source(on), kept_max=0)
+    )
 
 
 def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> IterationPorts:
     """For a node's iterations, and its part in builds: each place of targets is tried once, and each sink kept once."""
-    spark = on.spark
-    environment = _compose_sinks(on, check_of_targets(spark, on.tested))
+    spark, held = on.spark, on.config.spark.direct_bytes_max
+    source = _compose_source(on)
+    environment = _compose_sinks(on, check_of_targets(spark, on.tested), source)
     return IterationPorts(
         engine=SparkEngine(spark.root, spark.new_session),
-        source=environment.source,
+        source=source,
         kinds=on.kinds.kind,
         environment=environment,
         clock=on.clock,
         failpoints=on.failpoints,
         epoch=epoch,
+        kept=DeltaKeptCommits(on.config.log.uri, source, on.failpoints, held),
         builds=on.config.build,
     )
 
 
-def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:
-    source = DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(on.spark.root))
+def _compose_source(on: Foundation) -> DeltaChangeSource:
+    return DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(on.spark.root))
+
+
+def _compose_sinks(on: Foundation, check: Callable[[str], str], source: DeltaChangeSource, **kept: int) -> SinkPool:
     return SinkPool(lambda uri: DeltaSink(uri, on.failpoints), check, on.clock, on.failpoints, source, **kept)

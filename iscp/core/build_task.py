@@ -28,6 +28,7 @@ class TaskType(StrEnum):
     """What a task does, and only tasks of one type are worked on together; more types may come."""
 
     BUILD_RANGE = "build_range"
+    PROCESS_STAGING = "process_staging"
 
     __hash__ = str.__hash__
 
@@ -46,6 +47,39 @@ class BuildTask(NamedTuple):
     job_id: str
     range_id: int
     node_id: str
+
+
+class StagingTask(NamedTuple):
+    """Keep the change rows of the table's commits (`after`, `until`], or, where that is none, delete all that is kept.
+
+    It is no job's: one copy serves all jobs of the table, and applies to none. What is to be done at another node is
+    another task, with an id of its own.
+    """
+
+    task_id: str
+    table_id: str
+    table_uri: str
+    after: int
+    until: int
+    node_id: str
+
+    @property
+    def removes(self) -> bool:
+        return self.after == self.until
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSpan:
+    """Of which commits of a table the change rows are kept for certain: (`since`, `until`], in so many bytes.
+
+    There may be more of them, as long as this is written: it is deleted when they are.
+    """
+
+    table_id: str
+    table_uri: str
+    since: int
+    until: int
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +113,14 @@ class RangeBatch:
     """A range that is read once for several jobs; all plans are of one table and `reading`, each of another job."""
 
     range_id: int
+    plans: tuple[BuildPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagingBatch:
+    """`plans`: the table's builds that go on; what was committed after their versions has to be kept for them."""
+
+    task: StagingTask
     plans: tuple[BuildPlan, ...]
 
 

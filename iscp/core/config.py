@@ -16,6 +16,11 @@ from iscp.core.iteration import Bounds
 ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
+KEPT_BYTES_MAX = 64 * 1024**3
+"""Bytes of change rows that are kept of a table while it is built, where `build.kept_bytes_max` is not given; what
+lands then is left to the tail, which may have to compare.
+"""
+
 DIRECT_BYTES_MAX = 8 * 1024**2
 """Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others
 go to Spark.
@@ -151,6 +156,9 @@ class BuildConfig:
     )
     range_bytes: int = _setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
     tables_at_once: int = _setting(1, "Tables that are built at a time", least=1)
+    kept_bytes_max: int = _setting(
+        KEPT_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

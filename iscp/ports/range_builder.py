@@ -1,16 +1,19 @@
-"""What builds a range of a snapshot at a node, and what it needs of sources and of consumers."""
+"""What builds ranges of a snapshot at a node, what it needs of sources and consumers, and what keeps commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from iscp.core.build_request import BuildId
-from iscp.core.build_task import RangeBatch
+from iscp.core.build_task import RangeBatch, StagingBatch
+from iscp.core.errors import InvariantBroken
+from iscp.core.iteration import Bounds
 from iscp.core.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
+from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
@@ -69,15 +72,16 @@ class RangeReader(Protocol):
 
 
 class RangeBuilder(Protocol):
-    """Reads a range of a table once, and stages its rows for each job of the batch.
+    """Reads a range of a table once, and stages its rows for each job of the batch, or keeps the table's commits.
 
-    Idempotent: a range that was staged for a job already is not staged again for it.
+    Idempotent: what was staged or kept already is not staged or kept again.
     """
 
-    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
+    def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
         """What the range has of the source; UNCOUNTED where it was staged already, and nobody can say any more.
 
-        Afterwards each job's part is durable, with its manifest. Nothing of it is visible to readers of targets.
+        Afterwards each job's part is durable, with its manifest. Nothing of it is visible to readers of targets. Of
+        commits it is what is kept of them; where one is gone that a build needs, that build is to be begun again.
 
         Raises Canceled and LeaseLost as `guard` says, PlanOutdated where the source's version is gone, StorageError
         and EngineError.
@@ -88,3 +92,61 @@ class RangeBuilder(Protocol):
 
         Raises EngineError and Unavailable where the engine does not take it.
         """
+
+
+class TablePlace(NamedTuple):
+    """A table's id, as its jobs have it, and where it is."""
+
+    table_id: str
+    uri: str
+
+
+class KeptCommits(Protocol):
+    """One copy for all jobs of a table. Safe for threads. Raises StorageError and EngineError."""
+
+    def keep(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+        """Keep one commit, unless it is kept already, and say what that takes.
+
+        Of a commit whose changes no consumer could be handed it is noted that nothing is kept. Raises
+        ChangesUnavailableError where its changes are gone, and what `guard` does before anything counts.
+        """
+
+    def remove(self, table: TablePlace) -> None:
+        """All that is kept of the table."""
+
+    def resolve(
+        self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds
+    ) -> SourceRange | None:
+        """How far one iteration goes from a version by what is kept, as ChangeSource.resolve; None: by nothing.
+
+        All that it covers is there, as far as can be seen without reading rows.
+        """
+
+    def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
+        """Of the table at the last version of a span that was resolved."""
+
+    def read(
+        self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
+        """As ChangeSource.read_cdf, of a span that was resolved here. Raises ChangesUnavailableError."""
+
+
+class NothingKept:
+    """Where no table is built by ranges."""
+
+    def keep(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+        raise InvariantBroken(f"version {version} of {table.uri} is to be kept where nothing is")
+
+    def remove(self, table: TablePlace) -> None:
+        pass
+
+    def resolve(self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds) -> None:
+        return None
+
+    def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
+        return ()
+
+    def read(
+        self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
+        raise ChangesUnavailableError(f"nothing is kept of {table.uri}")

@@ -13,6 +13,7 @@ from iscp.core.spec import POLICIES, ConsumerSpec, JobSpec
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.kept_commits import FakeKeptCommits
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 
 URI = "/tables/t-1"
@@ -25,9 +26,12 @@ class Bench:
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
+        self.kept = FakeKeptCommits()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.runner = Runner(
-            fake_ports(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock),
+            fake_ports(
+                *(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock), kept=self.kept
+            ),
             bounds or Bounds(),
             on_committed=lambda outcome: self.on_committed(outcome),
         )

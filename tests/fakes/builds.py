@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.core.build_task import RangeBatch
+from iscp.core.build_task import RangeBatch, StagingBatch, StagingTask
 from iscp.core.errors import Canceled, IscpError
 from iscp.core.members import Leader
 from iscp.core.progress import TableSize
@@ -59,12 +59,14 @@ class FakeBuildStore:
 class FakeRangeBuilder:
     """The port RangeBuilder. It waits until `go` is set or the guard refuses; the next batches raise `faults`.
 
-    Each range has RANGE of the source. `stopped`: guards of batches whose work was to stop.
+    Each range has RANGE of the source, and each task that keeps commits, which is done at once, keeps as much.
+    `stopped`: guards of batches whose work was to stop.
     """
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.batches: list[RangeBatch] = []
+        self.staged: list[StagingTask] = []
         self.built: list[tuple[str, int]] = []
         self.canceled = 0
         self.faults: list[Exception] = []
@@ -73,7 +75,10 @@ class FakeRangeBuilder:
     def cancel(self, guard: Guard) -> None:
         self.stopped.append(guard)
 
-    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
+    def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
+        if isinstance(batch, StagingBatch):
+            self.staged.append(batch.task)
+            return RANGE
         self.batches.append(batch)
         if self.faults:
             raise self.faults.pop(0)

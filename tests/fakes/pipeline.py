@@ -28,6 +28,7 @@ from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
+from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
@@ -468,6 +469,7 @@ def fake_ports(
     failpoints: Failpoints | None = None,
     clock: Clock | None = None,
     epoch: int = 7,
+    kept: KeptCommits | None = None,
 ) -> IterationPorts:
     """Consumers of fakes open no sinks: their environment holds none."""
     environment = cast(ConsumerEnvironment, None)
@@ -479,4 +481,5 @@ def fake_ports(
         clock or FakeClock(),
         failpoints or ScriptedFailpoints(),
         lambda: epoch,
+        kept=kept or NothingKept(),
     )

@@ -14,7 +14,7 @@ import pytest
 
 from iscp.coordination.builds.build_state import BuildPlace, BuildState
 from iscp.coordination.builds.builder_events import BuilderEvent, MergeRange, NodesPlaced, SplitRange
-from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch
+from iscp.core.build_task import BuildPlan, BuildTask, KeptSpan, RangeBatch, StagingBatch, StagingTask
 from iscp.core.errors import IscpError
 from tests.golden.test_dialogues import show
 from tests.simulation.builds.play import plan
@@ -29,6 +29,8 @@ def show_build(value: object) -> str:
         case BuildTask():
             aborted = " aborted" if value.aborted else ""
             return f"{value.task_id}({value.job_id} {value.range_id} at {value.node_id}{aborted})"
+        case StagingTask() | StagingBatch() | KeptSpan():
+            return show_kept(value)
         case BuildPlan():
             return f"{value.job_id}@{value.version}"
         case BuildPlace():
@@ -49,6 +51,17 @@ def show_build(value: object) -> str:
         parts = (show_build(getattr(value, name)) for name in value.__dataclass_fields__)
         return " ".join([type(value).__name__, *parts])
     return show(value)
+
+
+def show_kept(value: StagingTask | StagingBatch | KeptSpan) -> str:
+    match value:
+        case StagingTask():
+            what = "removes" if value.removes else f"keeps {value.after + 1}..{value.until}"
+            return f"{value.task_id}({value.table_id} {what} at {value.node_id})"
+        case StagingBatch():
+            return " ".join([show_kept(value.task), "for", *map(show_build, value.plans)])
+        case KeptSpan():
+            return f"{value.table_id}({value.since}, {value.until}]"
 
 
 class CalmWorld(BuildWorld):
@@ -85,7 +98,7 @@ class Scene:
         self.world.to_owner(self.world.owner, event)
 
     def _note(self, now_s: float, name: str, event: object, effects: list[object]) -> None:
-        if effects or type(event).__name__ not in ("BuildTick", "BuildWanted"):
+        if effects or type(event).__name__ not in ("BuildTick", "BuildWanted", "TableSeen"):
             lines = [f"{now_s:6.1f} {name:9} {show_build(event)}"]
             self.transcript += [*lines, *(f"{'':18}-> {show_build(effect)}" for effect in effects)]
 
@@ -151,6 +164,46 @@ def owner_and_node_restarted(scene: Scene) -> None:
     scene.run(3)
 
 
+def commit_in_the_middle(scene: Scene) -> None:
+    """A commit lands while a table is built: it is kept beside the ranges, and deleted when its job has applied it."""
+    scene.begin(plan("j1", "flights", depth=2), nodes=("n1",))
+    scene.run(2.5)
+    scene.world.landing.commit("flights")
+    scene.run(7)
+
+
+def commit_gone_in_the_middle(scene: Scene) -> None:
+    """A commit is gone before it is kept: the build begins again behind it, and nothing is kept any more."""
+    scene.begin(plan("j1", "flights", depth=3), nodes=("n1",))
+    scene.run(2.5)
+    scene.world.landing.commit("flights")
+    scene.world.landing.vacuum("flights")
+    scene.run(12)
+
+
+def owner_change_before_kept_commits_are_counted(scene: Scene) -> None:
+    """A node has kept a commit, and the owner ends before that is written: the next one is answered at once."""
+    scene.begin(plan("j1", "flights", depth=2), nodes=("n1",))
+    scene.run(2.5)
+    scene.world.landing.commit("flights")
+    scene.run(0.7)
+    scene.world.conduct.etcd_s = 0.5
+    scene.run(1.0)
+    scene.world.conduct.etcd_s = 0.0
+    scene.world.elect("n1")
+    scene.run(2)
+
+
+def dropped_while_commits_are_kept(scene: Scene) -> None:
+    """The only job is dropped: the task that keeps for it is deleted, and then what is kept."""
+    scene.begin(plan("j1", "flights", depth=2), nodes=("n1",))
+    scene.run(2.5)
+    scene.world.landing.commit("flights")
+    scene.run(0.7)
+    scene.world.drop("j1")
+    scene.run(4)
+
+
 SCENARIOS: tuple[Callable[[Scene], None], ...] = (
     migration,
     split,
@@ -159,6 +212,10 @@ SCENARIOS: tuple[Callable[[Scene], None], ...] = (
     dropped_in_the_middle,
     owner_change_before_the_removal,
     owner_and_node_restarted,
+    commit_in_the_middle,
+    commit_gone_in_the_middle,
+    owner_change_before_kept_commits_are_counted,
+    dropped_while_commits_are_kept,
 )
 
 

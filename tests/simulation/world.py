@@ -15,6 +15,7 @@ from iscp.core.iteration import Iteration
 from iscp.core.job_row import JobRow
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks as BuildChecks
+from tests.simulation.builds.kept import KeptVersions
 from tests.simulation.builds.staged import Staging
 from tests.simulation.checks import Checks
 from tests.simulation.engine import Run
@@ -65,6 +66,7 @@ class World:
         self.sources = dict.fromkeys(self.tables, 0)
         self._committed_s: dict[str, list[float]] = {table: [0.0] for table in self.tables}
         self.staging = Staging(self)
+        self.kept = KeptVersions(self)
         self.links = dict.fromkeys(self.node_ids, Link.OPEN)
         self.processes: dict[str, Process] = {}
         self.ttls_s = {

@@ -21,7 +21,17 @@ import click
 import pytest
 
 import iscp as package
-from iscp.adapters.etcd.builds.build_keys import BUILT, DONE, PLANS, PRIORITIES, TABLES, TASKS, BuildKeys
+from iscp.adapters.etcd.builds.build_keys import (
+    BUILT,
+    DONE,
+    KEPT,
+    PLANS,
+    PRIORITIES,
+    STAGING,
+    TABLES,
+    TASKS,
+    BuildKeys,
+)
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.system.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.admin.job_file import read_jobs
@@ -326,8 +336,9 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
         keys.feed_cursor(feed, "<name>"),
         builds.head,
         builds.key(TASKS, "<job_id>", "<task_id>"),
+        builds.key(STAGING, "<table_id>", "<task_id>"),
         builds.key(DONE, "<job_id>", node),
-        *(builds.key(kind, "<table_id>") for kind in (TABLES, PRIORITIES)),
+        *(builds.key(kind, "<table_id>") for kind in (TABLES, PRIORITIES, KEPT)),
         *(builds.key(kind, "<job_id>") for kind in (PLANS, BUILT)),
     }
     assert told == {key.removeprefix("/") for key in known}

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.build_task import BuildPlan, BuildTask, KeptSpan, StagingTask, TaskType
 from iscp.core.ids import ShardId
 from iscp.core.progress import TableSize
+from iscp.core.range_tree import WHOLE
 
 
 class BuildPlace(NamedTuple):
@@ -31,7 +32,9 @@ def range_name(table_id: str, range_id: int) -> ShardId:
     return ShardId(f"{table_id}/build", range_id)
 
 
-def place_of(task: BuildTask) -> BuildPlace:
+def place_of(task: BuildTask | StagingTask) -> BuildPlace:
+    if isinstance(task, StagingTask):
+        return BuildPlace(task.node_id, task.table_id, WHOLE, TaskType.PROCESS_STAGING)
     return BuildPlace(task.node_id, task.table_id, task.range_id, task.task_type)
 
 
@@ -104,18 +107,33 @@ class SetPriority:
     priority: int
 
 
-Change = (
-    PutTask
-    | DeleteTask
-    | CountDone
-    | PutPlan
-    | DropBuild
-    | MarkBuilt
-    | ForgetBuilt
-    | BeginTable
-    | EndTable
-    | SetPriority
-)
+@dataclass(frozen=True, slots=True)
+class PutStaging:
+    task: StagingTask
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStaging:
+    """It is finished, or nobody needs it any more, or another takes its place."""
+
+    table_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutKept:
+    span: KeptSpan
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteKept:
+    """Nothing of the table is kept any more."""
+
+    table_id: str
+
+
+ChangeOfTable = BeginTable | EndTable | SetPriority | PutStaging | DeleteStaging | PutKept | DeleteKept
+Change = PutTask | DeleteTask | CountDone | PutPlan | DropBuild | MarkBuilt | ForgetBuilt | ChangeOfTable
 
 
 def writes_of(change: Change) -> int:
@@ -132,7 +150,8 @@ def writes_of(change: Change) -> int:
 class BuildState:
     """`places` has the tasks that are not aborted, by node; `jobs` has all of them. `built` maps jobs to versions.
 
-    `done`: by job and node, what the tasks that are finished had of the source.
+    `done`: by job and node, what the tasks that are finished had of the source. `staging`: tasks of that type, by id;
+    `kept`: by table, and whatever has a task of that type is there.
 
     Invariant: the tasks of a job with a plan, aborted ones included, and what is finished tile its snapshot exactly.
     """
@@ -146,6 +165,8 @@ class BuildState:
     live: dict[str, BuildTask] = field(default_factory=dict)
     aborted: dict[str, BuildTask] = field(default_factory=dict)
     places: dict[str, dict[BuildPlace, dict[str, BuildTask]]] = field(default_factory=dict)
+    staging: dict[str, StagingTask] = field(default_factory=dict)
+    kept: dict[str, KeptSpan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> BuildState:
@@ -175,14 +196,8 @@ class BuildState:
                 self.built[job_id] = version
             case ForgetBuilt(job_id):
                 self.built.pop(job_id, None)
-            case BeginTable(table_id):
-                self.tables[table_id] = None
-            case EndTable(table_id):
-                self.tables.pop(table_id, None)
-            case SetPriority(table_id, priority):
-                self._set_priority(table_id, priority)
             case _:
-                assert_never(change)
+                self._apply_to_table(change)
 
     def changes(self) -> Iterator[Change]:
         """Those that make this state of an empty one."""
@@ -192,6 +207,18 @@ class BuildState:
         yield from map(PutPlan, self.plans.values())
         yield from (CountDone(job_id, *count) for job_id, counts in self.done.items() for count in counts.items())
         yield from (PutTask(task) for tasks in self.jobs.values() for task in tasks.values())
+        yield from map(PutKept, self.kept.values())
+        yield from map(PutStaging, self.staging.values())
+
+    def is_live(self, task_id: str) -> bool:
+        """Whether it is a task, of either type, that is not aborted."""
+        return task_id in self.live or task_id in self.staging
+
+    def is_at(self, place: BuildPlace) -> bool:
+        """Whether a task that is not aborted is there."""
+        if place.task_type is TaskType.PROCESS_STAGING:
+            return any(place_of(task) == place for task in self.staging.values())
+        return place in self.places.get(place.node_id, ())
 
     def of_range(self, table_id: str, range_id: int) -> Iterator[BuildTask]:
         """The table's tasks for exactly this range that are not aborted, at whichever nodes."""
@@ -199,6 +226,25 @@ class BuildState:
             for place, tasks in places.items():
                 if (place.table_id, place.range_id) == (table_id, range_id):
                     yield from tasks.values()
+
+    def _apply_to_table(self, change: ChangeOfTable) -> None:
+        match change:
+            case BeginTable(table_id):
+                self.tables[table_id] = None
+            case EndTable(table_id):
+                self.tables.pop(table_id, None)
+            case SetPriority(table_id, priority):
+                self._set_priority(table_id, priority)
+            case PutStaging(task):
+                self.staging[task.task_id] = task
+            case DeleteStaging(_, task_id):
+                self.staging.pop(task_id, None)
+            case PutKept(span):
+                self.kept[span.table_id] = span
+            case DeleteKept(table_id):
+                self.kept.pop(table_id, None)
+            case _:
+                assert_never(change)
 
     def _set_priority(self, table_id: str, priority: int) -> None:
         if priority:

@@ -5,6 +5,7 @@ It follows the tasks in etcd, and is called by the owner (after ScyllaDB's view 
 - Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
   reported as finished, however far it was.
 - One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
+- Commits are kept beside that, as what waits may be deleted, and one task of a table at a time.
 - What is finished is remembered until the owner has deleted it, so that the next owner is answered at once.
 - Once an owner was heard, no earlier one is obeyed.
 """
@@ -15,7 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change, CountDone, PutTask, place_of
+from iscp.coordination.builds.build_state import (
+    BuildPlace,
+    BuildState,
+    Change,
+    CountDone,
+    PutStaging,
+    PutTask,
+    place_of,
+)
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
     BatchEnded,
@@ -29,12 +38,15 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import BuildTask, RangeBatch
+from iscp.core.build_task import BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
 from iscp.core.errors import NotOwner
 from iscp.core.progress import TableSize
 
 RANGES_AT_ONCE_MAX = 2
 """Ranges that a node builds at a time; the others wait for one to end."""
+
+STAGING_AT_ONCE_MAX = 1
+"""Tables of which a node keeps commits at a time, beside its ranges; the others wait for one to end."""
 
 FINISHED_MAX = 100_000
 """Finished tasks that a node remembers until they are deleted; the oldest is forgotten for one more, and is worked on
@@ -105,10 +117,12 @@ class BuildWorker:
                 self._out.append(CancelBatch(number))
 
     def _concerns(self, change: Change) -> bool:
-        return change.task.node_id == self.node_id if isinstance(change, PutTask) else not isinstance(change, CountDone)
+        if isinstance(change, PutTask | PutStaging):
+            return change.task.node_id == self.node_id
+        return not isinstance(change, CountDone)
 
     def _is_live(self, task_id: str) -> bool:
-        return task_id in self.state.live
+        return self.state.is_live(task_id)
 
     def _take_request(self, request: WorkRequested) -> None:
         if self._is_stale(request):
@@ -156,10 +170,26 @@ class BuildWorker:
 
     def _start(self) -> None:
         for waiting in self._waiting.values():
-            if len(self.batches) >= self._ranges_at_once:
-                return
+            for task_id in waiting.request.task_ids:
+                if (task := self.state.staging.get(task_id)) is not None and self._may_keep(task):
+                    self._keep(task)
+            if self._running(TaskType.BUILD_RANGE) >= self._ranges_at_once:
+                continue
             if tasks := list(self._startable(waiting.request)):
                 self._run(tasks)
+
+    def _running(self, kind: TaskType) -> int:
+        return sum(batch.place.task_type is kind for batch in self.batches.values())
+
+    def _may_keep(self, task: StagingTask) -> bool:
+        over = task.task_id in self.finished or self._is_busy(place_of(task))
+        return not over and self._running(TaskType.PROCESS_STAGING) < STAGING_AT_ONCE_MAX
+
+    def _keep(self, task: StagingTask) -> None:
+        self._number += 1
+        self.batches[self._number] = RunningBatch(place_of(task), (task.task_id,))
+        plans = tuple(plan for plan in self.state.plans.values() if plan.table_id == task.table_id)
+        self._out.append(RunBatch(self._number, StagingBatch(task, plans)))
 
     def _startable(self, request: WorkRequested) -> Iterator[BuildTask]:
         """Tasks of the request that may be read together now."""

@@ -12,16 +12,18 @@ etcd, channels or files. Rules:
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from iscp.coordination.builds.build_counts import BuildStarts, removals
+from iscp.coordination.builds.build_limits import GROUP_WRITES_MAX, LOAD_RETRY_S, REMOVE_EVERY_S, BuildLimits
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
     DeleteTask,
     MarkBuilt,
+    PutTask,
     place_of,
     range_name,
     writes_of,
@@ -44,35 +46,17 @@ from iscp.coordination.builds.builder_events import (
     RangeAnswered,
     RangeFailed,
     SplitRange,
+    TableSeen,
     WriteBuilds,
 )
 from iscp.coordination.builds.range_calls import RangeCalls
 from iscp.coordination.builds.replacements import Replacements, to_move
+from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan, BuildTask
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import Unavailable
 from iscp.core.progress import TableSize
-
-WRITES_OF_BUILDS_MAX = 100
-"""Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
-
-REMOVE_EVERY_S = 0.2
-"""How long finished tasks gather before they are removed together, so that each node's answers cost no transaction."""
-
-LOAD_RETRY_S = 1.0
-"""Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
-
-_GROUP_WRITES_MAX = 4  # of changes that are made together or not at all
-
-
-@dataclass(frozen=True, slots=True)
-class BuildLimits:
-    tables_at_once: int = 1
-    """Tables that are built at a time; the others wait for their turn."""
-
-    writes_max: int = WRITES_OF_BUILDS_MAX
-    """As WRITES_OF_BUILDS_MAX."""
 
 
 class Builder:
@@ -93,6 +77,7 @@ class Builder:
         self.turns = TableTurns(limits.tables_at_once)
         self.calls = RangeCalls(owner_rev)
         self.replacements = Replacements()
+        self.staging = StagingTasks(limits.kept_bytes_max)
         self._writes_max = limits.writes_max
         self._unbuilt = set(unbuilt)
         self._placement, self._staying = Placement(), frozenset[str]()
@@ -132,6 +117,10 @@ class Builder:
         planned = {plan.job_id for plan in self.state.plans.values() if plan.table_id == table_id} if self.state else ()
         return {*self.turns.wanted_on(table_id), *planned}
 
+    def followed_tables(self) -> list[str]:
+        """Those whose commits, and whose jobs, are to be reported (TableSeen), in order."""
+        return sorted(self.staging.tables(self.state, self.turns)) if self.state is not None else []
+
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def _take(self, event: BuilderEvent) -> None:
@@ -139,8 +128,7 @@ class Builder:
             case BuildWanted(plan):
                 self.turns.want(plan, self.state or BuildState(), self._now_s)
             case BuildOver(job_id):
-                self.turns.end(job_id, self.state or BuildState())
-                self._unbuilt.discard(job_id)
+                self._end(job_id)
             case NodesPlaced(placement, staying):
                 self._placement, self._staying = placement, staying
                 self._move()
@@ -153,6 +141,8 @@ class Builder:
                 self._load_at_s = self._now_s + LOAD_RETRY_S
             case RangeAnswered(number, finished):
                 self._take_answer(number, finished)
+            case TableSeen():
+                self.staging.see(event)
             case RangeFailed(number, fault):
                 self.calls.fail(number, fault, self._now_s)
             case SplitRange() | MergeRange() | Prioritize():
@@ -161,6 +151,11 @@ class Builder:
                 pass
             case _:
                 assert_never(event)
+
+    def _end(self, job_id: str) -> None:
+        self.staging.doubt(self.turns.wanted.get(job_id))
+        self.turns.end(job_id, self.state or BuildState())
+        self._unbuilt.discard(job_id)
 
     def _take_request(self, event: SplitRange | MergeRange | Prioritize) -> None:
         match event:
@@ -198,14 +193,18 @@ class Builder:
             state.apply(change)
             self.turns.note_written(change, self._now_s)
         self.starts.note_written(self._writing, self._now_s)
+        new = [change.task for change in self._writing if isinstance(change, PutTask) and not change.task.aborted]
         self._awaited, self._writing = 0, ()
         self.replacements.forget(state.aborted)
         self._follow(state)
+        if any(task.node_id not in self._staying for task in new):  # its node has left while that was written
+            self._move()
 
     def _follow(self, state: BuildState) -> None:
         """What is aborted or gone is neither worked on nor finished."""
         self.finished = {task_id: size for task_id, size in self.finished.items() if task_id in state.live}
-        self._out += [CancelCall(number) for number in self.calls.without(state.live)]
+        self.staging.follow(state)
+        self._out += [CancelCall(number) for number in self.calls.without(state.is_live)]
         self.calls.forget(state)
 
     def _take_answer(self, number: int, finished: Mapping[str, TableSize]) -> None:
@@ -218,13 +217,16 @@ class Builder:
             return
         self.calls.end(number)
         self.calls.setbacks.pop(call.place, None)
+        if call.place.task_type is TaskType.PROCESS_STAGING:
+            self.staging.finished.update(counted)
+            return
         self.finished.update(counted)
         if self._remove_at_s is None:
             self._remove_at_s = self._now_s + REMOVE_EVERY_S
 
     def _counts(self, task_id: str) -> bool:
         """What was aborted meanwhile is refused: others are to be there in its place."""
-        return self.state is None or task_id in self.state.live
+        return self.state is None or self.state.is_live(task_id)
 
     # --- what follows ------------------------------------------------------------------------------------------
 
@@ -233,12 +235,13 @@ class Builder:
             self._load_at_s = None
             self._awaited = self._next_number()
             self._out.append(LoadBuilds(self._awaited))
-        if self.state is None:
+        if (state := self.state) is None:
             return
-        if not self._awaited and (changes := self._next_changes(self.state)):
+        if not self._awaited and (changes := self._next_changes(state)):
             self._awaited, self._writing = self._next_number(), changes
             self._out.append(WriteBuilds(self._awaited, changes))
-        self._out += self.calls.begin(self.state, self._staying, self.finished, self.turns.held, self._now_s)
+        finished = ChainMap(self.finished, self.staging.finished)
+        self._out += self.calls.begin(state, self._staying, finished, self.turns.held, self._now_s)
 
     def _next_changes(self, state: BuildState) -> tuple[Change, ...]:
         """As many as go into one transaction, of the first kind of which there is something to be written."""
@@ -248,7 +251,7 @@ class Builder:
             for group in groups:
                 changes += group
                 writes += sum(map(writes_of, group))
-                if writes > self._writes_max - _GROUP_WRITES_MAX:
+                if writes > self._writes_max - GROUP_WRITES_MAX:
                     break
             if changes:
                 return tuple(changes)
@@ -256,6 +259,7 @@ class Builder:
 
     def _kinds_of_changes(self, state: BuildState) -> Iterator[Iterable[Sequence[Change]]]:
         yield self.turns.drops(state)
+        yield self.staging.changes(state, self.turns, self._next_id, self.node_of, self._staying)
         yield self._removals(state)
         yield self.replacements.successor_groups(state, self._next_id, self._node_of_successor, self._node_of_copy)
         yield self.replacements.abort_groups(state, self.finished)

@@ -94,6 +94,19 @@ class Prioritize:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSeen:
+    """What is known of a table, no earlier than the BuildOver that came before.
+
+    `newest`: its version when it was probed (-1: it was not yet). `applied`: how far the last of its jobs that tail has
+    come (None: none tails).
+    """
+
+    table_id: str
+    newest: int
+    applied: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BuildTick:
     pass
 
@@ -110,6 +123,7 @@ BuilderEvent = (
     | SplitRange
     | MergeRange
     | Prioritize
+    | TableSeen
     | BuildTick
 )
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from iscp.coordination.builds.build_state import BuildPlace, BuildState
+from iscp.coordination.builds.build_state import BuildPlace, BuildState, place_of
 from iscp.coordination.builds.builder_events import CallNode
-from iscp.core.build_task import BuildPlan, BuildTask
+from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 
 CALLS_OF_NODE_MAX = 2
 """Ranges that a node is given to work on at a time, so that its next one is there when one is finished; the others wait
 at the owner, where they still can move.
 """
+
+STAGING_CALLS_OF_NODE_MAX = 2
+"""Tables of which a node is given commits to keep at a time, beside its ranges: what waits may be deleted."""
 
 NODE_REST_S = 1.0
 """Pause before a node is called for another range after a call that has failed; those that it is at go on."""
@@ -51,7 +54,7 @@ class RangeCalls:
         self.setbacks: dict[BuildPlace, Setback] = {}
         self._busy: dict[BuildPlace, RangeCall] = {}
         self._resting: dict[str, float] = {}
-        self._of_node: Counter[str] = Counter()
+        self._of_node: Counter[tuple[str, TaskType]] = Counter()
 
     def works_on(self, task: BuildTask, place: BuildPlace) -> bool:
         call = self._busy.get(place)
@@ -69,27 +72,43 @@ class RangeCalls:
         held: Collection[str],
         now_s: float,
     ) -> Iterator[CallNode]:
-        """The calls that may be made now, at these nodes; none for tables that are `held`."""
+        """The calls that may be made now, at these nodes; none for ranges of tables that are `held`."""
+        yield from self._begin_staging(state, nodes, finished, now_s)
         if held and all(table_id in held for table_id in state.tables):
             return
         for node_id, places in state.places.items():
             if node_id not in nodes or self._resting.get(node_id, now_s) > now_s:
                 continue
             for place, tasks in places.items():
-                if self._of_node[node_id] >= CALLS_OF_NODE_MAX:
+                if self._of_node[node_id, place.task_type] >= CALLS_OF_NODE_MAX:
                     break
-                setback = self.setbacks.get(place)
-                if place in self._busy or place.table_id in held or (setback and setback.due_s > now_s):
+                if place.table_id in held or self._waits(place, now_s):
                     continue
                 if task_ids := _read_together(tasks, state.plans, finished):
                     yield self._begin(place, task_ids)
+
+    def _begin_staging(
+        self, state: BuildState, nodes: Container[str], finished: Container[str], now_s: float
+    ) -> Iterator[CallNode]:
+        for task in state.staging.values():
+            place, node_id = place_of(task), task.node_id
+            if node_id not in nodes or task.task_id in finished or self._resting.get(node_id, now_s) > now_s:
+                continue
+            free = self._of_node[node_id, place.task_type] < STAGING_CALLS_OF_NODE_MAX
+            if free and not self._waits(place, now_s):
+                yield self._begin(place, (task.task_id,))
+
+    def _waits(self, place: BuildPlace, now_s: float) -> bool:
+        """A call is under way, or the last one has failed lately."""
+        setback = self.setbacks.get(place)
+        return place in self._busy or (setback is not None and setback.due_s > now_s)
 
     def end(self, number: int) -> RangeCall | None:
         """The call is over; None where it was already."""
         call = self.by_number.pop(number, None)
         if call is not None:
             del self._busy[call.place]
-            self._of_node[call.place.node_id] -= 1
+            self._of_node[call.place.node_id, call.place.task_type] -= 1
         return call
 
     def fail(self, number: int, fault: str, now_s: float) -> None:
@@ -107,14 +126,12 @@ class RangeCalls:
 
     def forget(self, state: BuildState) -> None:
         """The setbacks of places where nothing is to be done any more."""
-        for place in [each for each in self.setbacks if each not in state.places.get(each.node_id, ())]:
+        for place in [each for each in self.setbacks if not state.is_at(each)]:
             del self.setbacks[place]
 
-    def without(self, live: Container[str]) -> list[int]:
-        """Ends the calls none of whose tasks is `live` any more."""
-        numbers = [
-            call.number for call in self.by_number.values() if not any(task_id in live for task_id in call.task_ids)
-        ]
+    def without(self, is_live: Callable[[str], bool]) -> list[int]:
+        """Ends the calls none of whose tasks is live any more."""
+        numbers = [call.number for call in self.by_number.values() if not any(map(is_live, call.task_ids))]
         for number in numbers:
             self.end(number)
         return numbers
@@ -122,7 +139,7 @@ class RangeCalls:
     def _begin(self, place: BuildPlace, task_ids: tuple[str, ...]) -> CallNode:
         self._number += 1
         self.by_number[self._number] = self._busy[place] = RangeCall(self._number, place, task_ids)
-        self._of_node[place.node_id] += 1
+        self._of_node[place.node_id, place.task_type] += 1
         return CallNode(self._number, self._owner_rev, place, task_ids)
 
 

@@ -84,6 +84,10 @@ class TableTurns:
         """The jobs."""
         return self._by_table.get(table_id, {})
 
+    def plans_on(self, table_id: str) -> Iterable[BuildPlan]:
+        """Those that are wanted."""
+        return self._by_table.get(table_id, {}).values()
+
     def end(self, job_id: str, state: BuildState) -> None:
         plan = self.wanted.pop(job_id, None)
         if self.creation and self.creation.plan.job_id == job_id:

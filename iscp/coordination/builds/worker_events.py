@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import Change
-from iscp.core.build_task import RangeBatch
+from iscp.core.build_task import RangeBatch, StagingBatch
 from iscp.core.errors import IscpError
 from iscp.core.progress import UNCOUNTED, TableSize
 
@@ -27,7 +27,10 @@ class TasksChanged:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequested:
-    """An owner wants these tasks, all of one range, to be worked on, and waits; `number` names its call."""
+    """An owner wants these tasks, all of one range, to be worked on, and waits; `number` names its call.
+
+    A task that keeps commits is of the whole.
+    """
 
     number: int
     owner_rev: int
@@ -44,7 +47,7 @@ class WaitEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """`fault` None: every part of it is durable. `size`: what its range has of the source."""
+    """`fault` None: every part of it is durable. `size`: what its range has of the source, or what was kept."""
 
     number: int
     fault: IscpError | None = None
@@ -59,7 +62,7 @@ class RunBatch:
     """Answered by BatchEnded when it has stopped, however it ends."""
 
     number: int
-    batch: RangeBatch
+    batch: RangeBatch | StagingBatch
 
 
 @dataclass(frozen=True, slots=True)

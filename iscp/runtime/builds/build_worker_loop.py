@@ -23,7 +23,7 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import RangeBatch
+from iscp.core.build_task import RangeBatch, StagingBatch
 from iscp.core.errors import InvariantBroken, IscpError
 from iscp.core.progress import UNCOUNTED
 from iscp.ports.cluster import BuildAnswer, BuildStore
@@ -129,7 +129,7 @@ class BuildWorkerLoop:
         except Exception:
             log.exception("build.cancel_failed")
 
-    def _run(self, number: int, batch: RangeBatch, guard: BatchGuard) -> None:
+    def _run(self, number: int, batch: RangeBatch | StagingBatch, guard: BatchGuard) -> None:
         """On the batch's thread."""
         fault: IscpError | None = None
         size = UNCOUNTED
@@ -137,9 +137,15 @@ class BuildWorkerLoop:
             guard.check()
             size = self._builder.build(batch, guard)
         except IscpError as error:
-            log.info("build.batch_failed", extra={"range": batch.range_id, "error": str(error)})
+            log.info("build.batch_failed", extra={**_about(batch), "error": str(error)})
             fault = error
         except Exception as error:
-            log.exception("build.batch_broken", extra={"range": batch.range_id})
+            log.exception("build.batch_broken", extra=_about(batch))
             fault = InvariantBroken(f"unforeseen {type(error).__name__}: {error}")
         self._inbox.post(BatchEnded(number, fault, size))
+
+
+def _about(batch: RangeBatch | StagingBatch) -> dict[str, object]:
+    if isinstance(batch, RangeBatch):
+        return {"range": batch.range_id}
+    return {"table": batch.task.table_uri, "after": batch.task.after, "until": batch.task.until}

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar, assert_never
 
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.build_limits import BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEffect,
     BuilderEvent,
@@ -38,6 +39,7 @@ from iscp.ports.cluster import BuildAnswer, BuildStore, NodeCalls
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.builds.build_jobs import PlanOf, news_of, wanted_builds
 from iscp.runtime.builds.build_nodes import BuildNodes, read_nodes
+from iscp.runtime.builds.table_news import read_table_news
 from iscp.runtime.loop.inbox import Gathered, Inbox, Turns
 from iscp.runtime.loop.loop_query import query_loop
 from iscp.runtime.loop.threads import THREADS
@@ -159,6 +161,13 @@ class BuilderLoop:
                 if found.placed != self._nodes.placed:
                     self._nodes.placed = found.placed
                     self._step(self._builder, found.placed)
+            self._follow_tables(self._builder)
+
+    def _follow_tables(self, builder: Builder) -> None:
+        """What nodes have found at their sources, and how far jobs have come there."""
+        if tables := builder.followed_tables():
+            for news in self._owner.query(partial(read_table_news, table_ids=tables)):
+                self._step(builder, news)
 
     def _begin_term(self) -> None:
         writer, leader, owner_rev = self._owner.query(lambda loop: (loop.writer, loop.leader, loop.machine.owner_rev))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from iscp.core.config import BuildConfig
@@ -12,6 +12,7 @@ from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import Engine
+from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.iteration.job_run import JobRun, reconciled
@@ -29,7 +30,7 @@ backoff."""
 class IterationPorts:
     """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment.
 
-    `builds`: which first snapshots are built by ranges.
+    `builds`: which first snapshots are built by ranges. `kept`: what is kept of commits meanwhile.
     """
 
     engine: Engine
@@ -40,6 +41,7 @@ class IterationPorts:
     failpoints: Failpoints
     epoch: Callable[[], int]
     builds: BuildConfig = NO_BUILDS
+    kept: KeptCommits = field(default_factory=NothingKept)
 
     def read_position(self, row: JobRow) -> JobRun:
         """The job with its sink's position; raises Superseded where that belongs to a later registration."""

@@ -61,8 +61,16 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
 
 
 def awaiting_build(row: JobRow, position: Position, request: BuildRequest) -> JobOutcome:
-    """Its sink is claimed, and its first rows are built by ranges."""
-    return JobOutcome(row=row, watermark=row.watermark, seq=position.seq, data_type=DataType.SNAPSHOT, build=request)
+    """Its sink is claimed, and its first rows are built by ranges.
+
+    Where it has requested another build before, its status says so: what that was to read is gone.
+    """
+    outcome = JobOutcome(row=row, watermark=row.watermark, seq=position.seq, data_type=DataType.SNAPSHOT, build=request)
+    before = row.build
+    if before is None or before.version == request.version:
+        return outcome
+    gone = f"version {before.version} of the source, or what was committed since, was cleaned away (VACUUM)"
+    return replace(outcome, warning=f"the build was begun again at version {request.version}: {gone}")
 
 
 def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bool = False) -> JobOutcome:

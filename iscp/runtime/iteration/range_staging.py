@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.core.build_request import BuildRequest, build_id
-from iscp.core.build_task import BuildPlan, RangeBatch
+from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.build_tiling import is_staged
 from iscp.core.errors import EngineError, FileLost, PermanentError, PlanOutdated
 from iscp.core.ids import JobKey
@@ -20,6 +20,7 @@ from iscp.ports.range_builder import RangeBuiltConsumer, RangeReader
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
+from iscp.runtime.iteration.commit_keeping import keep_commits
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ class SnapshotRangeBuilder:
         self._reader = reader
         self._labels: dict[Guard, str] = {}
 
-    def build(self, batch: RangeBatch, guard: Guard) -> TableSize:
+    def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
         label = self._labels[guard] = f"iscp-build-{uuid.uuid4().hex}"
         try:
             self._ports.engine.label(label)
             guard.check()  # whoever cancels it from here on finds the label
+            if isinstance(batch, StagingBatch):
+                return keep_commits(self._ports, batch, guard, self._end_outdated)
             return self._build(batch, guard)
         finally:
             del self._labels[guard]
@@ -79,18 +82,27 @@ class SnapshotRangeBuilder:
         """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
         over = 0
         for plan in batch.plans:
-            row = row_of(plan)
-            consumer = self._ports.kinds(row.spec.consumer.kind).open(row, self._ports.environment)
-            assert isinstance(consumer, RangeBuiltConsumer)
-            request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
-            ranges = consumer.ranges(build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s))
-            state = ranges.state()
+            part = self._part_of(plan, span)
+            state = part.ranges.state()
             if not state.goes_on:
                 over += 1
             elif not is_staged(batch.range_id, state.ranges):
-                yield _JobPart(plan, consumer, ranges)
+                yield part
         if over == len(batch.plans):
             raise PlanOutdated(f"the build of {batch.plans[0].table_uri} at version {span.to.version} is over")
+
+    def _part_of(self, plan: BuildPlan, span: SourceRange) -> _JobPart:
+        row = row_of(plan)
+        consumer = self._ports.kinds(row.spec.consumer.kind).open(row, self._ports.environment)
+        assert isinstance(consumer, RangeBuiltConsumer)
+        request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
+        build = build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s)
+        return _JobPart(plan, consumer, consumer.ranges(build))
+
+    def _end_outdated(self, plan: BuildPlan) -> None:
+        """Where its version itself is gone, the job's next iteration finds that out."""
+        with suppress(ChangesUnavailableError):
+            self._part_of(plan, self._ports.source.at(plan.table_uri, plan.version)).ranges.end(BuildEnd.OUTDATED)
 
     def _staged_size(self, batch: RangeBatch) -> TableSize:
         """Of what needs nothing of the source any more, be it gone."""

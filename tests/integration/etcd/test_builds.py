@@ -15,6 +15,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
+from iscp.coordination.builds.build_limits import WRITES_OF_BUILDS_MAX
 from iscp.coordination.builds.build_state import (
     BeginTable,
     BuildState,
@@ -29,7 +30,6 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
-from iscp.coordination.builds.builder import WRITES_OF_BUILDS_MAX
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import Conflict, NotOwner
 from iscp.core.members import Leader
@@ -226,6 +226,9 @@ def test_keys_that_others_wrote_are_passed_over(term: Term, client: EtcdClient, 
         "tasks/j1/1": b'{"format": 1, "type": "build_range", "aborted": false, "table": "t", "range": 0, "node": "n"}',
         "tasks/j1/2": b'{"format": 1, "type": "other", "aborted": false, "table": "t", "range": 1, "node": "n"}',
         "built/j1": b"x",
+        "staging/t/1": b'{"format": 1, "uri": "/t", "after": 9, "until": 8, "node": "n"}',
+        "staging/t": b"{}",
+        "kept/t": b'{"format": 1, "uri": "/t", "since": -2, "until": 8, "bytes": 0}',
         "priorities/t": b"1.5",
         "unknown/t": b"",
     }

@@ -17,6 +17,7 @@ from iscp.adapters.delta.log.commits import Commit, read_commit
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
@@ -117,6 +118,7 @@ class Pipeline:
             failpoints,
             epoch=lambda: 1,
             builds=builds,
+            kept=DeltaKeptCommits(str(self.root), source, failpoints, self.small_bytes_max),
         )
 
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:

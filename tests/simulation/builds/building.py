@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from iscp.adapters.etcd.builds.build_keys import BuildKeys
 from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.values import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import BuildState, Change, DropBuild, MarkBuilt
 from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import BuilderEffect, BuilderEvent, BuildTick
 from iscp.coordination.builds.worker_events import BuildWorkerEffect, BuildWorkerEvent, WorkRequested
 from iscp.coordination.schedule.schedule_events import Notified
@@ -60,7 +61,9 @@ class BuildWrites(Asks):
             before = state_of(etcd)
             etcd.transact(writes)
             world, changes = self._process.world, _changes(writes)
-            world.build_checks.check_write(before, changes, state_of(etcd), world.staging.ever)
+            after = state_of(etcd)
+            world.build_checks.check_write(before, changes, after, world.staging.ever)
+            world.kept.check_write(before, after)
             return etcd.revision
 
         answer = self.ask(write, changes=True)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, DropBuild, PutPlan
+from iscp.coordination.builds.build_state import (
+    BuildState,
+    Change,
+    CountDone,
+    DeleteTask,
+    DropBuild,
+    PutKept,
+    PutPlan,
+    PutStaging,
+)
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
-from iscp.coordination.builds.builder_events import BuilderEvent, BuildsUnknown
+from iscp.coordination.builds.builder_events import BuilderEvent, BuildsUnknown, TableSeen
 from iscp.coordination.builds.replacements import Replacement, Replacements
+from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.builds.worker_events import WorkRequested
+from iscp.core.build_task import KeptSpan
 from tests.simulation.builds.play import violation
 from tests.simulation.builds.world import Parts, Store
 
@@ -162,6 +173,76 @@ class KeepsPlans(TableTurns):
             yield group if drop is None else [PutPlan(self.wanted[drop.job_id])]
 
 
+class ForgetsTails(StagingTasks):
+    """What is kept is deleted when all is published, whether or not it was applied."""
+
+    def see(self, event: TableSeen) -> None:
+        super().see(replace(event, applied=None))
+
+
+class LeavesAllToTheTail(StagingTasks):
+    """What lands while a job is built is nobody's."""
+
+    def changes(self, *of: Any) -> Iterator[Sequence[Change]]:
+        yield from ()
+
+
+class KeepsInSecret(StagingTasks):
+    """That commits may be kept is written when they are."""
+
+    def changes(self, *of: Any) -> Iterator[Sequence[Change]]:
+        for group in super().changes(*of):
+            begins = any(isinstance(change, PutStaging) for change in group)
+            yield [change for change in group if not (begins and isinstance(change, PutKept))]
+
+
+class TrustsWhatIsDeleted(StagingTasks):
+    """What is to be deleted counts as kept until it is."""
+
+    def _begin(self, needs: Any, table_id: str, kept: KeptSpan | None) -> Any:
+        made = super()._begin(needs, table_id, kept)
+        return (kept, *made[1:]) if made and made[1] == made[2] else made
+
+
+class KeepsSideBySide(StagingTasks):
+    """A further commit has a further task, though one is under way."""
+
+    def changes(self, state: BuildState, *of: Any) -> Iterator[Sequence[Change]]:
+        known = BuildState(plans=state.plans, built=state.built, kept=state.kept)
+        yield from super().changes(known, *of)
+        yield from super().changes(state, *of)
+
+
+class GoesOnAtTheEnd(StagingTasks):
+    """For a build of an earlier version only further commits are kept."""
+
+    def _begin(self, needs: Any, table_id: str, kept: KeptSpan | None) -> Any:
+        made = super()._begin(needs, table_id, kept)
+        if kept is None or made is None or made[0].since >= kept.since:
+            return made
+        return (kept, kept.until, needs.newest) if needs.newest > kept.until else None
+
+
+class KeepsForNobody(StagingTasks):
+    """A task stays until it is finished."""
+
+    def _is_needed(self, *of: Any) -> bool:
+        return True
+
+
+class _Everybody:
+    def __contains__(self, node_id: object) -> bool:
+        return True
+
+
+class WaitsForWhoLeft(StagingTasks):
+    """A task stays at a node that is gone."""
+
+    def changes(self, *of: Any) -> Iterator[Sequence[Change]]:
+        changes: Any = super().changes
+        yield from changes(*of[:-1], _Everybody())
+
+
 class LosesTheOrder(Store):
     """A write that comes late comes into effect, whatever was written meanwhile."""
 
@@ -189,6 +270,15 @@ def with_turns(kind: type[TableTurns]) -> type[Builder]:
     return Mutated
 
 
+def with_staging(kind: type[StagingTasks]) -> type[Builder]:
+    class Mutated(Builder):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.staging = kind(given[1].kept_bytes_max)
+
+    return Mutated
+
+
 @dataclass(frozen=True, slots=True)
 class BuildMutant:
     """`seeds`: some that found it out."""
@@ -206,13 +296,23 @@ MUTANTS: dict[str, BuildMutant] = {
     "owner: ids by term": BuildMutant(Parts(builder=CountsFromOne), seeds=(0, 1)),
     "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(6, 8)),
     "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),
-    "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(0, 1)),
-    "owner: one replacement of a task": BuildMutant(Parts(builder=with_replacements(AbortsTwice)), seeds=(26, 56)),
+    "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(0, 2)),
+    "owner: one replacement of a task": BuildMutant(Parts(builder=with_replacements(AbortsTwice)), seeds=(35, 36)),
     "owner: new ids for successors": BuildMutant(Parts(builder=with_replacements(RevivesAborted)), seeds=(0, 1)),
-    "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(9, 11)),
+    "owner: copies of what was aborted": BuildMutant(Parts(builder=with_replacements(CopiesNothing)), seeds=(15, 24)),
     "owner: the plan after all tasks": BuildMutant(Parts(builder=with_turns(PlansFirst)), seeds=(0, 1)),
     "owner: leftovers of a creation dropped": BuildMutant(Parts(builder=with_turns(GoesOnCreating)), seeds=(15, 19)),
-    "owner: new tasks for another version": BuildMutant(Parts(builder=with_turns(KeepsPlans)), seeds=(1, 2)),
+    "owner: new tasks for another version": BuildMutant(Parts(builder=with_turns(KeepsPlans)), seeds=(0, 2)),
+    "owner: what lands meanwhile is kept": BuildMutant(Parts(builder=with_staging(LeavesAllToTheTail)), seeds=(0, 1)),
+    "owner: kept until it is applied": BuildMutant(Parts(builder=with_staging(ForgetsTails)), seeds=(1, 2)),
+    "owner: what may be kept is known before": BuildMutant(Parts(builder=with_staging(KeepsInSecret)), seeds=(0, 1)),
+    "owner: what is deleted does not count": BuildMutant(
+        Parts(builder=with_staging(TrustsWhatIsDeleted)), seeds=(40, 134)
+    ),
+    "owner: one staging task a table": BuildMutant(Parts(builder=with_staging(KeepsSideBySide)), seeds=(0, 1)),
+    "owner: kept from the oldest build on": BuildMutant(Parts(builder=with_staging(GoesOnAtTheEnd)), seeds=(20, 59)),
+    "owner: tasks that nobody needs end": BuildMutant(Parts(builder=with_staging(KeepsForNobody)), seeds=(16, 26)),
+    "owner: staging tasks move": BuildMutant(Parts(builder=with_staging(WaitsForWhoLeft)), seeds=(0, 11)),
     "store: writes on top of what is known": BuildMutant(Parts(store=LosesTheOrder), seeds=(6, 8)),
 }
 

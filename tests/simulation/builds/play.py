@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from random import Random
 
-from iscp.coordination.builds.builder import BuildLimits
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
 from iscp.core.build_task import BuildPlan
 from iscp.core.errors import IscpError
@@ -56,6 +56,7 @@ class Play:
         if self.world.agenda.now_s < TROUBLE_S:
             acts = (
                 *(self.add_job, self.drop_job, self.renew_job, self.restart, self.join, self.leave, self.drain),
+                *(self.commit, self.commit, self.commit, self.commit, self.vacuum, self.lose),
                 *(self.elect, self.split, self.split, self.split, self.merge, self.merge, self.merge, self.prioritize),
             )
             self.random.choice(acts)()
@@ -122,6 +123,18 @@ class Play:
     def merge(self) -> None:
         self._request(MergeRange)
 
+    def commit(self) -> None:
+        for _ in range(self.random.choice((1, 1, 3))):
+            self.world.landing.commit(self.random.choice(TABLES))
+
+    def vacuum(self) -> None:
+        self.world.landing.vacuum(self.random.choice(TABLES))
+
+    def lose(self) -> None:
+        """A source, for good: its jobs end without it."""
+        if self.random.random() < 0.1:
+            self.world.landing.away.add(self.random.choice(TABLES))
+
     def prioritize(self) -> None:
         if self.world.owner is not None:
             event = Prioritize(self.random.choice(TABLES), self.random.randint(0, 2))
@@ -154,8 +167,9 @@ def play(seed: int, parts: Parts = REAL, trace: Trace | None = None) -> BuildWor
     expect(not unbuilt, "{} are not built after {} s without faults", sorted(unbuilt), PEACE_S)
     world.agenda.run_until(TROUBLE_S + PEACE_S + LATER_S)
     state = world.store.state
-    left = state.plans, state.jobs, state.tables, state.built
+    left = state.plans, state.jobs, state.tables, state.built, state.staging, state.kept
     expect(not any(left), "etcd has something left of builds: {}", left)
+    expect(not any(world.landing.kept.values()), "something is kept that nobody needs: {}", world.landing.kept)
     return world
 
 

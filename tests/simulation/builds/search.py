@@ -18,9 +18,10 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEvent,
     BuildOver,
@@ -51,7 +52,7 @@ from iscp.coordination.builds.worker_events import (
     WorkRequested,
 )
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan
+from iscp.core.build_task import BuildPlan, RangeBatch
 from iscp.core.errors import IscpError, StorageError
 from iscp.core.progress import TableSize
 from iscp.core.range_tree import WHOLE
@@ -315,7 +316,7 @@ class BuildSearch:
             life.heard = max(life.heard, event.owner_rev)
         for effect in effects:
             match effect:
-                case RunBatch(number, batch):
+                case RunBatch(number, RangeBatch() as batch):
                     life.batches[number] = batch.range_id
                 case CancelBatch():
                     pass  # it may end as if it was not

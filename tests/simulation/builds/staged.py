@@ -22,6 +22,7 @@ from iscp.core.watermark import Watermark
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.simulation.builds.checks import size_of
+from tests.simulation.builds.kept import SimulatedKept
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -221,4 +222,5 @@ def iteration_ports(process: Process) -> Any:
         context=lambda *of: None,
         engine=SimpleNamespace(session=_session, label=lambda label: None, cancel=lambda label: None),
         failpoints=SimpleNamespace(reach=lambda name: None),
+        kept=SimulatedKept(process),
     )

@@ -42,11 +42,13 @@ def test_a_seed_always_gives_the_same_builds() -> None:
 
 
 def test_the_trouble_is_some() -> None:
-    """In the seeds that are played each time, tasks are aborted, batches are cancelled, and builds come to an end."""
+    """In the seeds that are played each time, tasks are aborted, batches are cancelled, builds come to an end, and jobs
+    apply what was kept for them."""
     worlds: list[BuildWorld] = [play(seed) for seed in range(20)]
     assert sum(len(world.published) for world in worlds) > 20
     assert sum(world.built_ranges for world in worlds) > 200
     assert sum(world.store.term for world in worlds) > 60
+    assert any(play(seed).landing.tailed_from_kept for seed in range(200))
 
 
 @pytest.mark.thorough

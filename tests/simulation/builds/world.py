@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, PutTask
 from iscp.coordination.builds.build_worker import BuildWorker
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEffect,
     BuilderEvent,
@@ -30,6 +31,7 @@ from iscp.coordination.builds.builder_events import (
     NotifyBuilt,
     RangeAnswered,
     RangeFailed,
+    TableSeen,
     WriteBuilds,
 )
 from iscp.coordination.builds.worker_events import (
@@ -46,17 +48,21 @@ from iscp.coordination.builds.worker_events import (
     WorkRequested,
 )
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.errors import Canceled, IscpError, StorageError
+from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
+from iscp.core.errors import Canceled, IscpError, PlanOutdated, StorageError
+from iscp.core.progress import TableSize
 from iscp.core.ring import Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
+from tests.simulation.builds.landing import Landing
 from tests.simulation.violation import expect
 
 VNODES = 50
 CALL_S = 30.0
 WAIT_S = 20.0
 ITERATION_S = 5.0
+SEEN_S = 1.0
+TAIL_S = 2.0
 
 Trace = Callable[[float, str, object, list[object]], None]
 
@@ -129,6 +135,8 @@ class Owner:
     ended: bool = False
     calls: dict[int, tuple[Process, int]] = field(default_factory=dict)
     placed: NodesPlaced | None = None
+    storing: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -140,7 +148,7 @@ class Process:
     read: int = 0
     dead: bool = False
     heard: int = 0
-    batches: dict[int, RangeBatch] = field(default_factory=dict)
+    batches: dict[int, RangeBatch | StagingBatch] = field(default_factory=dict)
     canceled: set[int] = field(default_factory=set)
     answers: dict[int, Callable[[AnswerWork | RefuseWork], None]] = field(default_factory=dict)
 
@@ -166,6 +174,7 @@ class BuildWorld:
         self.jobs: dict[str, BuildPlan] = {}
         self.published: set[str] = set()
         self.files: dict[tuple[str, int], set[int]] = {}
+        self.landing = Landing()
         self.built_ranges = 0
         self._call = 0
 
@@ -217,15 +226,26 @@ class BuildWorld:
         self.owners.append(self.owner)
         self.to_owner(self.owner, BuildTick())
         self.place()
+        self.agenda.after(SEEN_S, partial(self._see, self.owner))
+
+    def _see(self, owner: Owner) -> None:
+        """What nodes find at their sources, and how far the jobs have come."""
+        if owner.ended:
+            return
+        for table_id in owner.builder.followed_tables():
+            self.to_owner(owner, self.landing.seen(table_id))
+        self.agenda.after(SEEN_S, partial(self._see, owner))
 
     # --- jobs --------------------------------------------------------------------------------------------------
 
     def want(self, plan: BuildPlan) -> None:
         self.jobs[plan.job_id] = plan
+        self.landing.newest[plan.table_id] = max(self.landing.of(plan.table_id), plan.version)
         self._iterate(plan)
 
     def drop(self, job_id: str) -> None:
         del self.jobs[job_id]
+        self.landing.applied.pop(job_id, None)
         self._report(BuildOver(job_id))
 
     def _iterate(self, plan: BuildPlan) -> None:
@@ -234,10 +254,18 @@ class BuildWorld:
             return
         if tiles(self.files.get((plan.job_id, plan.version), ())):
             self.published.add(plan.job_id)
+            self.landing.check_published(plan, self.store.state)
+            self.landing.applied[plan.job_id] = plan.table_id, plan.version
+            self.agenda.after(TAIL_S, partial(self._tail, plan.job_id))
             self._report(BuildOver(plan.job_id))
             return
         self._report(BuildWanted(plan))
         self.agenda.after(ITERATION_S, partial(self._iterate, plan))
+
+    def _tail(self, job_id: str) -> None:
+        if job_id in self.landing.applied:
+            self.landing.tail(job_id)
+            self.agenda.after(TAIL_S, partial(self._tail, job_id))
 
     def _report(self, event: BuildWanted | BuildOver) -> None:
         if self.owner is not None:
@@ -248,13 +276,24 @@ class BuildWorld:
     def to_owner(self, owner: Owner, event: BuilderEvent) -> None:
         if owner.ended:
             return
+        if isinstance(event, BuildsLoaded | BuildsWritten | BuildsUnknown) and event.number == owner.storing:
+            owner.storing = 0
         effects = owner.builder.step(event, self.agenda.now_s)
         self._note(f"{owner.node_id}/owner", event, list(effects))
         for effect in effects:
             self._carry_out(owner, effect)
+        self._check_idle(owner, event)
         due_s = owner.builder.next_due_s()
         if due_s is not None:
             self.agenda.after(max(0.0, due_s - self.agenda.now_s), lambda: self._tick(owner))
+
+    def _check_idle(self, owner: Owner, event: BuilderEvent) -> None:
+        """`storing`: the number of the load or write that is under way."""
+        if isinstance(event, TableSeen):
+            owner.seen[event.table_id] = event.newest
+        state = owner.builder.state
+        if state is not None and not owner.storing and owner.placed is not None and owner.placed.staying:
+            self.landing.check_idle(state, owner.seen, owner.placed.staying)
 
     def _tick(self, owner: Owner) -> None:
         due_s = owner.builder.next_due_s()
@@ -265,8 +304,10 @@ class BuildWorld:
         after, conduct = self.agenda.after, self.conduct
         match effect:
             case LoadBuilds(number):
+                owner.storing = number
                 after(self.draw(conduct.etcd_s), partial(self._load, owner, number))
             case WriteBuilds():
+                owner.storing = effect.number
                 after(self.draw(conduct.etcd_s), partial(self._write, owner, effect, owner.head))
             case CallNode():
                 after(self.draw(conduct.call_s), partial(self._request, owner, effect))
@@ -312,6 +353,7 @@ class BuildWorld:
         if not self.store.write(term, head, changes):
             return False
         self.checks.check_write(before, changes, self.store.state, self.files)
+        self.landing.check_write(self.store.state)
         for process in list(self.members.values()):
             self.agenda.after(self.draw(self.conduct.watch_s), partial(self._follow, process))
         return True
@@ -349,6 +391,9 @@ class BuildWorld:
         batch = process.batches.pop(number)
         fails = self.happens(self.conduct.batch_fails)
         stopped = number in process.canceled and self.happens(0.5)
+        if isinstance(batch, StagingBatch):
+            self.to_worker(process, BatchEnded(number, self._keep(batch, fails, stopped), TableSize(1, 100)))
+            return
         for plan in batch.plans:
             if not stopped and not (fails and self.happens(0.5)):
                 self.files.setdefault((plan.job_id, plan.version), set()).add(batch.range_id)
@@ -358,6 +403,26 @@ class BuildWorld:
             process,
             BatchEnded(number, StorageError("a file cannot be written") if fails else fault, size_of(batch.range_id)),
         )
+
+    def _keep(self, batch: StagingBatch, fails: bool, stopped: bool) -> IscpError | None:
+        """What is to be deleted is deleted whole, and by nobody whose task is gone."""
+        if stopped or batch.task.task_id not in self.store.state.staging:
+            return Canceled("the batch was cancelled")
+        away = batch.task.table_id in self.landing.away and not batch.task.removes
+        if away or (fails and (batch.task.removes or self.happens(0.5))):
+            return StorageError("a file cannot be written")
+        outdated = self.landing.keep(batch.task, batch.plans)
+        for plan in outdated:
+            if self.jobs.get(plan.job_id) == plan and plan.job_id not in self.published:
+                newer = replace(plan, version=self.landing.of(plan.table_id))
+                self.agenda.after(self.draw(ITERATION_S), partial(self._renew, plan, newer))
+        if outdated:
+            return PlanOutdated("a commit is gone")
+        return StorageError("a file cannot be written") if fails else None
+
+    def _renew(self, plan: BuildPlan, newer: BuildPlan) -> None:
+        if self.jobs.get(plan.job_id) == plan and plan.job_id not in self.published:
+            self.want(newer)
 
     def _read_tasks(self, process: Process) -> None:
         process.read = len(self.store.log)

@@ -136,6 +136,10 @@ class DeltaChangeSet:
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
+    def every(self) -> DataFrame:
+        """As `held` has them, in no order, read whenever it is evaluated."""
+        return self._raw(())
+
     def with_equal_rows(self) -> DeltaChangeSet:
         with reading_changes("count the changes"):
             lost = find_lost_rows(self._frame if self._rows is None else self._rows, self._span.updates)
@@ -148,8 +152,7 @@ class DeltaChangeSet:
             rows = pa.concat_tables([self._rows.filter(faithful), *map(self._rewritten, sorted(lost))])
         except (NotDirectError, TooLargeError) as error:
             raise ChangesUnavailableError(lost[min(lost)]) from error
-        span = replace(self._span, updates={})
-        return DeltaChangeSet(self._session, self._schema, span, self._after, rows=rows)
+        return DeltaChangeSet(self._session, self._schema, replace(self._span, updates={}), self._after, rows=rows)
 
     @property
     def held(self) -> pa.Table | None:

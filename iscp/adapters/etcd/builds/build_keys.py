@@ -6,6 +6,8 @@ builds/priorities/<table_id>     how urgent a table's build is, where somebody h
 builds/plans/<job_id>            what all tasks of a job have in common; it is there when all of them are
 builds/tasks/<job_id>/<task_id>  a task that is not finished
 builds/done/<job_id>/<node_id>   what a node has built of it, so far as its tasks are gone
+builds/kept/<table_id>           of which commits of a table the change rows are kept
+builds/staging/<table_id>/<task_id>  a task that keeps some, or deletes them, and is not finished
 builds/built/<job_id>            the version that a job is built at, until it has published it
 """
 
@@ -23,17 +25,21 @@ from iscp.coordination.builds.build_state import (
     BeginTable,
     Change,
     CountDone,
+    DeleteKept,
+    DeleteStaging,
     DeleteTask,
     DropBuild,
     EndTable,
     ForgetBuilt,
     MarkBuilt,
+    PutKept,
     PutPlan,
+    PutStaging,
     PutTask,
     SetPriority,
 )
 from iscp.core.build_request import parse_size
-from iscp.core.build_task import DEPTH_MAX, PRIORITY_MAX, BuildPlan, BuildTask, TaskType, depth
+from iscp.core.build_task import DEPTH_MAX, PRIORITY_MAX, BuildPlan, BuildTask, KeptSpan, StagingTask, TaskType, depth
 from iscp.core.progress import TableSize, count_or_unknown
 from iscp.core.untrusted_values import exact_int, exact_name, named_error, printable
 
@@ -43,6 +49,7 @@ FORMAT = 1
 """Of a task's, a plan's and a count's record."""
 
 TABLES, PRIORITIES, PLANS, TASKS, DONE, BUILT = "tables", "priorities", "plans", "tasks", "done", "built"
+STAGING, KEPT = "staging", "kept"
 
 
 class BuildKeys:
@@ -78,8 +85,22 @@ class BuildKeys:
             case SetPriority(table_id, priority):
                 key = self.key(PRIORITIES, table_id)
                 yield Put(key, str(priority).encode()) if priority else Delete(key)
+            case PutStaging() | DeleteStaging() | PutKept() | DeleteKept():
+                yield self._staging_write(change)
             case _:
                 assert_never(change)
+
+    def _staging_write(self, change: PutStaging | DeleteStaging | PutKept | DeleteKept) -> Put | Delete:
+        match change:
+            case PutStaging(task):
+                return Put(self.key(STAGING, task.table_id, task.task_id), _encoded_staging(task))
+            case DeleteStaging(table_id, task_id):
+                return Delete(self.key(STAGING, table_id, task_id))
+            case PutKept(span):
+                record = {"uri": span.table_uri, "since": span.since, "until": span.until, "bytes": span.bytes}
+                return Put(self.key(KEPT, span.table_id), json.dumps({"format": FORMAT, **record}).encode())
+            case DeleteKept(table_id):
+                return Delete(self.key(KEPT, table_id))
 
     def read(self, kv: KeyValue) -> Change | None:
         """What the key says; None, and logged, where it is none of a build's or cannot be read."""
@@ -101,6 +122,10 @@ class BuildKeys:
                     return CountDone(job_id, node_id, _read_count(json.loads(kv.value)))
                 case "tasks", [job_id, task_id]:
                     return PutTask(_read_task(job_id, task_id, json.loads(kv.value)))
+                case "staging", [table_id, task_id]:
+                    return PutStaging(_read_staging(table_id, task_id, json.loads(kv.value)))
+                case "kept", [table_id]:
+                    return PutKept(_read_kept(table_id, json.loads(kv.value)))
             raise ValueError("it is none of a build")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = named_error(error)
@@ -122,6 +147,10 @@ class BuildKeys:
                 return DropBuild(job_id)  # with it go all tasks of the job, or there were none any more
             case ["tasks", job_id, task_id]:
                 return DeleteTask(job_id, task_id)
+            case ["staging", table_id, task_id]:
+                return DeleteStaging(table_id, task_id)
+            case ["kept", table_id]:
+                return DeleteKept(table_id)
         return None
 
     def key(self, *names: str) -> str:
@@ -146,6 +175,27 @@ def _read_task(job_id: str, task_id: str, record: Any) -> BuildTask:
     depth(range_id)
     table_id, node_id = (intern(exact_name(record[name], name)) for name in ("table", "node"))
     return BuildTask(task_id, TaskType(record["type"]), bool(record["aborted"]), table_id, job_id, range_id, node_id)
+
+
+def _encoded_staging(task: StagingTask) -> bytes:
+    record = {"uri": task.table_uri, "after": task.after, "until": task.until, "node": task.node_id}
+    return json.dumps({"format": FORMAT, "type": TaskType.PROCESS_STAGING.value, **record}).encode()
+
+
+def _read_staging(table_id: str, task_id: str, record: Any) -> StagingTask:
+    uri, node_id = (exact_name(record[name], name) for name in ("uri", "node"))
+    after, until = _exact_span(record["after"], record["until"])
+    return StagingTask(task_id, table_id, uri, after, until, node_id)
+
+
+def _read_kept(table_id: str, record: Any) -> KeptSpan:
+    since, until = _exact_span(record["since"], record["until"])
+    return KeptSpan(table_id, exact_name(record["uri"], "uri"), since, until, exact_int(record["bytes"], "bytes"))
+
+
+def _exact_span(after: object, until: object) -> tuple[int, int]:
+    first = exact_int(after, "the first version", -1)
+    return first, exact_int(until, "the last version", first)
 
 
 def _read_count(record: Any) -> TableSize:

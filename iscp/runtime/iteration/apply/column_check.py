@@ -4,7 +4,7 @@ says what it holds now (it was dropped and added again, or names were exchanged)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from iscp.core.column_identity import other_columns
@@ -14,16 +14,22 @@ from iscp.runtime.iteration.job_run import JobRun
 
 
 def split_by_columns(
-    source: ChangeSource, uri: str, works: Sequence[JobRun], span: SourceRange
+    source: ChangeSource,
+    uri: str,
+    works: Sequence[JobRun],
+    span: SourceRange,
+    columns: Callable[[], Sequence[str]],
 ) -> tuple[list[JobRun], list[tuple[JobRun, str]]]:
     """Those that go on by the changes of `span`, and those that have to compare, each with the reason.
+
+    `columns`: finds those as of its last version.
 
     What a sink does not say, as one that was written before it could, the source says as of the watermark.
     """
     same, others = [], []
     for work in works:
         known = _look_up_columns(source, uri, work, span)
-        reason = _reason(source, uri, known, span)
+        reason = _reason(known, span, columns)
         if reason:
             others.append((known, reason))
         else:
@@ -41,7 +47,7 @@ def _look_up_columns(source: ChangeSource, uri: str, work: JobRun, span: SourceR
     return replace(work, position=replace(work.position, column_ids=held))
 
 
-def _reason(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> str:
+def _reason(work: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]]) -> str:
     held = work.position.column_ids
     if held is None and span.reshapes and span.column_ids:
         return "nobody knows any more which columns the target was written from"
@@ -49,7 +55,7 @@ def _reason(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> 
     if same and not span.retyped:
         return ""
     try:
-        names = work.kind.columns(work.row.spec.consumer, source.columns(uri, span.last_version))
+        names = work.kind.columns(work.row.spec.consumer, columns())
     except PermanentError:
         return ""  # it is said where they are read
     if others := () if held is None else other_columns(held, span.column_ids, names):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from iscp.core.errors import PermanentError
 from iscp.core.exact_watermarks import exact_watermark
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.watermark import Watermark
+from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
@@ -18,55 +22,112 @@ from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun, Netted, netted
 from iscp.runtime.iteration.read_policy import Reading
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Where the changes of a range are read, and by what jobs go on where they turn out to be gone, and why."""
+
+    columns: Callable[[], Sequence[str]]
+    read: Callable[[SparkSession, Sequence[str], int], ChangeSet]
+    without: Callable[[list[JobRun], str], list[JobOutcome]]
+
 
 def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[JobOutcome]:
-    """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
+    """All jobs of one watermark share one read; what cannot be read as changes is taken by difference.
+
+    Changes that are gone from the source may have been kept; nothing is searched among these as long as they are there.
+    """
     source, uri = run.ports.source, run.uri
+    without = partial(_apply_kept, run, since)
     try:
         span = source.resolve(uri, since, run.iteration.to_version, run.bounds)
-        run.meter.note_range(since, span.bytes)
-        exact_watermark(span.to)  # a commit may say any time of itself
-        # Before the range's own version counts: a source that was recreated may be at the very same one.
-        if not read_policy.same_log((work.position for work in group), span):
-            raise ChangesUnavailableError("the source was replaced")
+        _check_range(run, since, group, span)
     except ChangesUnavailableError as gone:
-        return apply_full_to_all(run, group, str(gone))
+        return without(group, str(gone))
     except Exception as error:  # noqa: BLE001  (reported for each job)
         return run.fail_all(group, error)
+
+    def read(by_cdf: bool, session: SparkSession, names: Sequence[str], readers: int) -> ChangeSet:
+        open_changes = source.read_cdf if by_cdf else source.read_appends
+        return open_changes(session, uri, span, names, readers)
+
+    columns = partial(source.columns, uri, span.last_version)
+    ways = {way: _Changes(columns, partial(read, way is Reading.FEED), without) for way in Reading}
+    return _apply_range(run, group, span, ways)
+
+
+def _apply_kept(run: ApplyRun, since: Watermark, group: list[JobRun], reason: str) -> list[JobOutcome]:
+    """By what is kept of the commits after `since`, as far as that goes; `reason`: why they cannot be read as changes.
+
+    What is kept has everything by which the table was known then: nothing of its log is needed.
+    """
+    kept, table = run.ports.kept, TablePlace(group[0].row.key.table_id, run.uri)
+    try:
+        span = None if since.steps else kept.resolve(table, since.version, run.iteration.to_version, run.bounds)
+        if span is not None:
+            _check_range(run, since, group, span)
+    except ChangesUnavailableError:
+        span = None
+    except Exception as error:  # noqa: BLE001  (reported for each job)
+        return run.fail_all(group, error)
+    if span is None:
+        return apply_full_to_all(run, group, reason)
+    changes = _Changes(
+        partial(kept.columns, table, span),
+        lambda session, names, readers: kept.read(session, table, span, names, readers),
+        partial(apply_full_to_all, run),
+    )
+    return _apply_range(run, group, span, dict.fromkeys(Reading, changes))
+
+
+def _check_range(run: ApplyRun, since: Watermark, group: list[JobRun], span: SourceRange) -> None:
+    """Before the range's own version counts: a source that was recreated may be at the very same one."""
+    run.meter.note_range(since, span.bytes)
+    exact_watermark(span.to)  # a commit may say any time of itself
+    if not read_policy.same_log((work.position for work in group), span):
+        raise ChangesUnavailableError("the source was replaced")
+
+
+def _apply_range(
+    run: ApplyRun, group: list[JobRun], span: SourceRange, changes: dict[Reading, _Changes]
+) -> list[JobOutcome]:
     if not span.changes_data:
         return run.run_each(group, lambda work: renew_position(run.ports, run.guard, work, span))
-    group, others = split_by_columns(source, uri, group, span)
+    columns = changes[Reading.COMPARE].columns
+    group, others = split_by_columns(run.ports.source, run.uri, group, span, columns)
     outcomes = [each for work, reason in others for each in apply_full_to_all(run, [work], reason)]
     for way in Reading:
         works = [work for work in group if read_policy.reading(work.row.spec, span) is way]
         if way is Reading.COMPARE:
             outcomes += run.run_each(works, lambda work: apply_full(run, work, read_policy.unread(work.row.spec)))
         elif works:
-            outcomes += _apply_changes(run, works, span, way)
+            outcomes += _apply_changes(run, works, span, changes[way])
     return outcomes
 
 
-def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: Reading) -> list[JobOutcome]:
+def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, changes: _Changes) -> list[JobOutcome]:
     """Hand the changes of `span`, read once, to `group`."""
-    source, uri, feed = run.ports.source, run.uri, None
+    feed = None
     with run.ports.engine.session() as session:
         try:
             run.ports.failpoints.reach("read.before")
             # Only avoids a useless read: a run is fenced at its commit.
             run.guard.check()
-            available = source.columns(uri, span.last_version)
+            available = changes.columns()
             wanted, lost = _collect_columns(group, span, available)
             if span.steps and any(not work.row.spec.consumer.key for work in group):
                 wanted = set(available)  # rows without a key are distinguished by all that they hold
-            open_feed = source.read_cdf if way is Reading.FEED else source.read_appends
-            feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
+            feed = changes.read(session, [name for name in available if name in wanted], len(group))
             able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             kept = feed
-            done = run.run_each(able, lambda work: _consume_tail(run, work, span, kept))
+            done = run.run_each(able, lambda work: _consume_tail(run, work, span, kept, changes))
             return [*done, *lost.values(), *unnetted]
         except ChangesUnavailableError as gone:
-            return apply_full_to_all(run, group, str(gone))
+            return changes.without(group, str(gone))
         except Exception as error:  # noqa: BLE001  (reported for each job)
             return run.fail_all(group, error)
         finally:
@@ -98,16 +159,17 @@ def _net_changes(feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], li
         except PermanentError as error:
             faults[way] = error
         except ChangesUnavailableError:
-            continue  # each of its consumers will come upon that, and compare
+            continue  # each of its consumers will come upon that, and go on without
     found = [(work, faults.get(netted(work))) for work in works]
     able = [work for work, error in found if error is None]
     return able, [record_failure(work.row, work.position, error) for work, error in found if error is not None]
 
 
-def _consume_tail(run: ApplyRun, work: JobRun, span: SourceRange, feed: ChangeSet) -> JobOutcome:
+def _consume_tail(run: ApplyRun, work: JobRun, span: SourceRange, feed: ChangeSet, changes: _Changes) -> JobOutcome:
     handed = run.retriever(DataType.TAIL, work, span, span.from_version, feed=feed)
     try:
         with run.ports.engine.session() as session:
             return run.consume(session, work, handed, span, read_policy.warning(work.row.spec, span))
     except ChangesUnavailableError as unfit:
-        return apply_full(run, work, str(unfit))
+        (outcome,) = changes.without([work], str(unfit))
+        return outcome

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_view import known_builds
-from iscp.coordination.builds.builder import Builder, BuildLimits
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import BuildTick, CallNode, Prioritize, RangeFailed
 from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.core.api_builds import BuildStage

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.builds.build_state import Change, CountDone, DeleteTask, DropBuild, PutPlan, PutTask
+from iscp.coordination.builds.build_state import (
+    Change,
+    CountDone,
+    DeleteStaging,
+    DeleteTask,
+    DropBuild,
+    PutPlan,
+    PutStaging,
+    PutTask,
+)
 from iscp.coordination.builds.build_worker import FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
@@ -17,7 +26,7 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch, TaskType
+from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
 from iscp.core.errors import NotOwner, StorageError
 from iscp.core.progress import UNCOUNTED, TableSize
 
@@ -177,3 +186,42 @@ def test_tasks_of_other_nodes_and_ranges_are_not_worked_on() -> None:
     made = worker(task("a", node_id="n2"), task("b", range_id=9))
     assert made.step(request(1, "a")) == []
     assert made.step(request(2, "b")) == []
+
+
+def staging(task_id: str, node_id: str = "n1", table_id: str = "flights") -> StagingTask:
+    return StagingTask(task_id, table_id, f"/lake/{table_id}", 7, 9, node_id)
+
+
+def test_commits_are_kept_though_all_ranges_are_busy_for_all_builds_of_the_table() -> None:
+    made = worker(*(task(str(number), range_id=8 + number) for number in range(RANGES_AT_ONCE_MAX)))
+    for number in range(RANGES_AT_ONCE_MAX):
+        made.step(request(number, str(number), range_id=8 + number))
+    made.step(TasksChanged([PutStaging(staging("s"))]))
+    plans = plan("j1"), plan("j2"), plan("j3", 9)
+    number = RANGES_AT_ONCE_MAX + 1
+    assert made.step(request(90, "s", range_id=1)) == [RunBatch(number, StagingBatch(staging("s"), plans))]
+    assert made.step(BatchEnded(number, size=SIZE)) == [AnswerWork(90, {"s": SIZE})]
+    assert made.step(request(91, "s", range_id=1, owner_rev=2))[-1] == AnswerWork(91, {"s": SIZE}), "at once"
+
+
+def test_commits_of_one_table_are_kept_at_a_time() -> None:
+    made = worker()
+    made.step(TasksChanged([PutStaging(staging("a")), PutStaging(staging("b", table_id="planes"))]))
+    (first,) = made.step(request(1, "a", range_id=1))
+    assert not made.step(request(2, "b", range_id=1))
+    assert isinstance(first, RunBatch)
+    _, second = made.step(BatchEnded(first.number))
+    assert second == RunBatch(2, StagingBatch(staging("b", table_id="planes"), ()))
+
+
+def test_keeping_for_a_task_that_is_gone_is_cancelled_and_never_finished() -> None:
+    made = worker()
+    made.step(TasksChanged([PutStaging(staging("a")), PutStaging(staging("other", "n2"))]))
+    made.step(request(1, "a", range_id=1))
+    assert made.step(TasksChanged([DeleteStaging("flights", "a")])) == [CancelBatch(1), AnswerWork(1, {})]
+    made.step(TasksChanged([PutStaging(staging("b"))]))
+    assert not made.step(request(2, "b", range_id=1)), "until the one before has stopped"
+    assert made.step(BatchEnded(1, size=SIZE)) == [
+        RunBatch(2, StagingBatch(staging("b"), (plan("j1"), plan("j2"), plan("j3", 9))))
+    ]
+    assert not made.finished

@@ -8,14 +8,9 @@ from typing import TypeVar
 
 import pytest
 
+from iscp.coordination.builds.build_limits import LOAD_RETRY_S, REMOVE_EVERY_S, WRITES_OF_BUILDS_MAX, BuildLimits
 from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, PutTask, writes_of
-from iscp.coordination.builds.builder import (
-    LOAD_RETRY_S,
-    REMOVE_EVERY_S,
-    WRITES_OF_BUILDS_MAX,
-    Builder,
-    BuildLimits,
-)
+from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEffect,
     BuilderEvent,
@@ -443,3 +438,19 @@ def test_a_plan_says_the_job_as_it_was_registered() -> None:
     former = set(owner.state.live)
     owner.take(BuildWanted(replace(plan("j1"), spec_json='{"a": 1}')))
     assert former.isdisjoint(owner.state.live)
+
+
+def test_a_task_whose_node_leaves_while_it_is_written_goes_to_another() -> None:
+    owner = Owner(plan("j1", depth=0))
+    owner.take(BuildTick())
+    builder, now_s = owner.builder, GATHER_S
+    (begun,) = builder.step(BuildTick(), now_s)
+    assert isinstance(begun, WriteBuilds)
+    (written,) = builder.step(BuildsWritten(begun.number), now_s)
+    assert isinstance(written, WriteBuilds)
+    builder.step(placed("n2"), now_s)
+    (aborted,) = builder.step(BuildsWritten(written.number), now_s)
+    assert isinstance(aborted, WriteBuilds)
+    (moved,) = builder.step(BuildsWritten(aborted.number), now_s)
+    assert isinstance(moved, WriteBuilds)
+    assert [change.task.node_id for change in moved.changes if isinstance(change, PutTask)] == ["n2"]

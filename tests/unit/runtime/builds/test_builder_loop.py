@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_view import known_builds
-from iscp.coordination.builds.builder import BuildLimits
 from iscp.coordination.builds.builder_events import Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Unregister
+from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api_builds import BuildStage
-from iscp.core.build_task import BuildPlan
+from iscp.core.build_task import BuildPlan, KeptSpan
 from iscp.core.errors import Conflict, InvalidRequest, NotOwner, StorageError
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, JobState
@@ -20,7 +21,7 @@ from iscp.core.members import NodeRecord
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.builds.builder_loop import BuilderLoop
 from iscp.runtime.worker.verify_requests import VerifyDesk
-from tests.fakes.builds import FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
+from tests.fakes.builds import RANGE, FakeBatchGuard, FakeBuildStore, FakeRangeBuilder
 from tests.fakes.nodes import FakeCalls
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
@@ -154,3 +155,17 @@ def test_between_terms_requests_are_refused() -> None:
     with pytest.raises(NotOwner):
         building.loop.request(SplitRange("t-1", 4))
     building.close()
+
+
+def test_a_commit_that_a_node_reports_while_a_table_is_built_is_kept(building: Building) -> None:
+    """And what is kept is deleted when the job has gone."""
+    job = row("j")
+    register(building.world, job)
+    building.until(lambda: building.store.state.plans)
+    seen = SourceSeen(job.key.shard, 9, 1.0, 0.0)
+    building.world.owner.query(lambda loop: loop.seen.update({job.key.shard: seen}))
+    building.until(lambda: [span.until for span in building.store.state.kept.values()] == [9])
+    assert building.store.state.kept["t-1"] == KeptSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
+    building.world.owner.current_writer().submit(Unregister(job.key)).result(10)
+    building.until(lambda: building.store.empty)
+    assert [(task.after, task.until) for task in building.builder.staged] == [(7, 9), (9, 9)]

@@ -1,0 +1,31 @@
+"""How much of builds the owner does at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.core.config import KEPT_BYTES_MAX
+
+WRITES_OF_BUILDS_MAX = 100
+"""Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""
+
+GROUP_WRITES_MAX = 4
+"""Operations of changes that are made together or not at all: each transaction has room for so many at its end."""
+
+REMOVE_EVERY_S = 0.2
+"""How long finished tasks gather before they are removed together, so that each node's answers cost no transaction."""
+
+LOAD_RETRY_S = 1.0
+"""Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLimits:
+    tables_at_once: int = 1
+    """Tables that are built at a time; the others wait for their turn."""
+
+    writes_max: int = WRITES_OF_BUILDS_MAX
+    """As WRITES_OF_BUILDS_MAX."""
+
+    kept_bytes_max: int = KEPT_BYTES_MAX
+    """As `build.kept_bytes_max`."""

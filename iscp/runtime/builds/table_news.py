@@ -1,0 +1,32 @@
+"""What the owner knows of the tables that are built, or of which commits are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from iscp.coordination.builds.builder_events import TableSeen
+from iscp.coordination.global_checkpoint import counts
+from iscp.coordination.protocol.messages import SourceSeen
+from iscp.core.job_row import JobRow
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+
+def read_table_news(loop: OwnerLoop, table_ids: Collection[str]) -> list[TableSeen]:
+    """On the owner's loop. Between terms there is none."""
+    found: list[TableSeen] = []
+    if (writer := loop.writer) is None:
+        return found
+    for table_id in table_ids:
+        rows = writer.read(lambda book, table_id=table_id: book.jobs_on(table_id))  # type: ignore[misc]
+        probed = [loop.seen[shard] for shard in {row.key.shard for row in rows} if shard in loop.seen]
+        found.append(table_seen(table_id, rows, probed))
+    return found
+
+
+def table_seen(table_id: str, rows: Sequence[JobRow], probed: Sequence[SourceSeen]) -> TableSeen:
+    """`rows`: of its jobs. When one that is paused, or has failed for good, goes on, nobody knows: nothing is kept for
+    it.
+    """
+    applied = [row.watermark.version for row in rows if row.drop_at_s is None and counts(row)]
+    newest = max((each.source_version for each in probed), default=-1)
+    return TableSeen(table_id, newest, min(applied, default=None))

@@ -1,0 +1,245 @@
+"""Which commits the owner has kept while a table is built, at which node, and when what is kept is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from iscp.coordination.builds.build_limits import BuildLimits
+from iscp.coordination.builds.build_state import DeleteKept, DeleteStaging, PutKept, PutStaging
+from iscp.coordination.builds.builder_events import (
+    BuildOver,
+    BuildWanted,
+    CallNode,
+    CancelCall,
+    RangeAnswered,
+    RangeFailed,
+    SplitRange,
+    TableSeen,
+)
+from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
+from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX
+from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.core.build_task import KeptSpan, StagingTask, TaskType
+from iscp.core.errors import InvalidRequest
+from iscp.core.progress import TableSize
+
+from .test_builder import Owner, placed, plan
+
+KEPT = TableSize(10, 500)
+V = 7
+
+
+def seen(newest: int, applied: int | None = None, table_id: str = "flights") -> TableSeen:
+    return TableSeen(table_id, newest, applied)
+
+
+def span(since: int, until: int, size: int = 0) -> KeptSpan:
+    return KeptSpan("flights", "/lake/flights", since, until, size)
+
+
+def building(*jobs: str, limits: BuildLimits | None = None, depth: int = 4) -> Owner:
+    """With more ranges than a node is given at a time."""
+    owner = Owner(*(plan(job, depth=depth) for job in jobs or ("j1",)), limits=limits or BuildLimits())
+    owner.wait(GATHER_S)
+    return owner
+
+
+def staging(owner: Owner) -> list[CallNode]:
+    return [call for call in owner.all(CallNode) if call.place.task_type is TaskType.PROCESS_STAGING]
+
+
+def answer(owner: Owner, call: CallNode) -> None:
+    owner.take(RangeAnswered(call.number, dict.fromkeys(call.task_ids, KEPT)))
+
+
+def keep(owner: Owner, newest: int) -> None:
+    owner.take(seen(newest))
+    (call,) = staging(owner)
+    answer(owner, call)
+
+
+def tasks(owner: Owner) -> list[tuple[int, int]]:
+    return [(task.after, task.until) for task in owner.state.staging.values()]
+
+
+def test_a_commit_is_kept_beside_the_ranges_and_both_are_counted_apart() -> None:
+    owner = building()
+    owner.take(seen(V))
+    assert not owner.state.kept
+    assert len(owner.all(CallNode)) == CALLS_OF_NODE_MAX
+    owner.take(seen(V + 2))
+    begun: Sequence[object] = (PutKept(span(V, V)), PutStaging(*owner.state.staging.values()))
+    assert owner.writes[-1] == begun
+    (call,) = staging(owner)
+    assert (tasks(owner), call.place.node_id) == ([(V, V + 2)], "n1")
+    answer(owner, call)
+    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), PutKept(span(V, V + 2, KEPT.bytes)))
+    assert not owner.state.done
+
+
+def test_what_lands_while_some_are_kept_is_for_the_next_task() -> None:
+    owner = building()
+    owner.take(seen(V + 1))
+    owner.take(seen(V + 3))
+    (call,) = staging(owner)
+    answer(owner, call)
+    assert tasks(owner) == [(V + 1, V + 3)]
+
+
+def test_a_task_has_no_more_commits_than_it_may() -> None:
+    owner = building()
+    owner.take(seen(V + COMMITS_OF_TASK_MAX + 5))
+    assert tasks(owner) == [(V, V + COMMITS_OF_TASK_MAX)]
+
+
+def test_before_a_build_begins_and_when_all_are_published_commits_are_the_tails() -> None:
+    owner = Owner(plan("j1"))
+    owner.take(seen(V + 1))
+    assert not owner.writes
+    owner.take(seen(V))
+    owner.wait(GATHER_S)
+    owner.finish_all()
+    owner.take(BuildOver("j1"))
+    owner.take(seen(V + 9, applied=V))
+    assert not owner.state.kept
+    assert not owner.state.staging
+
+
+def test_what_is_staged_and_not_published_is_being_built_yet() -> None:
+    owner = building(depth=1)
+    owner.finish_all()
+    assert owner.state.built == {"j1": V}
+    owner.take(seen(V + 1))
+    assert tasks(owner) == [(V, V + 1)]
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    owner = building(limits=BuildLimits(kept_bytes_max=2 * KEPT.bytes))
+    for newest in (V + 1, V + 2):
+        keep(owner, newest)
+    owner.take(seen(V + 3))
+    assert owner.state.kept["flights"] == span(V, V + 2, 2 * KEPT.bytes)
+    assert not owner.state.staging
+    nothing = building(limits=BuildLimits(kept_bytes_max=0))
+    nothing.take(seen(V + 1))
+    assert not nothing.state.kept
+
+
+def test_all_is_deleted_at_once_when_the_last_job_has_applied_it() -> None:
+    owner = building(depth=1)
+    keep(owner, V + 2)
+    owner.finish_all()
+    owner.take(BuildOver("j1"))
+    assert not owner.state.staging, "nobody knows how far it has come"
+    owner.take(seen(V + 2, applied=V + 1))
+    assert not owner.state.staging
+    owner.take(seen(V + 3, applied=V + 2))
+    assert owner.state.kept["flights"] == span(V + 2, V + 2, KEPT.bytes), "of which nothing is certain any more"
+    (call,) = staging(owner)
+    answer(owner, call)
+    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), DeleteKept("flights"))
+
+
+def test_a_job_that_waits_for_its_turn_at_an_earlier_version_needs_it_too() -> None:
+    owner = building("j1", depth=1)
+    keep(owner, V + 2)
+    owner.finish_all()
+    owner.silent = True
+    owner.take(BuildWanted(plan("j2", version=V + 1)))
+    owner.take(BuildOver("j1"))
+    owner.take(seen(V + 2, applied=V + 2))
+    assert not owner.state.staging
+
+
+def test_a_build_that_begins_behind_what_is_kept_has_it_deleted_first() -> None:
+    owner = building()
+    keep(owner, V + 2)
+    owner.take(BuildWanted(plan("j1", version=V + 4, depth=4)))
+    (call,) = staging(owner)
+    assert tasks(owner) == [(V + 2, V + 2)]
+    owner.take(seen(V + 5))
+    answer(owner, call)
+    assert owner.state.kept["flights"] == span(V + 4, V + 4)
+    assert tasks(owner) == [(V + 4, V + 5)]
+
+
+def test_for_a_build_of_an_earlier_version_all_is_kept_from_there_on() -> None:
+    owner = building()
+    keep(owner, V + 2)
+    owner.take(BuildWanted(plan("j0", version=V - 2, depth=4)))
+    assert owner.state.kept["flights"] == span(V - 2, V - 2)
+    assert tasks(owner) == [(V - 2, V + 2)]
+
+
+def test_a_job_that_is_dropped_ends_the_task_that_keeps_for_it() -> None:
+    owner = building()
+    owner.take(seen(V + 1))
+    (call,) = staging(owner)
+    owner.take(BuildOver("j1"))
+    assert tasks(owner) == [(V, V + 1)]
+    owner.take(seen(V + 1))
+    assert owner.all(CancelCall)[-1] == CancelCall(call.number)
+    assert tasks(owner) == [(V, V)]
+    answer(owner, call)
+    assert tasks(owner) == [(V, V)], "a late answer is for a task that is gone"
+
+
+def test_what_was_begun_for_a_build_is_kept_for_the_tail_that_follows_it() -> None:
+    owner = building(depth=1)
+    owner.take(seen(V + 1))
+    (call,) = staging(owner)
+    owner.finish_all()
+    owner.take(BuildOver("j1"))
+    owner.take(seen(V + 1, applied=V))
+    answer(owner, call)
+    assert owner.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+
+
+def test_a_task_whose_node_has_left_goes_to_another_under_another_id() -> None:
+    owner = building()
+    owner.take(seen(V + 1))
+    (task,) = owner.state.staging.values()
+    owner.take(placed("n2"))
+    (moved,) = owner.state.staging.values()
+    assert moved == StagingTask(moved.task_id, "flights", "/lake/flights", V, V + 1, "n2")
+    assert moved.task_id != task.task_id
+
+
+def test_the_next_owner_goes_on_with_what_etcd_has() -> None:
+    owner = building()
+    owner.take(seen(V + 1))
+    again = Owner(plan("j1", depth=4), state=list(owner.state.changes()))
+    (call,) = staging(again)
+    answer(again, call)
+    assert again.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+
+
+def test_a_place_that_fails_rests_and_its_ranges_go_on() -> None:
+    owner = building()
+    owner.all(CallNode)
+    owner.take(seen(V + 1))
+    (call,) = staging(owner)
+    owner.take(RangeFailed(call.number, "the source cannot be read"))
+    assert not staging(owner)
+    owner.wait(CALL_RETRY_S)
+    assert len(staging(owner)) == 1
+
+
+def test_a_node_has_no_more_calls_to_keep_than_it_may() -> None:
+    tables = [f"t{number}" for number in range(STAGING_CALLS_OF_NODE_MAX + 1)]
+    plans = [plan(table, table) for table in tables]
+    owner = Owner(*plans, limits=BuildLimits(tables_at_once=len(tables)))
+    owner.wait(GATHER_S)
+    for table in tables:
+        owner.take(seen(V + 1, table_id=table))
+    assert len(owner.state.staging) == len(tables)
+    assert len(staging(owner)) == STAGING_CALLS_OF_NODE_MAX
+
+
+def test_a_task_that_keeps_is_no_range_that_could_be_split() -> None:
+    owner = building(depth=1)
+    owner.take(seen(V + 1))
+    with pytest.raises(InvalidRequest):
+        owner.take(SplitRange("flights", 1))
