@@ -61,6 +61,7 @@ class ErrorCode(IntEnum):
     FEED_PURGED = 10_018
     TABLE_UNREADABLE = 10_019
     NOT_AUTHORIZED = 10_020
+    NOT_AUTHENTICATED = 10_021
 
     @property
     def temporary(self) -> bool:
@@ -161,6 +162,12 @@ class NotAuthorized(PermanentError):
     """Whoever calls may not: nothing was done."""
 
     code = ErrorCode.NOT_AUTHORIZED
+
+
+class NotAuthenticated(NotAuthorized):
+    """Who calls is not known: no token or certificate, or one that is not valid. Nothing was done."""
+
+    code = ErrorCode.NOT_AUTHENTICATED
 
 
 class JobFailed(PermanentError):
@@ -274,6 +281,11 @@ def no_owner(fault: IscpError | None = None) -> NotOwner:
     code = fault.code if isinstance(fault, JobLogDamaged) else None
     why = str(fault) if fault else "try again in a moment"
     return NotOwner(f"no owner has claimed the job log yet: {why}", code=code)
+
+
+def no_jobs_on(table: str) -> TableNotFound:
+    """Also of a table that has other accounts' jobs alone."""
+    return TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
 
 
 class InvariantBroken(IscpError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api_requests import JobName
-from iscp.core.errors import JobNotFound, TableNotFound
+from iscp.core.errors import JobNotFound, TableNotFound, no_jobs_on
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.ports.catalog import Catalog
@@ -38,7 +38,7 @@ class JobLookup:
             path = self._catalog.normalize(table)
             found = writer.read(lambda book: book.tables_called(path))
         if not found:
-            raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
+            raise no_jobs_on(table)
         return found
 
     def touched_by(self, writer: LogWriter, table: str) -> TouchedTables:

@@ -154,7 +154,7 @@ class JobName(_message.Message):
     table: _builtins.str
     name: _builtins.str
     account: _builtins.str
-    """Empty: `default`."""
+    """Empty: where callers are authenticated the caller's own, otherwise `default`."""
     def __init__(
         self,
         *,
@@ -605,7 +605,7 @@ Global___ChangeJobsResponse: _TypeAlias = ChangeJobsResponse  # noqa: Y015
 
 @_typing.final
 class JobFilter(_message.Message):
-    """Unset fields do not filter."""
+    """Unset fields do not filter; an account filters all the same where callers are authenticated: the caller's own."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1710,21 +1710,26 @@ Global___HistoryPage: _TypeAlias = HistoryPage  # noqa: Y015
 
 @_typing.final
 class NotifyRequest(_message.Message):
+    """account: whose jobs are to take it in; empty: as in JobFilter."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     table: _builtins.str
+    account: _builtins.str
     def __init__(
         self,
         *,
         format_version: _builtins.int = ...,
         table: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "format_version", b"format_version", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1732,7 +1737,7 @@ Global___NotifyRequest: _TypeAlias = NotifyRequest  # noqa: Y015
 
 @_typing.final
 class NotifyResponse(_message.Message):
-    """jobs: how many are on the table."""
+    """jobs: how many of these are on the table."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

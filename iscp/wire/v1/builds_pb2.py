@@ -25,39 +25,39 @@ _sym_db = _symbol_database.Default()
 from iscp.wire.v1 import admin_pb2 as iscp_dot_wire_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19iscp/wire/v1/builds.proto\x12\x0ciscp.wire.v1\x1a\x18iscp/wire/v1/admin.proto\"9\n\x10GetBuildsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"\x81\x03\n\x05\x42uild\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x0c\n\x04jobs\x18\x04 \x03(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\'\n\x05state\x18\x06 \x01(\x0e\x32\x18.iscp.wire.v1.BuildStage\x12\x12\n\nbegan_at_s\x18\x07 \x01(\x01\x12\x12\n\nrows_total\x18\x08 \x01(\x03\x12\x13\n\x0b\x62ytes_total\x18\t \x01(\x03\x12\x12\n\ndone_share\x18\n \x01(\x01\x12\x12\n\nrows_per_s\x18\x0b \x01(\x01\x12\x13\n\x0b\x62ytes_per_s\x18\x0c \x01(\x01\x12\x0e\n\x06left_s\x18\r \x01(\x01\x12\x16\n\trows_done\x18\x0e \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nbytes_done\x18\x0f \x01(\x03H\x01\x88\x01\x01\x12&\n\x05nodes\x18\x10 \x03(\x0b\x32\x17.iscp.wire.v1.BuildNodeB\x0c\n\n_rows_doneB\r\n\x0b_bytes_done\"C\n\tBuildNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x03\x12\x12\n\nbytes_done\x18\x03 \x01(\x03\"m\n\tBuildTask\x12\x10\n\x08range_id\x18\x01 \x01(\x03\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.iscp.wire.v1.BuildTaskState\"W\n\tBuildPage\x12\"\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x13.iscp.wire.v1.Build\x12&\n\x05tasks\x18\x02 \x03(\x0b\x32\x17.iscp.wire.v1.BuildTask\"O\n\x11\x41\x62ortBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\"\n\x03job\x18\x02 \x01(\x0b\x32\x15.iscp.wire.v1.JobName\"#\n\x12\x41\x62ortBuildResponse\x12\r\n\x05tasks\x18\x01 \x01(\x03\"?\n\x16PrioritizeBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"*\n\x17PrioritizeBuildResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\"]\n\x13ReshardBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05merge\x18\x02 \x01(\x08\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\"&\n\x14ReshardBuildResponse\x12\x0e\n\x06ranges\x18\x01 \x01(\x03*x\n\nBuildStage\x12\x1b\n\x17\x42UILD_STAGE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42UILD_STAGE_WAITING\x10\x01\x12\x18\n\x14\x42UILD_STAGE_BUILDING\x10\x02\x12\x1a\n\x16\x42UILD_STAGE_PUBLISHING\x10\x03*\x8c\x01\n\x0e\x42uildTaskState\x12 \n\x1c\x42UILD_TASK_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42UILD_TASK_STATE_WAITING\x10\x01\x12\x1c\n\x18\x42UILD_TASK_STATE_RUNNING\x10\x02\x12\x1c\n\x18\x42UILD_TASK_STATE_ABORTED\x10\x03\x32\xd8\x02\n\x06\x42uilds\x12\x46\n\tGetBuilds\x12\x1e.iscp.wire.v1.GetBuildsRequest\x1a\x17.iscp.wire.v1.BuildPage0\x01\x12O\n\nAbortBuild\x12\x1f.iscp.wire.v1.AbortBuildRequest\x1a .iscp.wire.v1.AbortBuildResponse\x12^\n\x0fPrioritizeBuild\x12$.iscp.wire.v1.PrioritizeBuildRequest\x1a%.iscp.wire.v1.PrioritizeBuildResponse\x12U\n\x0cReshardBuild\x12!.iscp.wire.v1.ReshardBuildRequest\x1a\".iscp.wire.v1.ReshardBuildResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19iscp/wire/v1/builds.proto\x12\x0ciscp.wire.v1\x1a\x18iscp/wire/v1/admin.proto\"J\n\x10GetBuildsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\"\x81\x03\n\x05\x42uild\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x0c\n\x04jobs\x18\x04 \x03(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\'\n\x05state\x18\x06 \x01(\x0e\x32\x18.iscp.wire.v1.BuildStage\x12\x12\n\nbegan_at_s\x18\x07 \x01(\x01\x12\x12\n\nrows_total\x18\x08 \x01(\x03\x12\x13\n\x0b\x62ytes_total\x18\t \x01(\x03\x12\x12\n\ndone_share\x18\n \x01(\x01\x12\x12\n\nrows_per_s\x18\x0b \x01(\x01\x12\x13\n\x0b\x62ytes_per_s\x18\x0c \x01(\x01\x12\x0e\n\x06left_s\x18\r \x01(\x01\x12\x16\n\trows_done\x18\x0e \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nbytes_done\x18\x0f \x01(\x03H\x01\x88\x01\x01\x12&\n\x05nodes\x18\x10 \x03(\x0b\x32\x17.iscp.wire.v1.BuildNodeB\x0c\n\n_rows_doneB\r\n\x0b_bytes_done\"C\n\tBuildNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x03\x12\x12\n\nbytes_done\x18\x03 \x01(\x03\"m\n\tBuildTask\x12\x10\n\x08range_id\x18\x01 \x01(\x03\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.iscp.wire.v1.BuildTaskState\"W\n\tBuildPage\x12\"\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x13.iscp.wire.v1.Build\x12&\n\x05tasks\x18\x02 \x03(\x0b\x32\x17.iscp.wire.v1.BuildTask\"O\n\x11\x41\x62ortBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\"\n\x03job\x18\x02 \x01(\x0b\x32\x15.iscp.wire.v1.JobName\"#\n\x12\x41\x62ortBuildResponse\x12\r\n\x05tasks\x18\x01 \x01(\x03\"?\n\x16PrioritizeBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"*\n\x17PrioritizeBuildResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\"]\n\x13ReshardBuildRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05merge\x18\x02 \x01(\x08\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\"&\n\x14ReshardBuildResponse\x12\x0e\n\x06ranges\x18\x01 \x01(\x03*x\n\nBuildStage\x12\x1b\n\x17\x42UILD_STAGE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42UILD_STAGE_WAITING\x10\x01\x12\x18\n\x14\x42UILD_STAGE_BUILDING\x10\x02\x12\x1a\n\x16\x42UILD_STAGE_PUBLISHING\x10\x03*\x8c\x01\n\x0e\x42uildTaskState\x12 \n\x1c\x42UILD_TASK_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x42UILD_TASK_STATE_WAITING\x10\x01\x12\x1c\n\x18\x42UILD_TASK_STATE_RUNNING\x10\x02\x12\x1c\n\x18\x42UILD_TASK_STATE_ABORTED\x10\x03\x32\xd8\x02\n\x06\x42uilds\x12\x46\n\tGetBuilds\x12\x1e.iscp.wire.v1.GetBuildsRequest\x1a\x17.iscp.wire.v1.BuildPage0\x01\x12O\n\nAbortBuild\x12\x1f.iscp.wire.v1.AbortBuildRequest\x1a .iscp.wire.v1.AbortBuildResponse\x12^\n\x0fPrioritizeBuild\x12$.iscp.wire.v1.PrioritizeBuildRequest\x1a%.iscp.wire.v1.PrioritizeBuildResponse\x12U\n\x0cReshardBuild\x12!.iscp.wire.v1.ReshardBuildRequest\x1a\".iscp.wire.v1.ReshardBuildResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'iscp.wire.v1.builds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BUILDSTAGE']._serialized_start=1147
-  _globals['_BUILDSTAGE']._serialized_end=1267
-  _globals['_BUILDTASKSTATE']._serialized_start=1270
-  _globals['_BUILDTASKSTATE']._serialized_end=1410
+  _globals['_BUILDSTAGE']._serialized_start=1164
+  _globals['_BUILDSTAGE']._serialized_end=1284
+  _globals['_BUILDTASKSTATE']._serialized_start=1287
+  _globals['_BUILDTASKSTATE']._serialized_end=1427
   _globals['_GETBUILDSREQUEST']._serialized_start=69
-  _globals['_GETBUILDSREQUEST']._serialized_end=126
-  _globals['_BUILD']._serialized_start=129
-  _globals['_BUILD']._serialized_end=514
-  _globals['_BUILDNODE']._serialized_start=516
-  _globals['_BUILDNODE']._serialized_end=583
-  _globals['_BUILDTASK']._serialized_start=585
-  _globals['_BUILDTASK']._serialized_end=694
-  _globals['_BUILDPAGE']._serialized_start=696
-  _globals['_BUILDPAGE']._serialized_end=783
-  _globals['_ABORTBUILDREQUEST']._serialized_start=785
-  _globals['_ABORTBUILDREQUEST']._serialized_end=864
-  _globals['_ABORTBUILDRESPONSE']._serialized_start=866
-  _globals['_ABORTBUILDRESPONSE']._serialized_end=901
-  _globals['_PRIORITIZEBUILDREQUEST']._serialized_start=903
-  _globals['_PRIORITIZEBUILDREQUEST']._serialized_end=966
-  _globals['_PRIORITIZEBUILDRESPONSE']._serialized_start=968
-  _globals['_PRIORITIZEBUILDRESPONSE']._serialized_end=1010
-  _globals['_RESHARDBUILDREQUEST']._serialized_start=1012
-  _globals['_RESHARDBUILDREQUEST']._serialized_end=1105
-  _globals['_RESHARDBUILDRESPONSE']._serialized_start=1107
-  _globals['_RESHARDBUILDRESPONSE']._serialized_end=1145
-  _globals['_BUILDS']._serialized_start=1413
-  _globals['_BUILDS']._serialized_end=1757
+  _globals['_GETBUILDSREQUEST']._serialized_end=143
+  _globals['_BUILD']._serialized_start=146
+  _globals['_BUILD']._serialized_end=531
+  _globals['_BUILDNODE']._serialized_start=533
+  _globals['_BUILDNODE']._serialized_end=600
+  _globals['_BUILDTASK']._serialized_start=602
+  _globals['_BUILDTASK']._serialized_end=711
+  _globals['_BUILDPAGE']._serialized_start=713
+  _globals['_BUILDPAGE']._serialized_end=800
+  _globals['_ABORTBUILDREQUEST']._serialized_start=802
+  _globals['_ABORTBUILDREQUEST']._serialized_end=881
+  _globals['_ABORTBUILDRESPONSE']._serialized_start=883
+  _globals['_ABORTBUILDRESPONSE']._serialized_end=918
+  _globals['_PRIORITIZEBUILDREQUEST']._serialized_start=920
+  _globals['_PRIORITIZEBUILDREQUEST']._serialized_end=983
+  _globals['_PRIORITIZEBUILDRESPONSE']._serialized_start=985
+  _globals['_PRIORITIZEBUILDRESPONSE']._serialized_end=1027
+  _globals['_RESHARDBUILDREQUEST']._serialized_start=1029
+  _globals['_RESHARDBUILDREQUEST']._serialized_end=1122
+  _globals['_RESHARDBUILDRESPONSE']._serialized_start=1124
+  _globals['_RESHARDBUILDRESPONSE']._serialized_end=1162
+  _globals['_BUILDS']._serialized_start=1430
+  _globals['_BUILDS']._serialized_end=1774
 # @@protoc_insertion_point(module_scope)

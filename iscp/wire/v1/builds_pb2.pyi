@@ -62,23 +62,26 @@ Global___BuildTaskState: _TypeAlias = BuildTaskState  # noqa: Y015
 
 @_typing.final
 class GetBuildsRequest(_message.Message):
-    """Empty table: all tables."""
+    """Empty table: all tables. account: whose; empty: as in JobFilter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     table: _builtins.str
+    account: _builtins.str
     def __init__(
         self,
         *,
         format_version: _builtins.int = ...,
         table: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "format_version", b"format_version", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

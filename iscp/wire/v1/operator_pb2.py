@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1biscp/wire/v1/operator.proto\x12\x0ciscp.wire.v1\"b\n\x11\x43hangeNodeRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12$\n\x04verb\x18\x02 \x01(\x0e\x32\x16.iscp.wire.v1.NodeVerb\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"5\n\x12\x43hangeNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x0e\n\x06shards\x18\x02 \x01(\x03\"\x86\x01\n\x13\x43hangeShardsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12%\n\x04verb\x18\x02 \x01(\x0e\x32\x17.iscp.wire.v1.ShardVerb\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"\'\n\x14\x43hangeShardsResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x03\"l\n\x0eReshardRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05merge\x18\x02 \x01(\x08\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"!\n\x0fReshardResponse\x12\x0e\n\x06ranges\x18\x01 \x01(\x03\";\n\x10RebalanceRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"<\n\x13GetPlacementRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"\xa0\x01\n\x0bPlacedShard\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12\x10\n\x08range_id\x18\x02 \x01(\x03\x12\r\n\x05table\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\x11\n\tpreferred\x18\x06 \x01(\t\x12\x0e\n\x06pinned\x18\x07 \x01(\t\x12\x0e\n\x06target\x18\x08 \x01(\t\x12\x0b\n\x03why\x18\t \x01(\t\":\n\rPlacementPage\x12)\n\x06shards\x18\x01 \x03(\x0b\x32\x19.iscp.wire.v1.PlacedShard\"x\n\x10GetEventsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_owner_rev\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x66ter_number\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\r\n\x05table\x18\x05 \x01(\t\"\x87\x01\n\nOwnerEvent\x12\x11\n\towner_rev\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x03 \x01(\x01\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\r\n\x05shard\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\r\n\x05table\x18\x08 \x01(\t\"5\n\tEventPage\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.iscp.wire.v1.OwnerEvent\"\xc1\x01\n\x0eGetLogsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08job_name\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x05 \x01(\t\x12&\n\x05\x61\x66ter\x18\x06 \x03(\x0b\x32\x17.iscp.wire.v1.NodePlace\x12\x0f\n\x07since_s\x18\x07 \x01(\x01\x12\x0c\n\x04tail\x18\x08 \x01(\r\x12\r\n\x05level\x18\t \x01(\t\"(\n\x08LogPlace\x12\x0c\n\x04life\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\"C\n\tNodePlace\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12%\n\x05place\x18\x02 \x01(\x0b\x32\x16.iscp.wire.v1.LogPlace\"5\n\x07LogLine\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x97\x01\n\x07LogPage\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12%\n\x05place\x18\x02 \x01(\x0b\x32\x16.iscp.wire.v1.LogPlace\x12\x0c\n\x04lost\x18\x03 \x01(\x03\x12\x11\n\trestarted\x18\x04 \x01(\x08\x12\r\n\x05\x66\x61ult\x18\x05 \x01(\t\x12$\n\x05lines\x18\x06 \x03(\x0b\x32\x15.iscp.wire.v1.LogLine*h\n\x08NodeVerb\x12\x19\n\x15NODE_VERB_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_VERB_CORDON\x10\x01\x12\x16\n\x12NODE_VERB_UNCORDON\x10\x02\x12\x13\n\x0fNODE_VERB_DRAIN\x10\x03*f\n\tShardVerb\x12\x1a\n\x16SHARD_VERB_UNSPECIFIED\x10\x00\x12\x13\n\x0fSHARD_VERB_MOVE\x10\x01\x12\x12\n\x0eSHARD_VERB_PIN\x10\x02\x12\x14\n\x10SHARD_VERB_UNPIN\x10\x03\x32\xa2\x04\n\x08Operator\x12O\n\nChangeNode\x12\x1f.iscp.wire.v1.ChangeNodeRequest\x1a .iscp.wire.v1.ChangeNodeResponse\x12U\n\x0c\x43hangeShards\x12!.iscp.wire.v1.ChangeShardsRequest\x1a\".iscp.wire.v1.ChangeShardsResponse\x12\x46\n\x07Reshard\x12\x1c.iscp.wire.v1.ReshardRequest\x1a\x1d.iscp.wire.v1.ReshardResponse\x12J\n\tRebalance\x12\x1e.iscp.wire.v1.RebalanceRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12P\n\x0cGetPlacement\x12!.iscp.wire.v1.GetPlacementRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12\x46\n\tGetEvents\x12\x1e.iscp.wire.v1.GetEventsRequest\x1a\x17.iscp.wire.v1.EventPage0\x01\x12@\n\x07GetLogs\x12\x1c.iscp.wire.v1.GetLogsRequest\x1a\x15.iscp.wire.v1.LogPage0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1biscp/wire/v1/operator.proto\x12\x0ciscp.wire.v1\"b\n\x11\x43hangeNodeRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12$\n\x04verb\x18\x02 \x01(\x0e\x32\x16.iscp.wire.v1.NodeVerb\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"5\n\x12\x43hangeNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x0e\n\x06shards\x18\x02 \x01(\x03\"\x86\x01\n\x13\x43hangeShardsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12%\n\x04verb\x18\x02 \x01(\x0e\x32\x17.iscp.wire.v1.ShardVerb\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"\'\n\x14\x43hangeShardsResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x03\"l\n\x0eReshardRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05merge\x18\x02 \x01(\x08\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"!\n\x0fReshardResponse\x12\x0e\n\x06ranges\x18\x01 \x01(\x03\";\n\x10RebalanceRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"M\n\x13GetPlacementRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\"\xa0\x01\n\x0bPlacedShard\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12\x10\n\x08range_id\x18\x02 \x01(\x03\x12\r\n\x05table\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\x11\n\tpreferred\x18\x06 \x01(\t\x12\x0e\n\x06pinned\x18\x07 \x01(\t\x12\x0e\n\x06target\x18\x08 \x01(\t\x12\x0b\n\x03why\x18\t \x01(\t\":\n\rPlacementPage\x12)\n\x06shards\x18\x01 \x03(\x0b\x32\x19.iscp.wire.v1.PlacedShard\"\x89\x01\n\x10GetEventsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_owner_rev\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x66ter_number\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\r\n\x05table\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x06 \x01(\t\"\x87\x01\n\nOwnerEvent\x12\x11\n\towner_rev\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x03 \x01(\x01\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\r\n\x05shard\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\r\n\x05table\x18\x08 \x01(\t\"5\n\tEventPage\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.iscp.wire.v1.OwnerEvent\"\xc1\x01\n\x0eGetLogsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08job_name\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x05 \x01(\t\x12&\n\x05\x61\x66ter\x18\x06 \x03(\x0b\x32\x17.iscp.wire.v1.NodePlace\x12\x0f\n\x07since_s\x18\x07 \x01(\x01\x12\x0c\n\x04tail\x18\x08 \x01(\r\x12\r\n\x05level\x18\t \x01(\t\"(\n\x08LogPlace\x12\x0c\n\x04life\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\"C\n\tNodePlace\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12%\n\x05place\x18\x02 \x01(\x0b\x32\x16.iscp.wire.v1.LogPlace\"5\n\x07LogLine\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x97\x01\n\x07LogPage\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12%\n\x05place\x18\x02 \x01(\x0b\x32\x16.iscp.wire.v1.LogPlace\x12\x0c\n\x04lost\x18\x03 \x01(\x03\x12\x11\n\trestarted\x18\x04 \x01(\x08\x12\r\n\x05\x66\x61ult\x18\x05 \x01(\t\x12$\n\x05lines\x18\x06 \x03(\x0b\x32\x15.iscp.wire.v1.LogLine*h\n\x08NodeVerb\x12\x19\n\x15NODE_VERB_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_VERB_CORDON\x10\x01\x12\x16\n\x12NODE_VERB_UNCORDON\x10\x02\x12\x13\n\x0fNODE_VERB_DRAIN\x10\x03*f\n\tShardVerb\x12\x1a\n\x16SHARD_VERB_UNSPECIFIED\x10\x00\x12\x13\n\x0fSHARD_VERB_MOVE\x10\x01\x12\x12\n\x0eSHARD_VERB_PIN\x10\x02\x12\x14\n\x10SHARD_VERB_UNPIN\x10\x03\x32\xa2\x04\n\x08Operator\x12O\n\nChangeNode\x12\x1f.iscp.wire.v1.ChangeNodeRequest\x1a .iscp.wire.v1.ChangeNodeResponse\x12U\n\x0c\x43hangeShards\x12!.iscp.wire.v1.ChangeShardsRequest\x1a\".iscp.wire.v1.ChangeShardsResponse\x12\x46\n\x07Reshard\x12\x1c.iscp.wire.v1.ReshardRequest\x1a\x1d.iscp.wire.v1.ReshardResponse\x12J\n\tRebalance\x12\x1e.iscp.wire.v1.RebalanceRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12P\n\x0cGetPlacement\x12!.iscp.wire.v1.GetPlacementRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12\x46\n\tGetEvents\x12\x1e.iscp.wire.v1.GetEventsRequest\x1a\x17.iscp.wire.v1.EventPage0\x01\x12@\n\x07GetLogs\x12\x1c.iscp.wire.v1.GetLogsRequest\x1a\x15.iscp.wire.v1.LogPage0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'iscp.wire.v1.operator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEVERB']._serialized_start=1700
-  _globals['_NODEVERB']._serialized_end=1804
-  _globals['_SHARDVERB']._serialized_start=1806
-  _globals['_SHARDVERB']._serialized_end=1908
+  _globals['_NODEVERB']._serialized_start=1735
+  _globals['_NODEVERB']._serialized_end=1839
+  _globals['_SHARDVERB']._serialized_start=1841
+  _globals['_SHARDVERB']._serialized_end=1943
   _globals['_CHANGENODEREQUEST']._serialized_start=45
   _globals['_CHANGENODEREQUEST']._serialized_end=143
   _globals['_CHANGENODERESPONSE']._serialized_start=145
@@ -50,27 +50,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REBALANCEREQUEST']._serialized_start=523
   _globals['_REBALANCEREQUEST']._serialized_end=582
   _globals['_GETPLACEMENTREQUEST']._serialized_start=584
-  _globals['_GETPLACEMENTREQUEST']._serialized_end=644
-  _globals['_PLACEDSHARD']._serialized_start=647
-  _globals['_PLACEDSHARD']._serialized_end=807
-  _globals['_PLACEMENTPAGE']._serialized_start=809
-  _globals['_PLACEMENTPAGE']._serialized_end=867
-  _globals['_GETEVENTSREQUEST']._serialized_start=869
-  _globals['_GETEVENTSREQUEST']._serialized_end=989
-  _globals['_OWNEREVENT']._serialized_start=992
-  _globals['_OWNEREVENT']._serialized_end=1127
-  _globals['_EVENTPAGE']._serialized_start=1129
-  _globals['_EVENTPAGE']._serialized_end=1182
-  _globals['_GETLOGSREQUEST']._serialized_start=1185
-  _globals['_GETLOGSREQUEST']._serialized_end=1378
-  _globals['_LOGPLACE']._serialized_start=1380
-  _globals['_LOGPLACE']._serialized_end=1420
-  _globals['_NODEPLACE']._serialized_start=1422
-  _globals['_NODEPLACE']._serialized_end=1489
-  _globals['_LOGLINE']._serialized_start=1491
-  _globals['_LOGLINE']._serialized_end=1544
-  _globals['_LOGPAGE']._serialized_start=1547
-  _globals['_LOGPAGE']._serialized_end=1698
-  _globals['_OPERATOR']._serialized_start=1911
-  _globals['_OPERATOR']._serialized_end=2457
+  _globals['_GETPLACEMENTREQUEST']._serialized_end=661
+  _globals['_PLACEDSHARD']._serialized_start=664
+  _globals['_PLACEDSHARD']._serialized_end=824
+  _globals['_PLACEMENTPAGE']._serialized_start=826
+  _globals['_PLACEMENTPAGE']._serialized_end=884
+  _globals['_GETEVENTSREQUEST']._serialized_start=887
+  _globals['_GETEVENTSREQUEST']._serialized_end=1024
+  _globals['_OWNEREVENT']._serialized_start=1027
+  _globals['_OWNEREVENT']._serialized_end=1162
+  _globals['_EVENTPAGE']._serialized_start=1164
+  _globals['_EVENTPAGE']._serialized_end=1217
+  _globals['_GETLOGSREQUEST']._serialized_start=1220
+  _globals['_GETLOGSREQUEST']._serialized_end=1413
+  _globals['_LOGPLACE']._serialized_start=1415
+  _globals['_LOGPLACE']._serialized_end=1455
+  _globals['_NODEPLACE']._serialized_start=1457
+  _globals['_NODEPLACE']._serialized_end=1524
+  _globals['_LOGLINE']._serialized_start=1526
+  _globals['_LOGLINE']._serialized_end=1579
+  _globals['_LOGPAGE']._serialized_start=1582
+  _globals['_LOGPAGE']._serialized_end=1733
+  _globals['_OPERATOR']._serialized_start=1946
+  _globals['_OPERATOR']._serialized_end=2492
 # @@protoc_insertion_point(module_scope)

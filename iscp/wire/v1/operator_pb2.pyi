@@ -240,23 +240,26 @@ Global___RebalanceRequest: _TypeAlias = RebalanceRequest  # noqa: Y015
 
 @_typing.final
 class GetPlacementRequest(_message.Message):
-    """Empty table: all tables."""
+    """Empty table: all tables. account: of tables that have jobs of it; empty: as in JobFilter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     table: _builtins.str
+    account: _builtins.str
     def __init__(
         self,
         *,
         format_version: _builtins.int = ...,
         table: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "format_version", b"format_version", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -332,7 +335,7 @@ Global___PlacementPage: _TypeAlias = PlacementPage  # noqa: Y015
 @_typing.final
 class GetEventsRequest(_message.Message):
     """Those after `after_number` of the term `after_owner_rev`, of later terms too; wait_s: at most 60.
-    table: by name, id or path, as in GetPlacementRequest; empty: events of everything.
+    table, account: as in GetPlacementRequest; both empty: events of everything.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -342,11 +345,13 @@ class GetEventsRequest(_message.Message):
     AFTER_NUMBER_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     after_owner_rev: _builtins.int
     after_number: _builtins.int
     wait_s: _builtins.float
     table: _builtins.str
+    account: _builtins.str
     def __init__(
         self,
         *,
@@ -355,10 +360,11 @@ class GetEventsRequest(_message.Message):
         after_number: _builtins.int = ...,
         wait_s: _builtins.float = ...,
         table: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "after_owner_rev", b"after_owner_rev", "format_version", b"format_version", "table", b"table", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "after_number", b"after_number", "after_owner_rev", b"after_owner_rev", "format_version", b"format_version", "table", b"table", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

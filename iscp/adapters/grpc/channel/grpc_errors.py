@@ -42,6 +42,7 @@ _STATUSES: dict[type, grpc.StatusCode] = {
     core.TableNotFound: grpc.StatusCode.NOT_FOUND,
     core.JobNotFound: grpc.StatusCode.NOT_FOUND,
     core.NotAuthorized: grpc.StatusCode.PERMISSION_DENIED,
+    core.NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
     core.PermanentError: grpc.StatusCode.FAILED_PRECONDITION,
     core.TemporaryError: grpc.StatusCode.UNAVAILABLE,
     core.OutcomeUnknown: grpc.StatusCode.UNKNOWN,

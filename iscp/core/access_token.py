@@ -1,0 +1,101 @@
+"""Tokens by which clients are known: their form, what is kept of them, and which of those that are kept one is.
+
+A token is `iscp_` and 256 random bits in hexadecimal digits. The first of these are its id, which may be shown; of the
+rest only a hash of the whole is kept, so that who reads it cannot use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from iscp.core.access_roles import Role
+from iscp.core.errors import InvalidRequest
+
+TOKEN_BYTES = 32
+ID_CHARS = 12
+_FORM = re.compile(rf"iscp_([0-9a-f]{{{2 * TOKEN_BYTES}}})")
+
+TOKENS_MAX = 10_000
+"""Tokens of a cluster, with those that have ended; one more is refused."""
+
+TTL_MAX_S = 366 * 86_400.0
+"""How long a token may be valid; a longer time is refused."""
+
+NOTE_CHARS_MAX = 200
+"""Characters of what a token is said to be for; a longer note is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What is kept of a token. Times are Unix seconds; `digest`: SHA-256 of the whole, in hexadecimal digits."""
+
+    token_id: str
+    digest: str = field(repr=False)
+    account: str
+    role: Role
+    created_at_s: float
+    expires_at_s: float
+    created_by: str = ""
+    note: str = ""
+
+
+def draw_token(random_hex: Callable[[int], str]) -> str:
+    """A new one. `random_hex` gives so many random bytes in hexadecimal digits."""
+    return f"iscp_{random_hex(TOKEN_BYTES)}"
+
+
+def id_of(token: str) -> str | None:
+    """None: it has not the form of a token."""
+    found = _FORM.fullmatch(token)
+    return found[1][:ID_CHARS] if found else None
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+_NOBODYS = digest_of("")
+
+
+class TokenBook:
+    """The tokens that are known, by their ids. It is not changed: another one takes its place."""
+
+    def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
+        self._records: Mapping[str, TokenRecord] = {record.token_id: record for record in records}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, token: str, now_s: float) -> TokenRecord | None:
+        """The record of a token that is valid; None: it is not known, was revoked, or has ended.
+
+        The time that it takes says nothing of how much of a digest is right.
+        """
+        record = self._records.get(id_of(token) or "")
+        same = hmac.compare_digest(record.digest if record else _NOBODYS, digest_of(token))
+        return record if record is not None and same and now_s < record.expires_at_s else None
+
+    def holds(self, token_id: str, now_s: float) -> bool:
+        """Whether the token of this id is valid still."""
+        record = self._records.get(token_id)
+        return record is not None and now_s < record.expires_at_s
+
+
+def check_wanted(account: str, ttl_s: float, note: str) -> None:
+    """Raises InvalidRequest where there can be no such token."""
+    if not account.strip() or account != account.strip() or not account.isprintable():
+        raise InvalidRequest("is no name of an account", field="account", remedy="Name one, as jobs have it")
+    if not 0 < ttl_s <= TTL_MAX_S:
+        raise InvalidRequest(
+            f"must be more than 0 and at most {TTL_MAX_S:.0f} seconds",
+            field="ttl_s",
+            remedy="Make another token before the end of this one",
+        )
+    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
+        raise InvalidRequest(
+            f"must be one line of at most {NOTE_CHARS_MAX} characters", field="note", remedy="Give a shorter one"
+        )

@@ -1,0 +1,69 @@
+"""Tokens: their form, that they are known by the whole of them alone, and until their end."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from iscp.core.access_roles import Role
+from iscp.core.access_token import TTL_MAX_S, TokenBook, TokenRecord, check_wanted, digest_of, draw_token, id_of
+from iscp.core.errors import InvalidRequest
+
+
+def record_of(token: str, expires_at_s: float = 100.0) -> TokenRecord:
+    return TokenRecord(id_of(token) or "", digest_of(token), "acme", Role.EDITOR, 0.0, expires_at_s)
+
+
+def test_a_token_has_256_random_bits_and_an_id() -> None:
+    token = draw_token(secrets.token_hex)
+    assert len(bytes.fromhex(token.removeprefix("iscp_"))) == 32
+    assert id_of(token) == token[5:17]
+    assert draw_token(secrets.token_hex) != token
+
+
+@pytest.mark.parametrize("text", ["", "iscp_", "iscp_" + "g" * 64, "iscp_" + "a" * 63, "a" * 64, "iscp_" + "A" * 64])
+def test_what_has_another_form_is_no_token(text: str) -> None:
+    assert id_of(text) is None
+    assert TokenBook([record_of(draw_token(secrets.token_hex))]).find(text, 0.0) is None
+
+
+def test_only_the_whole_token_is_known_and_only_until_its_end() -> None:
+    token = draw_token(secrets.token_hex)
+    book, record = TokenBook([record_of(token)]), record_of(token)
+    assert book.find(token, 99.9) == record
+    assert book.find(token, 100.0) is None
+    forged = token[:-1] + ("0" if token[-1] != "0" else "1")  # of the same id
+    assert id_of(forged) == record.token_id
+    assert book.find(forged, 0.0) is None
+    assert TokenBook().find(token, 0.0) is None
+    assert book.holds(record.token_id, 99.9)
+    assert not book.holds(record.token_id, 100.0)
+    assert not book.holds("other", 0.0)
+
+
+def test_what_is_kept_does_not_lead_to_the_token() -> None:
+    token = draw_token(secrets.token_hex)
+    assert token not in repr(record_of(token))
+    assert record_of(token).digest not in repr(record_of(token))
+
+
+@pytest.mark.parametrize(
+    ("account", "ttl_s", "note", "field"),
+    [
+        ("", 1.0, "", "account"),
+        (" a", 1.0, "", "account"),
+        ("a\nb", 1.0, "", "account"),
+        ("a", 0.0, "", "ttl_s"),
+        ("a", TTL_MAX_S + 1, "", "ttl_s"),
+        ("a", float("nan"), "", "ttl_s"),
+        ("a", 1.0, "x" * 201, "note"),
+        ("a", 1.0, "two\nlines", "note"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(account: str, ttl_s: float, note: str, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_wanted(account, ttl_s, note)
+    assert refused.value.field == field
+    assert refused.value.remedy
+    check_wanted("a", TTL_MAX_S, "for the nightly run")
