@@ -42,6 +42,7 @@ from iscp.adapters.system.settings import load_settings
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.adapters.tls.node_certificates import certificate_watch
+from iscp.bootstrap.access_parts import compose_access
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
@@ -315,11 +316,13 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), tls=tls)
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))
-    server = AdminServer(admin, config.listen, tls=tls, services=[served, operator], interceptors=[forwarding])
+    access = compose_access(config, etcd, clock)
+    services, interceptors = [served, operator, access.server], (*access.interceptors, forwarding)
+    server = AdminServer(admin, config.listen, tls=tls, services=services, interceptors=interceptors)
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine
     connections: list[Closes] = [nodes, collector, peers, forwarding, etcd]
-    parts = NodeParts(server, keeper, owner, worker, runs, runs, runs, moved, connections)
+    parts = NodeParts(server, keeper, owner, worker, runs, runs, runs, moved, connections, access.beside)
     return Node(
         config.node_id, membership, election, parts, preflight=partial(refuse_misfit, config, record, membership, tls)
     )

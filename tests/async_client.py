@@ -16,12 +16,14 @@ MADE = {
     "iscp/client/job_reader.py": "iscp/aio/async_job_reader.py",
     "iscp/client/operator_client.py": "iscp/aio/async_operator_client.py",
     "iscp/client/build_client.py": "iscp/aio/async_build_client.py",
+    "iscp/client/access_client.py": "iscp/aio/async_access_client.py",
 }
 NAMES = {
     "Client": "AsyncClient",
     "JobReader": "AsyncJobReader",
     "OperatorClient": "AsyncOperatorClient",
     "BuildClient": "AsyncBuildClient",
+    "AccessClient": "AsyncAccessClient",
     "Caller": "AsyncCaller",
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
@@ -29,6 +31,7 @@ NAMES = {
     "iscp.client.job_reader": "iscp.aio.async_job_reader",
     "iscp.client.operator_client": "iscp.aio.async_operator_client",
     "iscp.client.build_client": "iscp.aio.async_build_client",
+    "iscp.client.access_client": "iscp.aio.async_access_client",
     "iscp.adapters.grpc.channel.retrying_caller": "iscp.adapters.grpc.channel.awaiting_caller",
 }
 DOCS = {

@@ -9,8 +9,10 @@ from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
+from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.tls.tls_files import GivenTls
+from iscp.aio.async_access_client import AsyncAccessClient
 from iscp.aio.async_build_client import AsyncBuildClient
 from iscp.aio.async_job_reader import AsyncJobReader
 from iscp.aio.async_operator_client import AsyncOperatorClient
@@ -35,7 +37,8 @@ class AsyncClient(AsyncJobReader):
     A task that is cancelled ends its call, at the node too; a change may have been made by then.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
-    `operator`, and first snapshots that all nodes build in `builds`.
+    `operator`, first snapshots that all nodes build in `builds`, and tokens and the audit in `access`. `token`: a text,
+    or the path of a file that holds it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class AsyncClient(AsyncJobReader):
         *,
         timeout_s: float = 30.0,
         tls: GivenTls = None,
+        token: GivenToken = None,
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
     ) -> None:
-        super().__init__(AsyncCaller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))
+        super().__init__(AsyncCaller(endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice))
         self.operator = AsyncOperatorClient(self._caller)
         self.builds = AsyncBuildClient(self._caller)
+        self.access = AsyncAccessClient(self._caller)
 
     async def close(self) -> None:
         await self._caller.close()

@@ -15,6 +15,7 @@ from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.preflight import refuse_misfit
+from iscp.bootstrap.access_parts import compose_access
 from iscp.bootstrap.build_parts import both, compose_builds
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
@@ -79,12 +80,12 @@ def compose(on: Foundation) -> Node:
     here.alert_counters = alerts.counters
     build_side = compose_builds(on, ports, cluster, owner, nodes, calls_of, keeper)
     here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
-    forwarding = _forward_to(owner, worker, on)
+    forwarding, access = _forward_to(owner, worker, on), compose_access(config, cluster.etcd, clock)
     admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
-    serving = _serve(on, admin, [served, operator, shown], forwarding)
+    serving = _serve(on, admin, [served, operator, shown], forwarding, access)
     ends = nodes, collector, peers, forwarding, cluster.etcd
     work = keeper, owner, worker, scheduler, executor, upkeep
-    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside])
+    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside, *access.beside])
     preflight = partial(refuse_misfit, config, record, cluster.membership, on.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
 
@@ -95,9 +96,13 @@ def _forward_to(owner: OwnerLoop, worker: WorkerLoop, on: Foundation) -> Forward
 
 
 def _serve(
-    on: Foundation, admin: AdminService, services: Sequence[Service], forwarding: Forwarding
+    on: Foundation,
+    admin: AdminService,
+    services: Sequence[Service],
+    forwarding: Forwarding,
+    access: AccessSide,
 ) -> AdminServer | GatewayServer:
     """All that the node listens with."""
     listen, gateway, health = on.config.listen, on.config.gateway.listen, on.config.health.listen
-    server = AdminServer(admin, listen, tls=on.tls, services=services, interceptors=[forwarding], health_address=health)
+    server = AdminServer(admin, listen, tls=on.tls, services=services, interceptors=interceptors, health_address=health)
     return GatewayServer(server, gateway, __version__, tls=on.tls) if gateway else server

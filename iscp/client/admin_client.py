@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.admin import convert, convert_views
+from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.adapters.tls.tls_files import GivenTls
+from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
 from iscp.client.job_reader import JobReader
 from iscp.client.operator_client import OperatorClient
@@ -40,7 +42,8 @@ class Client(JobReader):
     table ids, as the node sees them: give absolute paths.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
-    `operator`, and first snapshots that all nodes build in `builds`.
+    `operator`, first snapshots that all nodes build in `builds`, and tokens and the audit in `access`. `token`: a text,
+    or the path of a file that holds it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
     """
 
     def __init__(
@@ -49,11 +52,13 @@ class Client(JobReader):
         *,
         timeout_s: float = 30.0,
         tls: GivenTls = None,
+        token: GivenToken = None,
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
     ) -> None:
-        super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))
+        super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice))
         self.operator = OperatorClient(self._caller)
         self.builds = BuildClient(self._caller)
+        self.access = AccessClient(self._caller)
 
     def close(self) -> None:
         self._caller.close()

@@ -35,6 +35,8 @@ class Foreign(Enum):
     """As of a table that has no jobs."""
     NOTHING = auto()
     """An empty answer, as there is nothing; of a table that is named, as MISSING."""
+    UNCHANGED = auto()
+    """That nothing has changed, as there was nothing."""
     REFUSED = auto()
     """That it is not theirs to do there: of what makes something."""
 
@@ -63,8 +65,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
     "iscp.wire.v1.Admin": {
         "Register": _account(Role.EDITOR, changes=True, foreign=Foreign.REFUSED),
         "Check": _account(Role.EDITOR, foreign=Foreign.REFUSED),
-        # Of a job that is not there it answers that nothing has changed.
-        "Unregister": _account(Role.EDITOR, changes=True, foreign=Foreign.NOTHING),
+        "Unregister": _account(Role.EDITOR, changes=True, foreign=Foreign.UNCHANGED),
         "Pause": _EDIT,
         "Resume": _EDIT,
         "Resync": _EDIT,
@@ -103,7 +104,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
     "iscp.wire.v1.Access": {
         "CreateToken": _account(Role.ADMIN, changes=True, foreign=Foreign.REFUSED),
         "ListTokens": _account(Role.ADMIN, foreign=Foreign.NOTHING),
-        "RevokeToken": _account(Role.ADMIN, changes=True, foreign=Foreign.NOTHING),
+        "RevokeToken": _account(Role.ADMIN, changes=True, foreign=Foreign.UNCHANGED),
         "ReadAudit": _account(Role.ADMIN, foreign=Foreign.NOTHING),
     },
     "iscp.wire.v1.node.Node": dict.fromkeys(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
+from iscp.core.access_roles import Role
 from iscp.core.iteration import Bounds
 
 ADMIN_PORT = 7430
@@ -226,10 +227,26 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Who may reach the node. See docs/security.md."""
+    """Who may reach the node. See docs/security.md and docs/authorization.md."""
 
-    insecure: bool = _setting(False, "Whether a node without TLS may listen elsewhere than on the loopback interface")
+    authentication: bool = _setting(
+        False, "Whether callers have to be known, by a certificate or a token, and may do what their role allows"
+    )
+    cluster_account: str = _setting(
+        "system", "The account whose callers may act for all others, each as far as its role goes"
+    )
+    insecure: bool = _setting(
+        False, "Whether a node may listen elsewhere than on the loopback interface without TLS and authentication"
+    )
     tls: TlsConfig = field(default_factory=TlsConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountConfig:
+    """Who is of an account: the names in certificates, each with a role. See docs/authorization.md."""
+
+    certificates: Mapping[str, Role] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +269,10 @@ class NodeConfig:
     catalog: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about("Spark's catalogs: `name.type` = … is passed as `spark.sql.catalog.name.type`"),
+    )
+    accounts: Mapping[str, AccountConfig] = field(
+        default_factory=dict,
+        metadata=about("`NAME.certificates`: names in certificates of those who are of the account NAME, with roles"),
     )
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)

@@ -13,6 +13,8 @@ from iscp.core.setting_list import Setting
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
+_ACCOUNT = re.compile(r"\S(.{0,126}\S)?")
+_ACCOUNT_REMEDY = "Give one of at most 128 characters, without blanks around it"
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 
 WEBHOOKS_MAX = 8
@@ -57,6 +59,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_order_faults(config),
         *_notify_faults(config.notify),
         *_security_faults(config),
+        *access_faults(config),
     ]
 
 
@@ -107,6 +110,42 @@ def is_loopback(address: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _listens_elsewhere(config: NodeConfig) -> Iterator[tuple[str, str]]:
+    """Where the node can be reached from other machines, unless that is admitted."""
+    for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
+        if listen and port_of(listen) is not None and not is_loopback(listen) and not config.security.insecure:
+            yield path, listen
+
+
+def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    """What is wrong with who is known, and by what."""
+    security, known = config.security, dict[str, str]()
+    if config.accounts and not security.authentication:
+        yield SettingFault("security.authentication", "is false beside accounts", "Set it, or leave out the accounts")
+    for path, listen in _listens_elsewhere(config):
+        if security.tls.used and not security.authentication:
+            yield SettingFault(
+                "security.authentication",
+                f"is false, and {path} = {listen} can be reached from other machines",
+                "Set it, or security.insecure = true where everybody who has a certificate may do everything",
+            )
+            break
+    if not _ACCOUNT.fullmatch(security.cluster_account):
+        yield SettingFault("security.cluster_account", f"{security.cluster_account!r} is no name", _ACCOUNT_REMEDY)
+    for account, each in config.accounts.items():
+        if not _ACCOUNT.fullmatch(account):
+            yield SettingFault(f"accounts.{account}", f"{account!r} is no name of an account", _ACCOUNT_REMEDY)
+        for name in each.certificates:
+            path = f"accounts.{account}.certificates.{name}"
+            if not security.tls.used:
+                yield SettingFault(path, "is a name in certificates, and there is no TLS", "Set security.tls.*")
+            elif name.lower() == config.node_name.lower():
+                yield SettingFault(path, "is what nodes are known by", "Use a name that no node's certificate has")
+            elif name.lower() in known:
+                yield SettingFault(path, f"stands in {known[name.lower()]} too", "Remove one of the two")
+            known.setdefault(name.lower(), path)
+
+
 def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
     tls = config.security.tls
     files = {"ca_file": tls.ca_file, "cert_file": tls.cert_file, "key_file": tls.key_file}
@@ -118,13 +157,13 @@ def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
         return
     if tls.node_name:
         yield SettingFault("security.tls.ca_file", "is missing beside security.tls.node_name", "Name the files of TLS")
-    for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
-        if listen and port_of(listen) is not None and not is_loopback(listen) and not config.security.insecure:
-            yield SettingFault(
-                path,
-                f"{listen} can be reached from other machines, and there is no TLS",
-                "Set security.tls.*, or security.insecure = true where everybody who reaches it may do everything",
-            )
+    for path, listen in _listens_elsewhere(config):
+        yield SettingFault(
+            path,
+            f"{listen} can be reached from other machines, and there is no TLS",
+            "Set security.tls.* and security.authentication, or security.insecure = true where everybody who reaches "
+            "it may do everything",
+        )
 
 
 def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:

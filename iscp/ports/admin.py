@@ -78,7 +78,10 @@ class AdminService(Protocol):
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         """Newest first."""
 
-    def notify(self, table: str) -> int:
-        """This table has just changed; answers how many jobs read it, those on other tables too."""
+    def notify(self, table: str, account: str = "") -> int:
+        """This table has just changed; answers how many jobs read it, those on other tables too.
+
+        Of the account, or (empty) of all. Raises TableNotFound where there are none.
+        """
 
     def cluster(self) -> ClusterView: ...

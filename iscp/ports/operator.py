@@ -36,15 +36,22 @@ class OperatorService(Protocol):
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
         """What is elsewhere than it should be, which begins to move unless `dry_run`."""
 
-    def placement(self, table: str) -> list[PlacedShard]:
-        """The shards of a table, or (empty) of all. Raises TableNotFound."""
+    def placement(self, table: str, account: str = "") -> list[PlacedShard]:
+        """The shards of a table, or (empty) of all, with jobs of the account, or (empty) any. Raises TableNotFound."""
 
     def events(
-        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+        self,
+        owner_rev: int,
+        number: int,
+        wait_s: float,
+        alive: Callable[[], bool],
+        table: str = "",
+        account: str = "",
     ) -> list[EventView]:
         """What came after that number of that term, in later terms too; waits until there is something.
 
-        With `table` only what was decided of its shards. Raises TableNotFound.
+        With `table` only what was decided of its shards, and with `account` of those of tables that have jobs of it.
+        Raises TableNotFound.
         """
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
@@ -57,8 +64,8 @@ class OperatorService(Protocol):
 class BuildAdmin(Protocol):
     """All raise IscpError: InvalidRequest and TableNotFound before anything is changed, NotOwner, Unavailable."""
 
-    def builds(self, table: str) -> list[BuildView]:
-        """Those of a table, or (empty) of all; none where nothing of it is being built."""
+    def builds(self, table: str, account: str = "") -> list[BuildView]:
+        """Those of a table, or (empty) of all, and of an account, or (empty) of all; none where there are none."""
 
     def abort(self, job: JobName) -> int:
         """Pause the job, or (an empty name) all jobs of the table that are being built; how many tasks end by that.

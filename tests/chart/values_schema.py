@@ -7,8 +7,9 @@ settings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 from iscp.core.setting_list import Setting, settings
 from tests.chart.values_file import Value
@@ -177,11 +178,18 @@ def _setting(setting: Setting) -> Schema:
     return {"description": setting.text, **_setting_type(setting.kind), **bounds}
 
 
+def _names_of(kind: Any) -> frozenset[str]:
+    return frozenset(each.name for each in fields(kind))
+
+
 def _setting_type(kind: Any) -> Schema:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [each.value for each in kind]}
     if get_origin(kind) is tuple:
         return {"type": "array", "items": _setting_type(get_args(kind)[0])}
+    if is_dataclass(kind):
+        parts = {name: _setting_type(each) for name, each in get_type_hints(kind).items() if name in _names_of(kind)}
+        return {"type": "object", "additionalProperties": False, "properties": parts}
     if get_origin(kind) is not None:
-        return _TEXTS
+        return {"type": "object", "additionalProperties": _setting_type(get_args(kind)[1])}
     return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]}

@@ -282,7 +282,7 @@ class FakeAdmin:
         with self._moved:
             return self._history.get(self._find(job).job_id, [])[::-1][:limit]
 
-    def notify(self, table: str) -> int:
+    def notify(self, table: str, account: str = "") -> int:
         self._enter("notify")
         with self._moved:
             return len(self._matching(JobFilter(table=table)))

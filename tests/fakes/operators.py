@@ -59,11 +59,17 @@ class FakeOperator:
             self.shard = replace(self.shard, node_id=self.shard.target)
         return moves
 
-    def placement(self, table: str) -> list[PlacedShard]:
+    def placement(self, table: str, account: str = "") -> list[PlacedShard]:
         return [self.shard]
 
     def events(
-        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+        self,
+        owner_rev: int,
+        number: int,
+        wait_s: float,
+        alive: Callable[[], bool],
+        table: str = "",
+        account: str = "",
     ) -> list[EventView]:
         self.asked.append((owner_rev, number, wait_s))
         self.tables.append(table)

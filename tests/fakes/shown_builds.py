@@ -46,7 +46,7 @@ class FakeBuilds:
     first: str = ""
     changes: list[tuple[object, ...]] = field(default_factory=list)
 
-    def builds(self, table: str) -> list[BuildView]:
+    def builds(self, table: str, account: str = "") -> list[BuildView]:
         self._check(table)
         found = self.views.pop(0) if len(self.views) > 1 else (self.views or [[]])[0]
         if isinstance(found, IscpError):

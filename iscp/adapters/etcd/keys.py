@@ -9,6 +9,7 @@ checkpoint                    the global checkpoint
 joblog                        the last version of the job log that is known to be written
 joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
 builds/…                      what is still to be built of first snapshots (iscp.adapters.etcd.builds.build_keys)
+access/…                      tokens of clients (iscp.adapters.etcd.tokens.token_keys)
 changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
                               a writer in a lock queue of a changefeed's shard, on its lease; the oldest has the lock
 changefeed/<feed>/<shard>/incidents
@@ -91,6 +92,10 @@ class Keys:
     @property
     def builds(self) -> str:
         return self._below("builds/")
+
+    @property
+    def access(self) -> str:
+        return self._below("access/")
 
     def changefeed(self, feed: str) -> str:
         return self._below(f"changefeed/{feed}/")

@@ -27,7 +27,10 @@ from iscp.core.setting_list import Setting, settings
 
 VARIABLE_PREFIX = "ISCP_"
 NOT_SETTINGS = frozenset(
-    {"ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS", *TLS_VARIABLES}
+    {
+        *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
+        *("ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+    }
 )
 """Variables of ours that are read elsewhere."""
 
@@ -95,7 +98,11 @@ def to_toml(config: NodeConfig) -> str:
 
 
 def _literal(value: object) -> str:
-    # For the types of settings JSON is TOML, but for DEL, which no setting holds.
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(key)} = {_literal(value[key])}" for key in sorted(value)) + "}"
+    # For the other types of settings JSON is TOML, but for DEL, which no setting holds.
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -37,10 +37,11 @@ def _configuration(tls: Tls) -> Any:
     return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.authority or None)
 
 
-def caller_names(context: grpc.ServicerContext) -> Collection[str]:
-    """The names in the certificate of who calls; none without TLS."""
-    found = context.auth_context().get("x509_subject_alternative_name", ())
-    return {name.decode(errors="replace") for name in found}
+def caller_names(context: grpc.ServicerContext, *, common: bool = False) -> Collection[str]:
+    """The names in the certificate of who calls, with its common name or without; none without TLS."""
+    said = context.auth_context()
+    keys = ("x509_subject_alternative_name", *(("x509_common_name",) if common else ()))
+    return {name.decode(errors="replace") for key in keys for name in said.get(key, ())}
 
 
 class ServerContext:

@@ -181,9 +181,9 @@ class OwnerAdmin:
         for row in writer.read(lambda book: book.rows_of(key)):
             self._nodes.interrupt(row.key.shard, row.job_id, row.spec_json)
 
-    def notify(self, table: str) -> int:
+    def notify(self, table: str, account: str = "") -> int:
         writer = self._owner.current_writer()
-        touched = self._finder.touched_by(writer, table)
+        touched = self._finder.touched_by(writer, table, account)
         for shard in shards_of(writer, touched.on):
             self._nodes.notify(shard, True)
         for shard in shards_of(writer, touched.reading):
@@ -248,4 +248,4 @@ class OwnerAdmin:
         return list(islice(filter(matcher(wanted.table_pattern, wanted.name_pattern), rows), wanted.limit))
 
     def _find_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
-        return self._finder.table_ids(writer, wanted.table) if wanted.table else ()
+        return self._finder.table_ids(writer, wanted.table, wanted.account) if wanted.table else ()

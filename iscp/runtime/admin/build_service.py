@@ -61,15 +61,20 @@ class OwnerBuilds:
         # Validated by what the one before has changed.
         self._lock = threading.Lock()
 
-    def builds(self, table: str) -> list[BuildView]:
-        table_ids = self._table_ids(table) if table else None
+    def builds(self, table: str, account: str = "") -> list[BuildView]:
+        table_ids = self._table_ids(table, account) if table else None
         known = self._builder.known()
-        wanted = [each for each in known.jobs if table_ids is None or each.plan.table_id in table_ids]
+        wanted = [
+            each
+            for each in known.jobs
+            if (table_ids is None or each.plan.table_id in table_ids) and account in ("", each.plan.account)
+        ]
         return build_views(KnownBuilds(tuple(wanted), known.running), self._names(wanted), self._clock.now_s())
 
     def abort(self, job: JobName) -> int:
         with self._lock:
-            builds = [each for each in self._builds(job.table) if not job.name or _is_of(each, job)]
+            builds = self._builds(job.table, job.account if job.name else "")
+            builds = [each for each in builds if not job.name or _is_of(each, job)]
             unfinished = [each for each in builds if each.stage is not BuildStage.PUBLISHING]
             if not unfinished:
                 raise self._nothing_to_abort(job, bool(builds))
@@ -102,11 +107,11 @@ class OwnerBuilds:
             self._builder.merge(builds[0].plan.table_id, ranges)
             return len(ranges_after_merge(builds, ranges))
 
-    def _table_ids(self, table: str) -> tuple[str, ...]:
-        return self._finder.table_ids(self._owner.current_writer(), table)
+    def _table_ids(self, table: str, account: str = "") -> tuple[str, ...]:
+        return self._finder.table_ids(self._owner.current_writer(), table, account)
 
-    def _builds(self, table: str) -> list[JobBuild]:
-        table_ids = self._table_ids(table)
+    def _builds(self, table: str, account: str = "") -> list[JobBuild]:
+        table_ids = self._table_ids(table, account)
         return [each for each in self._builder.known().jobs if each.plan.table_id in table_ids]
 
     def _builds_of_one(self, table: str) -> list[JobBuild]:

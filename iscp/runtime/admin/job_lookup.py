@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
@@ -28,40 +29,54 @@ class JobLookup:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def table_ids(self, writer: LogWriter, table: str) -> tuple[str, ...]:
+    def table_ids(self, writer: LogWriter, table: str, account: str = "") -> tuple[str, ...]:
         """A table that has jobs, by id, name, or path; several, the newest first, where it was dropped and recreated.
 
-        Raises TableNotFound where it has no jobs.
+        Raises TableNotFound where it has no jobs, be it that others than this account have some (empty: any account).
         """
-        found = writer.read(lambda book: (*([table] if book.has_jobs_on(table) else ()), *book.tables_called(table)))
+
+        def find(book: JobBook, name: str) -> tuple[str, ...]:
+            found = (*([name] if book.has_jobs_on(name) else ()), *book.tables_called(name))
+            return tuple(each for each in found if not account or _is_used(book, each, account))
+
+        found = writer.read(lambda book: find(book, table))
         if not found:
             path = self._catalog.normalize(table)
-            found = writer.read(lambda book: book.tables_called(path))
+            found = writer.read(lambda book: find(book, path))
         if not found:
             raise no_jobs_on(table)
         return found
 
-    def touched_by(self, writer: LogWriter, table: str) -> TouchedTables:
-        """Raises TableNotFound where no job reads it."""
+    def of_account(self, writer: LogWriter, account: str) -> frozenset[str]:
+        """The ids of the tables that have jobs of the account."""
+
+        def find(book: JobBook) -> frozenset[str]:
+            return frozenset(each for each in book.tables() if _is_used(book, each, account))
+
+        return writer.read(find)
+
+    def touched_by(self, writer: LogWriter, table: str, account: str = "") -> TouchedTables:
+        """By jobs of the account (empty: any). Raises TableNotFound where none of them reads it."""
         try:
-            on = self.table_ids(writer, table)
+            on = self.table_ids(writer, table, account)
         except TableNotFound:
-            reading = writer.read(lambda book: book.jobs_reading(self._catalog.normalize(table)))
+            path = self._catalog.normalize(table)
+            reading = writer.read(lambda book: _reading(book, [path], account))
             if not reading:
                 raise
             return TouchedTables((), tuple(dict.fromkeys(reading.values())), len(reading))
 
         def find(book: JobBook) -> TouchedTables:
             uris = {row.table_uri for each in on for row in book.jobs_on(each)}
-            reading = {job_id: each for uri in uris for job_id, each in book.jobs_reading(uri).items()}
+            reading = _reading(book, uris, account)
             others = tuple(each for each in dict.fromkeys(reading.values()) if each not in on)
-            return TouchedTables(on, others, len(book.select(tables=on)) + len(reading))
+            return TouchedTables(on, others, len(book.select(account, on)) + len(reading))
 
         return writer.read(find)
 
     def row(self, writer: LogWriter, job: JobName) -> JobRow:
         """Raises JobNotFound, TableNotFound."""
-        for table_id in self.table_ids(writer, job.table):
+        for table_id in self.table_ids(writer, job.table, job.account):
             key = JobKey(job.account, table_id, job.name)
             row: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
             if row is not None:
@@ -79,3 +94,16 @@ class JobLookup:
         row = writer.read(find) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None
+
+
+def _is_used(book: JobBook, table_id: str, account: str) -> bool:
+    return any(row.key.account == account for row in book.jobs_on(table_id))
+
+
+def _reading(book: JobBook, uris: Iterable[str], account: str) -> dict[str, str]:
+    """The ids of jobs of the account (empty: any) that read one of these besides their own, with that of their own."""
+    found = {job_id: each for uri in uris for job_id, each in book.jobs_reading(uri).items()}
+    if not account:
+        return found
+    rows = {job_id: book.by_id(job_id) for job_id in found}
+    return {job_id: each for job_id, each in found.items() if (row := rows[job_id]) and row.key.account == account}

@@ -141,20 +141,27 @@ class OwnerOperator:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    def placement(self, table: str) -> list[PlacedShard]:
-        shards = self._shards(table, 0) if table else None
+    def placement(self, table: str, account: str = "") -> list[PlacedShard]:
+        shards = self._shards(table, 0, account) if table else None
+        of_account = self._of_account(account)
 
         def read(term: Term) -> list[PlacedShard]:
             found = term.assignments if shards is None else map(term.assignments.get, shards)
-            return _placed(term, (each for each in found if each is not None))
+            return _placed(term, (each for each in found if each is not None and of_account(each.shard.table_id)))
 
         return self._read_term(read)
 
     def events(
-        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+        self,
+        owner_rev: int,
+        number: int,
+        wait_s: float,
+        alive: Callable[[], bool],
+        table: str = "",
+        account: str = "",
     ) -> list[EventView]:
         left_s = wait_s
-        wanted = self._about(table)
+        wanted = self._about(table, account)
         while True:
             self._owner.current_writer()  # events of a term that is over are not to be waited for
             events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S), wanted)
@@ -162,12 +169,21 @@ class OwnerOperator:
             if events or left_s <= 0 or not alive():
                 return events
 
-    def _about(self, table: str) -> Callable[[EventView], bool]:
-        """Whether an event is about a shard of the table, also one that is gone by now."""
-        if not table:
+    def _about(self, table: str, account: str) -> Callable[[EventView], bool]:
+        """Whether an event is about a shard of the table, also one that is gone by now, or about one of the account."""
+        if not table and not account:
             return lambda event: True
-        table_ids = frozenset(self._finder.table_ids(self._owner.current_writer(), table))
-        return lambda event: bool(event.shard) and parse_shard(event.shard).table_id in table_ids
+        of_account = self._of_account(account)
+        if table:
+            table_ids = frozenset(self._finder.table_ids(self._owner.current_writer(), table, account))
+            of_account = table_ids.__contains__
+        return lambda event: bool(event.shard) and of_account(parse_shard(event.shard).table_id)
+
+    def _of_account(self, account: str) -> Callable[[str], bool]:
+        """Whether a table has jobs of the account (empty: any)."""
+        if not account:
+            return lambda table_id: True
+        return self._finder.of_account(self._owner.current_writer(), account).__contains__
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_node(node_id, query, after)
@@ -175,9 +191,9 @@ class OwnerOperator:
     def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_job(job, query, after)
 
-    def _shards(self, table: str, range_id: int) -> list[ShardId]:
+    def _shards(self, table: str, range_id: int, account: str = "") -> list[ShardId]:
         """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""
-        table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table))
+        table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table, account))
 
         def read(term: Term) -> list[ShardId]:
             found = (each for table_id in table_ids for each in term.assignments.of_table(table_id))

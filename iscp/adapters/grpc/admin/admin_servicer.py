@@ -224,7 +224,7 @@ class JobServicer(pb_grpc.AdminServicer):
     def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
         with translate_errors(context, "notify"):
             check_format(request.format_version)
-            return pb.NotifyResponse(jobs=self._service.notify(request.table))
+            return pb.NotifyResponse(jobs=self._service.notify(request.table, request.account))
 
     def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
         with translate_errors(context, "cluster"):

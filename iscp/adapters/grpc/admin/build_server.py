@@ -38,7 +38,7 @@ class BuildServer(pb_grpc.BuildsServicer):
     def GetBuilds(self, request: pb.GetBuildsRequest, context: grpc.ServicerContext) -> Iterator[pb.BuildPage]:
         with translate_errors(context, "builds"):
             check_format(request.format_version)
-            yield from build_pages(self._service.builds(request.table))
+            yield from build_pages(self._service.builds(request.table, request.account))
 
     def AbortBuild(self, request: pb.AbortBuildRequest, context: grpc.ServicerContext) -> pb.AbortBuildResponse:
         with translate_errors(context, "abort_build"):

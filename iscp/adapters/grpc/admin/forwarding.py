@@ -24,7 +24,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from iscp.adapters.grpc.channel.call_metadata import open_channel
+from iscp.adapters.grpc.access.guarded_context import vouched
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
@@ -47,8 +48,6 @@ RETRY_MAX_S = 0.5
 OWNERS_KEPT_MAX = 8
 """Connections to owners that are kept for users' calls; the oldest is closed."""
 
-FORWARDED_KEY = "iscp-forwarded"
-
 _PREFIXES = tuple(
     f"/{service.full_name}/"
     for service in (
@@ -58,7 +57,7 @@ _PREFIXES = tuple(
     )
 )
 # What each connection says for itself.
-_OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te"})
+_OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te", CALLER_KEY, FORWARDED_KEY})
 # gRPC reports a call without a deadline as one whose deadline is far away.
 _NO_DEADLINE_S = 1e9
 
@@ -94,7 +93,7 @@ class _Caller:
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         given = self._context.invocation_metadata()
         kept = [(key, said) for key, said in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")]
-        return (*kept, (FORWARDED_KEY, "1"))
+        return (*kept, *vouched(self._context), (FORWARDED_KEY, "1"))
 
     def follow(self, call: Any) -> Any:
         # `_leave` sets `gone` and reads the call, this the other way round: whichever comes second cancels.

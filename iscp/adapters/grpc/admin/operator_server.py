@@ -89,7 +89,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
     ) -> Iterator[pb.PlacementPage]:
         with translate_errors(context, "placement"):
             check_format(request.format_version)
-            yield from _placement_pages(self._service.placement(request.table))
+            yield from _placement_pages(self._service.placement(request.table, request.account))
 
     def GetEvents(self, request: pb.GetEventsRequest, context: grpc.ServicerContext) -> Iterator[pb.EventPage]:
         with translate_errors(context, "events"):
@@ -104,6 +104,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
                 request.wait_s,
                 lambda: context.is_active() and not self._closed,
                 request.table,
+                request.account,
             )
             yield from event_pages(events)
 

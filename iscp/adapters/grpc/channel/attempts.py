@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
+from iscp.adapters.grpc.channel.caller_token import (
+    CallerToken,
+    GivenToken,
+    TokenChannel,
+    refuse_plain,
+    token_of_environment,
+)
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
@@ -105,7 +113,13 @@ class CallerBase:
     """What a caller knows of its node; `timeout_s` bounds each call with its retries."""
 
     def __init__(
-        self, endpoint: str | None, timeout_s: float, tls: GivenTls, notice: Notice, clock: Clock | None
+        self,
+        endpoint: str | None,
+        timeout_s: float,
+        tls: GivenTls,
+        token: GivenToken,
+        notice: Notice,
+        clock: Clock | None,
     ) -> None:
         """Raises InvalidRequest, ConfigurationError."""
         require(tls, (Tls, TlsFiles, NoneType), "tls", "Tls or TlsFiles")
@@ -114,6 +128,11 @@ class CallerBase:
         self._notice = notice
         self._clock = clock or SystemClock()
         self._endpoint = endpoint_or_default(endpoint)
+        require(token, (str, Path, NoneType), "token", "a token, or the path of its file")
+        shown = token_of_environment(os.environ) if token is None else token
+        self._token = CallerToken(shown) if shown is not None else None
+        if self._token is not None and self._tls is None:
+            refuse_plain(self._endpoint)
         self._timeout_s = require_seconds(timeout_s, "timeout_s")
         self._closed = False
 
@@ -121,8 +140,10 @@ class CallerBase:
         """A channel of `grpc`, or of `grpc.aio`."""
         target = channel_target(self._endpoint)
         if self._tls is None:
-            return library.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        return secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
+            channel = library.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        else:
+            channel = secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
+        return channel if self._token is None else TokenChannel(channel, self._token)
 
     def _attempts(self, changes: bool, timeout_s: float | None) -> Attempts:
         """Those of a call that begins now; raises InvalidRequest."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
+from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.core.errors import Canceled, InvalidRequest
 from iscp.ports.system import Clock
@@ -28,11 +29,12 @@ class AsyncCaller(CallerBase):
         *,
         timeout_s: float = 30.0,
         tls: GivenTls = None,
+        token: GivenToken = None,
         notice: Notice = lambda error, left_s: None,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        super().__init__(endpoint, timeout_s, tls, notice, clock)
+        super().__init__(endpoint, timeout_s, tls, token, notice, clock)
         self._sleep = sleep
         self._loop = _running_loop()
         self.channel = self._open_channel(grpc.aio)

@@ -22,6 +22,9 @@ CLUSTER_KEY = "iscp-cluster"
 NODE_KEY = "iscp-node"
 OWNER_KEY = "iscp-owner"
 WIRE_FORMAT_KEY = "iscp-wire-format"
+FORWARDED_KEY = "iscp-forwarded"
+CALLER_KEY = "iscp-caller"
+"""Whose call a node passes on; of nobody else is it read."""
 
 KEEPALIVE_MS = 3_000
 """Pings on a connection to a node come so often. A frozen or unreachable node is noticed after this and

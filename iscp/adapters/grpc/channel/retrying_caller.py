@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
+from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.ports.system import Clock
 
@@ -24,11 +25,12 @@ class Caller(CallerBase):
         *,
         timeout_s: float = 30.0,
         tls: GivenTls = None,
+        token: GivenToken = None,
         notice: Notice = lambda error, left_s: None,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(endpoint, timeout_s, tls, notice, clock)
+        super().__init__(endpoint, timeout_s, tls, token, notice, clock)
         self._sleep = sleep
         self.channel = self._open_channel(grpc)
 

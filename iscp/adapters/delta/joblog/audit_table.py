@@ -1,0 +1,134 @@
+"""`iscp_audit`: who changed what, a Delta table beside the job log that all nodes append to, without a fence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from iscp.adapters.delta.joblog.log_opening import open_or_create
+from iscp.adapters.delta.joblog.log_schema import FORMAT_PROPERTY
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.log.table_opening import bring_up, open_delta
+from iscp.adapters.delta.storage.locations import local_path
+from iscp.core.audit_entry import AuditEntry, AuditQuery
+from iscp.core.errors import InvalidRequest
+from iscp.core.untrusted_values import error_text
+
+log = logging.getLogger(__name__)
+
+AUDIT_TABLE = "iscp_audit"
+
+FORMAT = 1
+"""Of the table's columns."""
+
+ATTEMPTS_MAX = 8
+"""Attempts to append to the audit, each after another node's commit was in the way; then it is tried again later."""
+
+APPENDS_PER_COMPACTION = 200
+"""Appends of a node to the audit after which it merges small files. Entries are never deleted."""
+
+_TEXTS_BEFORE = ("node_id", "account", "caller_account", "caller_role", "caller", "known_by", "peer")
+_TEXTS_AFTER = ("method", "what", "request_id", "result")
+SCHEMA = pa.schema(
+    [
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        *(pa.field(name, pa.string(), nullable=False) for name in (*_TEXTS_BEFORE, *_TEXTS_AFTER)),
+        pa.field("error_code", pa.int64(), nullable=False),
+    ]
+)
+
+_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.enableExpiredLogCleanup": "true",
+}
+
+
+class AuditTable:
+    """The port `AuditLog`, at the job log's `uri`. Appends from one thread; reads from any."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = f"{uri.rstrip('/')}/{AUDIT_TABLE}"
+        self._table: DeltaTable | None = None
+        self._appends = 0
+
+    def append(self, entries: Sequence[AuditEntry]) -> None:
+        if not entries:
+            return
+        rows = _rows_of(entries)
+        cause: BaseException | None = None
+        for _ in range(ATTEMPTS_MAX):
+            # Of several nodes that make the table all but one meet it half made; of those that merge files, one wins.
+            try:
+                write_deltalake(self._open(), rows, mode="append")
+                break
+            except FOREIGN_ERRORS as error:
+                self._table, cause = None, error
+        else:
+            raise storage_error(cause or OSError(), "cannot write the audit") from cause
+        self._appends += 1
+        if self._appends % APPENDS_PER_COMPACTION == 0:
+            self._compact()
+
+    def read(self, query: AuditQuery) -> list[AuditEntry]:
+        try:
+            table = open_delta(self._uri)
+            found = table.to_pyarrow_dataset().to_table(filter=_condition(query))
+        except TableNotFoundError:
+            return []  # nobody has changed anything yet
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot read the audit") from error
+        newest = found.sort_by([("at", "descending")]).slice(0, query.limit)
+        return [_entry(row) for row in newest.to_pylist()]
+
+    def _open(self) -> DeltaTable:
+        path = local_path(self._uri)
+        if path is not None and not path.is_dir():
+            self._table = None  # an open one would be written as if its directory were there
+        if self._table is None:
+            self._table = open_or_create(self._uri, SCHEMA, _PROPERTIES)
+        else:
+            bring_up(self._table)
+        return self._table
+
+    def _compact(self) -> None:
+        """Other nodes do so too: whoever comes second has nothing to do, or fails, which costs nothing."""
+        try:
+            table = self._open()
+            table.optimize.compact()
+            table.vacuum(dry_run=False, full=True)
+        except FOREIGN_ERRORS as error:
+            self._table = None
+            log.info("audit.not_compacted", extra={"error": error_text(error)})
+
+
+def _rows_of(entries: Sequence[AuditEntry]) -> pa.Table:
+    try:
+        rows = [{**asdict(entry), "at": datetime.fromtimestamp(entry.at_s, UTC)} for entry in entries]
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        raise InvalidRequest(f"the audit cannot hold {len(entries)} entries: {error_text(error)}") from error
+
+
+def _condition(query: AuditQuery) -> Any:
+    condition = pc.field("at") >= pa.scalar(datetime.fromtimestamp(query.since_s, UTC), SCHEMA.field("at").type)
+    if query.account:
+        condition &= pc.field("account") == query.account
+    if query.method:
+        condition &= pc.ends_with(pc.field("method"), f"/{query.method}")
+    return condition
+
+
+def _entry(row: dict[str, Any]) -> AuditEntry:
+    at = row.pop("at")
+    return AuditEntry(at_s=at.timestamp(), **row)

@@ -1,0 +1,189 @@
+"""The one place where a call is decided: who makes it, whether they may, and what the audit says of it.
+
+Every node decides every call that reaches it, also one that another node has passed on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from iscp.adapters.grpc.access.call_audit import CallAudit
+from iscp.adapters.grpc.access.caller_evidence import evidence_of
+from iscp.adapters.grpc.access.guarded_context import GuardedContext
+from iscp.adapters.grpc.access.request_accounts import (
+    METHODS,
+    concerns_everybody,
+    fill_accounts,
+    named_things,
+)
+from iscp.adapters.grpc.channel.grpc_errors import abort, translate_errors
+from iscp.core.access_roles import Principal
+from iscp.core.access_rules import Foreign, Rule, Scope
+from iscp.core.errors import IscpError, NotAuthenticated, no_jobs_on
+from iscp.core.role_authorizer import ForeignAccount
+from iscp.ports.access import AuditSink
+from iscp.ports.authorizer import Authenticator, Authorizer
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+_REFUSED_BY_NOBODY = Rule(Scope.CALLER)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessParts:
+    """What decides, and what is notified. `node_name`: what nodes are known by (empty: by nothing)."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    still_valid: Callable[[Principal], bool]
+    audit: AuditSink
+    clock: Clock
+    node_id: str
+    node_name: str
+
+
+class AccessInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Give it to AdminServer as the first of its `interceptors`: what it does not let through reaches no other."""
+
+    def __init__(self, parts: AccessParts) -> None:
+        self._parts = parts
+
+    def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        there = continuation(details)
+        if there is None:
+            return None
+        rule = self._parts.authorizer.rule(details.method)
+        if rule is not None and rule.scope in (Scope.OPEN, Scope.NODES):  # nodes are known at the method itself
+            return there
+        call = _GuardedCall(self._parts, details.method, rule or _REFUSED_BY_NOBODY, there)
+        serializers = {
+            "request_deserializer": there.request_deserializer,
+            "response_serializer": there.response_serializer,
+        }
+        match there.request_streaming, there.response_streaming:
+            case False, False:
+                return grpc.unary_unary_rpc_method_handler(call.answer, **serializers)
+            case False, True:
+                return grpc.unary_stream_rpc_method_handler(call.answers, **serializers)
+            case True, False:
+                return grpc.stream_unary_rpc_method_handler(call.answer, **serializers)
+            case _:
+                return grpc.stream_stream_rpc_method_handler(call.answers, **serializers)
+
+
+class _GuardedCall:
+    """A method behind the decision."""
+
+    def __init__(self, parts: AccessParts, method: str, rule: Rule, there: grpc.RpcMethodHandler) -> None:
+        self._parts = parts
+        self._method = method
+        self._rule = rule
+        self._there = there
+
+    def answer(self, request: Any, context: grpc.ServicerContext) -> Any:
+        with self._decide(request, context) as (decided, guarded, instead):
+            method = self._there.stream_unary if self._there.request_streaming else self._there.unary_unary
+            return method(decided, guarded) if instead is None else instead[0]
+
+    def answers(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with self._decide(request, context) as (decided, guarded, instead):
+            method = self._there.stream_stream if self._there.request_streaming else self._there.unary_stream
+            yield from method(decided, guarded) if instead is None else instead
+
+    @contextmanager
+    def _decide(self, given: Any, context: grpc.ServicerContext) -> Iterator[tuple[Any, Any, list[Any] | None]]:
+        """What to give to the method, with whose call it is; or what to answer instead of it."""
+        with translate_errors(context, self._method, "access"):
+            evidence = evidence_of(context, self._parts.node_name)
+            principal = self._parts.authenticator.identify(evidence.credentials)
+            if principal is None:
+                self._parts.authorizer.authorize(None, self._method, (), everybody=False)
+                raise NotAuthenticated("the call does not say who calls", field="authorization")
+        request = self._read(given)
+        guarded = GuardedContext(context, principal, evidence.peer, self._parts.still_valid)
+        audited = self._rule.changes and not evidence.passed_on  # else it is where the call came in
+        audit = CallAudit(self._parts.audit, self._method, guarded, request) if audited else None
+        error: BaseException | None = None
+        try:
+            yield self._authorize(principal, given, request, guarded)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if audit is not None:
+                audit.end(self._parts.clock.now_s(), self._parts.node_id, error)
+
+    def _authorize(
+        self, principal: Principal, given: Any, request: Message | None, context: GuardedContext
+    ) -> tuple[Any, Any, list[Any] | None]:
+        if request is None:
+            self._check(principal, (), False, context)
+            return given, context, None
+        filled = not principal.everywhere and fill_accounts(request, principal.account)
+        accounts = {thing.account for thing in named_things(request)}
+        if (foreign := self._check(principal, accounts, concerns_everybody(self._method, request), context)) is None:
+            return (request.SerializeToString() if filled and self._raw else given), context, None
+        log.info("access.foreign", extra={"method": self._method, "caller": principal.name})
+        context.note_foreign()
+        return given, context, self._answer_foreign(principal, request, context, foreign)
+
+    def _check(
+        self, principal: Principal, accounts: Collection[str], everybody: bool, context: GuardedContext
+    ) -> ForeignAccount | None:
+        """What is wrong if the call names another account; ends it if anything else is."""
+        try:
+            self._parts.authorizer.authorize(principal, self._method, accounts, everybody)
+        except ForeignAccount as error:
+            return error
+        except IscpError as error:
+            log.info("access.refused", extra={"verb": self._method, "code": int(error.code), "field": error.field})
+            abort(context, error)
+        return None
+
+    @property
+    def _raw(self) -> bool:
+        """Whether the call goes on to another node, as bytes."""
+        return self._there.request_deserializer is None
+
+    def _read(self, given: Any) -> Message | None:
+        """None: it is no message of the method, which whoever answers it says; or there is a stream of them."""
+        if isinstance(given, Message):
+            return given
+        if not isinstance(given, bytes) or self._method not in METHODS:
+            return None
+        try:
+            request: Message = GetMessageClass(METHODS[self._method].input_type).FromString(given)
+        except DecodeError:
+            return None
+        return request
+
+    def _answer_foreign(
+        self, principal: Principal, request: Message, context: GuardedContext, error: ForeignAccount
+    ) -> list[Any]:
+        """As if there were nothing, whether there is or not."""
+        tables = (thing.table for thing in named_things(request) if thing.account != principal.account)
+        table, descriptor = next(tables, ""), METHODS[self._method]
+        match self._rule.foreign:
+            case Foreign.REFUSED:
+                abort(context, error)
+            case Foreign.NOTHING if not table:
+                pass
+            case Foreign.NOTHING | Foreign.MISSING:
+                abort(context, no_jobs_on(table))
+            case Foreign.UNCHANGED:
+                pass
+        if descriptor.server_streaming:
+            return []
+        nothing = GetMessageClass(descriptor.output_type)()
+        return [nothing.SerializeToString() if self._there.response_serializer is None else nothing]

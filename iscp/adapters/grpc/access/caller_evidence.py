@@ -1,0 +1,74 @@
+"""What a call shows of who makes it: a token, a certificate, and what a node says of a caller whose call it passes on.
+
+Only a node is believed that, and only where its certificate shows that it is one: what others say is not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, Metadata
+from iscp.adapters.tls.server_credentials import caller_names
+from iscp.core.access_roles import Credentials
+from iscp.core.errors import NotAuthenticated
+from iscp.core.untrusted_values import exact_name
+
+TOKEN_KEY = "authorization"
+_BEARER = "bearer "
+
+NAMES_MAX = 32
+"""Names of a certificate that a gateway passes on; a caller whose certificate has more is refused there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`peer`: where the call came from first. `passed_on`: by a node, at which it was decided already."""
+
+    credentials: Credentials
+    peer: str
+    passed_on: bool = False
+
+
+def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
+    """`node_name`: what nodes are known by; empty: by nothing. Raises NotAuthenticated where it makes no sense."""
+    metadata = tuple(context.invocation_metadata())
+    names, token = frozenset(caller_names(context, common=True)), _token_of(metadata)
+    if not node_name or node_name.lower() not in (name.lower() for name in caller_names(context)):
+        return Evidence(Credentials(token, names), context.peer())
+    passed_on = any(key == FORWARDED_KEY for key, _ in metadata)
+    said = [value for key, value in metadata if key == CALLER_KEY]
+    if said:
+        names, peer = _read(said)
+        return Evidence(Credentials(token, names), peer, passed_on)
+    # A node of an earlier version, or without authentication, passes on the calls of it does not say whom.
+    return Evidence(Credentials(token, frozenset() if passed_on else names), context.peer(), passed_on)
+
+
+def vouching(names: Iterable[str], peer: str) -> Metadata:
+    """What a node says of a caller whose call it passes on."""
+    return ((CALLER_KEY, json.dumps({"names": sorted(names), "peer": peer})),)
+
+
+def _read(said: list[str | bytes]) -> tuple[frozenset[str], str]:
+    try:
+        (text,) = said
+        found = json.loads(text)
+        names = frozenset(exact_name(name, "a name") for name in found["names"])
+        return names, exact_name(found["peer"], "peer")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotAuthenticated("says nothing of whom it passes a call on", field="node", remedy="Retry") from error
+
+
+def _token_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    found = [value for key, value in metadata if key == TOKEN_KEY]
+    if not found:
+        return ""
+    text = found[0]
+    if len(found) > 1 or not isinstance(text, str) or not text.lower().startswith(_BEARER):
+        raise NotAuthenticated("must be `Bearer` and one token", field=TOKEN_KEY, remedy="Send it once, and so")
+    # Never empty: who sends one is known by it, or not at all.
+    return text[len(_BEARER) :].strip() or "-"

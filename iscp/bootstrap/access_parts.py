@@ -1,0 +1,54 @@
+"""What decides who may call a node, and says who did."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from iscp.adapters.delta.joblog.audit_table import AuditTable
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.tokens.token_store import EtcdTokens
+from iscp.adapters.etcd.tokens.token_watch import TokenWatch
+from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
+from iscp.adapters.grpc.access.access_server import AccessServer
+from iscp.core.config import NodeConfig
+from iscp.core.role_authorizer import RoleAuthorizer
+from iscp.ports.system import Clock
+from iscp.runtime.access.audit_writer import AuditWriter
+from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
+from iscp.runtime.access.token_service import TokenService
+from iscp.runtime.loop.threads import THREADS
+from iscp.runtime.node.node import RunsBesideOwner
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSide:
+    """`interceptors` come before all others; `beside` starts before users are served, and closes after them."""
+
+    server: AccessServer
+    interceptors: Sequence[grpc.ServerInterceptor] = ()
+    beside: Sequence[RunsBesideOwner] = field(default_factory=tuple)
+
+
+def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> AccessSide:
+    """Without authentication nothing is decided, and nothing runs."""
+    if not config.security.authentication:
+        return AccessSide(AccessServer(None))
+    keys, cluster_account = Keys(config.etcd_prefix), config.security.cluster_account
+    node_name = config.node_name if config.security.tls.used else ""
+    tokens, audit_table = TokenWatch(etcd, keys, clock, THREADS), AuditTable(config.log.uri)
+    audit = AuditWriter(audit_table)
+    certificates = {
+        name.lower(): CertificateCaller(account, role)
+        for account, each in config.accounts.items()
+        for name, role in each.certificates.items()
+    }
+    callers = KnownCallers(certificates, cluster_account, node_name, tokens, clock)
+    authorizer = RoleAuthorizer(cluster_account)
+    parts = AccessParts(callers, authorizer, callers.still_valid, audit, clock, config.node_id, node_name)
+    service = TokenService(EtcdTokens(etcd, keys), audit_table, clock, secrets.token_hex)
+    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), (tokens, audit))

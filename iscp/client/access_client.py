@@ -1,0 +1,61 @@
+"""The part of the Python client that speaks of tokens and of the audit."""
+
+from __future__ import annotations
+
+from iscp.adapters.grpc.access.access_codec import entries_from_wire, role_to_wire, token_from_wire
+from iscp.adapters.grpc.admin.convert import to_message
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.core.access_token import TokenRecord
+from iscp.core.argument_checks import require_seconds
+from iscp.core.audit_entry import AuditEntry
+from iscp.wire.v1 import access_pb2 as pb
+from iscp.wire.v1 import access_pb2_grpc as pb_grpc
+
+
+class AccessClient:
+    """`client.access`: for admins of an account. An empty account is the caller's own; of who acts for all, all."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._access = pb_grpc.AccessStub(caller.channel)
+
+    def create_token(self, role: str, *, ttl_s: float, account: str = "", note: str = "") -> tuple[str, TokenRecord]:
+        """A token, which cannot be shown again, and what is kept of it. `ttl_s`: for how long it is valid.
+
+        Raises OutcomeUnknown where one may have been made that nobody has: see `tokens`, and revoke it.
+        """
+        request = to_message(
+            pb.CreateTokenRequest,
+            format_version=FORMAT_VERSION,
+            account=account,
+            role=role_to_wire(role),
+            ttl_s=require_seconds(ttl_s, "ttl_s"),
+            note=note,
+        )
+        response = self._caller.call(self._access.CreateToken, request, changes=True)
+        return response.secret, token_from_wire(response.token)
+
+    def tokens(self, *, account: str = "") -> list[TokenRecord]:
+        """The newest first, with those that have ended; of each all but its secret and digest."""
+        request = to_message(pb.ListTokensRequest, format_version=FORMAT_VERSION, account=account)
+        found = self._caller.call(listing(self._access.ListTokens), request)
+        return [token_from_wire(token) for page in found for token in page.tokens]
+
+    def revoke_token(self, token_id: str, *, account: str = "") -> bool:
+        """False if there is no such token. Within seconds every node refuses it."""
+        request = to_message(pb.RevokeTokenRequest, format_version=FORMAT_VERSION, account=account, token_id=token_id)
+        return bool(self._caller.call(self._access.RevokeToken, request, changes=True).revoked)
+
+    def audit(self, *, account: str = "", since_s: float = 0.0, method: str = "", limit: int = 0) -> list[AuditEntry]:
+        """Calls that changed something, newest first: since a time (Unix seconds), and at most `limit` (0: 1,000)."""
+        request = to_message(
+            pb.ReadAuditRequest,
+            format_version=FORMAT_VERSION,
+            account=account,
+            since_s=require_seconds(since_s, "since_s"),
+            method=method,
+            limit=limit,
+        )
+        found = self._caller.call(listing(self._access.ReadAudit), request)
+        return entries_from_wire(entry for page in found for entry in page.entries)

@@ -1,0 +1,55 @@
+"""Makes and lists tokens, and reads who changed what (port AccessService)."""
+
+from __future__ import annotations
+
+from iscp.core.access_roles import Principal, Role
+from iscp.core.access_token import TokenRecord, check_wanted, digest_of, draw_token, id_of
+from iscp.core.audit_entry import AuditEntry, AuditQuery
+from iscp.core.errors import Conflict, InvalidRequest
+from iscp.ports.access import AuditLog, RandomHex, TokenStore
+from iscp.ports.system import Clock
+
+DRAWS_MAX = 5
+"""Tokens that are drawn until one has an id of its own; then the request fails with a Conflict."""
+
+AUDIT_LIMIT_MAX = 10_000
+"""Calls of the audit in one answer; a request for more is refused."""
+
+
+class TokenService:
+    def __init__(self, store: TokenStore, audit: AuditLog, clock: Clock, random_hex: RandomHex) -> None:
+        self._store = store
+        self._audit = audit
+        self._clock = clock
+        self._random_hex = random_hex
+
+    def create_token(
+        self, account: str, role: Role, ttl_s: float, note: str, by: Principal | None
+    ) -> tuple[str, TokenRecord]:
+        check_wanted(account, ttl_s, note)
+        now_s = self._clock.now_s()
+        created_by = f"{by.account}/{by.name}" if by else ""
+        for _ in range(DRAWS_MAX):
+            token = draw_token(self._random_hex)
+            record = TokenRecord(
+                id_of(token) or "", digest_of(token), account, role, now_s, now_s + ttl_s, created_by, note
+            )
+            if self._store.create(record):
+                return token, record
+        raise Conflict(f"{DRAWS_MAX} tokens were drawn whose ids there are already", remedy="Retry")
+
+    def tokens(self, account: str) -> list[TokenRecord]:
+        found = [record for record in self._store.records() if not account or record.account == account]
+        return sorted(found, key=lambda record: record.created_at_s, reverse=True)
+
+    def revoke_token(self, token_id: str, account: str) -> bool:
+        if not token_id.isalnum():
+            raise InvalidRequest("is no id of a token", field="token_id", remedy="See `iscp-admin token list`")
+        return self._store.revoke(token_id, account)
+
+    def audit(self, query: AuditQuery) -> list[AuditEntry]:
+        if query.limit > AUDIT_LIMIT_MAX:
+            raise InvalidRequest(
+                f"must be at most {AUDIT_LIMIT_MAX}", field="limit", remedy="Read the table iscp_audit beside the log"
+            )
+        return self._audit.read(query)
