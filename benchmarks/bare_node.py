@@ -30,7 +30,7 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.node.node_server import NodeServer
@@ -317,7 +317,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))
     access = compose_access(config, etcd, clock)
-    services, interceptors = [served, operator, access.server], (*access.interceptors, forwarding)
+    services: list[Service] = [served, operator, access.server]
+    interceptors = (*access.interceptors, forwarding)
     server = AdminServer(admin, config.listen, tls=tls, services=services, interceptors=interceptors)
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine

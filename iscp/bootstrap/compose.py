@@ -15,7 +15,7 @@ from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.preflight import refuse_misfit
-from iscp.bootstrap.access_parts import compose_access
+from iscp.bootstrap.access_parts import AccessSide, compose_access
 from iscp.bootstrap.build_parts import both, compose_builds
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
@@ -104,5 +104,8 @@ def _serve(
 ) -> AdminServer | GatewayServer:
     """All that the node listens with."""
     listen, gateway, health = on.config.listen, on.config.gateway.listen, on.config.health.listen
-    server = AdminServer(admin, listen, tls=on.tls, services=services, interceptors=interceptors, health_address=health)
+    all_services, interceptors = (*services, access.server), (*access.interceptors, forwarding)
+    server = AdminServer(
+        admin, listen, tls=on.tls, services=all_services, interceptors=interceptors, health_address=health
+    )
     return GatewayServer(server, gateway, __version__, tls=on.tls) if gateway else server

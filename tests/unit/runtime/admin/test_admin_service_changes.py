@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -170,8 +171,19 @@ def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
     desk.admin.register([request(), replace(request(target="/targets/b"), job=JobName(TABLE.uri, "x", "b"))])
     assert desk.admin.status(X).account == "default"
     assert [view.account for view in desk.admin.list_jobs(JobFilter(account="b"))] == ["b"]
-    with pytest.raises(JobNotFound):
-        desk.admin.status(JobName(TABLE.uri, "x", "c"))
+    # Whether others have jobs on a table cannot be learnt: it is as a table on which nobody has any.
+    calls: list[Callable[[], object]] = [
+        lambda: desk.admin.status(JobName(TABLE.uri, "x", "c")),
+        lambda: desk.admin.notify(TABLE.uri, "c"),
+        lambda: desk.admin.list_jobs(JobFilter(account="c", table=TABLE.uri)),
+        lambda: desk.admin.count_jobs(JobFilter(account="c", table=TABLE.uri)),
+    ]
+    for call in calls:
+        with pytest.raises(TableNotFound, match="has no jobs"):
+            call()
+    assert desk.admin.notify(TABLE.uri, "b") == 1
+    assert desk.admin.notify(TABLE.uri) == 2
+    assert not desk.admin.change([JobChange(ChangeVerb.UNREGISTER, JobName(TABLE.uri, "x", "c"))])[0]
 
 
 def test_a_target_that_holds_more_than_its_source_is_rebuilt_by_a_resync_alone(desk: Desk) -> None:
