@@ -55,7 +55,7 @@ class Invocation:
         from iscp.client.admin_client import Client
 
         chosen = self.chosen().context
-        return Client(chosen.endpoint, tls=chosen.tls(), notice=self._show_notice)
+        return Client(chosen.endpoint, tls=chosen.tls(), token=chosen.token(), notice=self._show_notice)
 
     def chosen(self) -> Chosen:
         """Where the command goes. Raises ConfigurationError where the user's file of contexts is wrong."""

@@ -33,13 +33,21 @@ _REPAIR = "Correct the file, or remove it"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster: its nodes' addresses, and the files (PEM) that TLS needs; without `ca_file` there is no TLS."""
+    """A cluster: its nodes' addresses, and the files (PEM) that TLS needs; without `ca_file` there is no TLS.
+
+    `token_file`: the file with the token by which the user is known.
+    """
 
     endpoint: str
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     server_name: str = ""
+    token_file: str = ""
+
+    def token(self) -> Path | None:
+        """Of the file; nothing is read yet."""
+        return Path(self.token_file) if self.token_file else None
 
     def tls(self) -> TlsFiles | None:
         """The files; nothing is read yet."""

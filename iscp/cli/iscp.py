@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from iscp import __version__
+from iscp.cli.access.bootstrap_command import node_token
 from iscp.cli.arguments import WholeNumber
 from iscp.cli.certs_commands import certs
 from iscp.cli.changefeed_commands import feed
@@ -53,6 +54,7 @@ def iscp() -> None:
 iscp.add_command(feed)
 iscp.add_command(log)
 iscp.add_command(certs)
+iscp.add_command(node_token)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

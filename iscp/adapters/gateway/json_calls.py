@@ -19,6 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from iscp.adapters.grpc.channel.call_metadata import Metadata
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.core.errors import InvalidRequest, QueueFull
 from iscp.wire.v1 import admin_pb2 as pb
@@ -53,8 +54,11 @@ class JsonCalls:
         self._places = threading.BoundedSemaphore(CALLS_MAX)
         self._long_places = threading.BoundedSemaphore(LONG_CALLS_MAX)
 
-    def answers(self, method: MethodDescriptor, body: bytes) -> Iterator[bytes]:
-        """One line of JSON for each message of the answer. Raises IscpError, before the first and between two."""
+    def answers(self, method: MethodDescriptor, body: bytes, metadata: Metadata = ()) -> Iterator[bytes]:
+        """One line of JSON for each message of the answer. Raises IscpError, before the first and between two.
+
+        `metadata`: who calls.
+        """
         request = read_request(method, body)
         timeout_s = float(getattr(request, "timeout_s", 0.0))
         long = "timeout_s" in method.input_type.fields_by_name
@@ -70,7 +74,7 @@ class JsonCalls:
                 f"/{_SERVICE}/{method.name}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=GetMessageClass(method.output_type).FromString,
-            )(request, timeout=CALL_TIMEOUT_S + wait_s)
+            )(request, timeout=CALL_TIMEOUT_S + wait_s, metadata=metadata)
             try:
                 for answer in call:
                     yield _to_json(answer)

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
+from iscp.adapters.gateway.caller_headers import metadata_of
 from iscp.adapters.gateway.json_calls import METHODS, JsonCalls
 from iscp.adapters.gateway.openapi import document, media_type, path_of
 from iscp.adapters.grpc.channel.grpc_errors import status_of
@@ -42,6 +43,8 @@ _DOCUMENTS = ("/v1/openapi.json", "/v1", "/v1/")
 
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.CONFLICT,
     grpc.StatusCode.ABORTED: HTTPStatus.CONFLICT,
@@ -178,7 +181,8 @@ class JsonRequest(BaseHTTPRequestHandler):
         if method is None:
             raise _unknown(self.path)
         calls: JsonCalls = self.server.calls  # type: ignore[attr-defined]
-        answers = calls.answers(method, self._read_body())
+        body = self._read_body()
+        answers = calls.answers(method, body, metadata_of(self.headers, self.connection, self.client_address))
         try:
             first = next(answers, None)
             if method.server_streaming:
@@ -249,6 +253,8 @@ class JsonRequest(BaseHTTPRequestHandler):
         self.send_header("x-content-type-options", "nosniff")
         if length is not None:
             self.send_header("content-length", str(length))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("www-authenticate", "Bearer")
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("allow", "GET" if self.path in _DOCUMENTS else "POST")
         self.end_headers()

@@ -59,6 +59,7 @@ def show(invocation: Invocation, /, name: str | None) -> None:
 @click.option("--cert-file", type=_FILE, metavar="FILE", help="The client's certificate (PEM).")
 @click.option("--key-file", type=_FILE, metavar="FILE", help="The certificate's key (PEM).")
 @click.option("--server-name", metavar="NAME", help="What the nodes' certificates name, where that is not the host.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="The token that the user is known by.")
 def set_context(name: str, **given: str | None) -> None:
     """Make a context, or change what is given of one; the first one is the current one."""
     path = context_file.config_path()

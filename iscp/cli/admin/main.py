@@ -14,6 +14,8 @@ import click
 
 from iscp import __version__
 from iscp.cli import render
+from iscp.cli.access.audit_command import audit
+from iscp.cli.access.token_commands import token
 from iscp.cli.admin.apply import apply, export
 from iscp.cli.admin.cluster_commands import events, node, rebalance, ring, shard
 from iscp.cli.admin.context_commands import context
@@ -65,7 +67,10 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events, backup):
+for command in (
+    *(job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events),
+    *(backup, token, audit),
+):
     cli.add_command(command)
 node.add_command(node_logs)
 job.add_command(job_logs)

@@ -16,6 +16,27 @@ AUDIT_LIMIT_MAX = 10_000
 """Calls of the audit in one answer; a request for more is refused."""
 
 
+def create_token(
+    store: TokenStore,
+    account: str,
+    role: Role,
+    ttl_s: float,
+    note: str,
+    created_by: str,
+    clock: Clock,
+    random_hex: RandomHex,
+) -> tuple[str, TokenRecord]:
+    """As AccessService has it. Raises what the store does, and InvalidRequest."""
+    check_wanted(account, ttl_s, note)
+    now_s = clock.now_s()
+    for _ in range(DRAWS_MAX):
+        token = draw_token(random_hex)
+        kept = id_of(token) or "", digest_of(token), account, role, now_s, now_s + ttl_s, created_by, note
+        if store.create(record := TokenRecord(*kept)):
+            return token, record
+    raise Conflict(f"{DRAWS_MAX} tokens were drawn whose ids there are already", remedy="Retry")
+
+
 class TokenService:
     def __init__(self, store: TokenStore, audit: AuditLog, clock: Clock, random_hex: RandomHex) -> None:
         self._store = store
@@ -26,17 +47,8 @@ class TokenService:
     def create_token(
         self, account: str, role: Role, ttl_s: float, note: str, by: Principal | None
     ) -> tuple[str, TokenRecord]:
-        check_wanted(account, ttl_s, note)
-        now_s = self._clock.now_s()
         created_by = f"{by.account}/{by.name}" if by else ""
-        for _ in range(DRAWS_MAX):
-            token = draw_token(self._random_hex)
-            record = TokenRecord(
-                id_of(token) or "", digest_of(token), account, role, now_s, now_s + ttl_s, created_by, note
-            )
-            if self._store.create(record):
-                return token, record
-        raise Conflict(f"{DRAWS_MAX} tokens were drawn whose ids there are already", remedy="Retry")
+        return create_token(self._store, account, role, ttl_s, note, created_by, self._clock, self._random_hex)
 
     def tokens(self, account: str) -> list[TokenRecord]:
         found = [record for record in self._store.records() if not account or record.account == account]

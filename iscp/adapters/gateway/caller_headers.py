@@ -1,0 +1,39 @@
+"""What a request by HTTP shows of who makes it, as metadata of the call that it leads to.
+
+The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
+"""
+
+from __future__ import annotations
+
+import ssl
+from email.message import Message
+from typing import Any
+
+from iscp.adapters.grpc.access.caller_evidence import NAMES_MAX, TOKEN_KEY, vouching
+from iscp.adapters.grpc.channel.call_metadata import Metadata
+from iscp.core.errors import NotAuthenticated
+
+
+def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ...]) -> Metadata:
+    """Raises NotAuthenticated for what cannot be passed on."""
+    tokens = [str(value) for value in headers.get_all(TOKEN_KEY, [])]
+    if any(not (value.isascii() and value.isprintable()) for value in tokens):
+        raise NotAuthenticated("must be `Bearer` and one token", field=TOKEN_KEY, remedy="Send it once, and so")
+    said = tuple((TOKEN_KEY, value) for value in tokens)
+    if not isinstance(connection, ssl.SSLSocket):
+        return said  # nobody would believe what is said of the caller besides
+    host, port = client_address[:2]
+    family = "ipv6" if ":" in host else "ipv4"
+    shown = f"[{host}]" if family == "ipv6" else host
+    return (*said, *vouching(_names_of(connection), f"{family}:{shown}:{port}"))
+
+
+def _names_of(connection: ssl.SSLSocket) -> list[str]:
+    certificate: Any = connection.getpeercert() or {}
+    names = [str(name) for _, name in certificate.get("subjectAltName", ())]
+    names += [str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    if len(names) > NAMES_MAX:
+        raise NotAuthenticated(
+            f"has {len(names)} names, more than {NAMES_MAX}", field="certificate", remedy="Use gRPC, or another one"
+        )
+    return names

@@ -1,0 +1,195 @@
+"""Tokens in a real etcd: made, revoked, followed by nodes, and good for nobody once it is not certain that they are."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.etcd.tokens.token_store import EtcdTokens
+from iscp.adapters.etcd.tokens.token_watch import CONFIRM_S, TokenWatch
+from iscp.adapters.system.clock import SystemClock
+from iscp.core.access_roles import Credentials, Role
+from iscp.core.access_token import TokenRecord, digest_of, draw_token, id_of
+from iscp.core.errors import InvalidRequest, NotAuthenticated, Unavailable
+from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
+from iscp.runtime.loop.threads import THREADS
+
+Follow = Callable[[EtcdClient, Keys], TokenWatch]
+
+
+@pytest.fixture
+def follow(clock: SystemClock) -> Iterator[Follow]:
+    """Watches that are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def begin(client: EtcdClient, keys: Keys) -> TokenWatch:
+            watch = TokenWatch(client, keys, clock, THREADS)
+            watch.start()
+            stack.callback(watch.close)
+            return watch
+
+        yield begin
+
+
+def record_of(token: str, account: str = "acme") -> TokenRecord:
+    now_s = time.time()
+    return TokenRecord(id_of(token) or "", digest_of(token), account, Role.EDITOR, now_s, now_s + 60, "root/x", "n")
+
+
+def make(store: EtcdTokens, account: str = "acme") -> str:
+    token = draw_token(secrets.token_hex)
+    assert store.create(record_of(token, account))
+    return token
+
+
+def callers_of(watch: TokenWatch, clock: SystemClock) -> KnownCallers:
+    return KnownCallers({}, "system", "", watch, clock)
+
+
+def test_a_token_is_kept_as_a_hash_and_made_once(client: EtcdClient, prefix: str) -> None:
+    store, keys = EtcdTokens(client, Keys(prefix)), Keys(prefix)
+    token = make(store)
+    assert not store.create(record_of(token))
+    (record,) = store.records()
+    assert (record.token_id, record.digest, record.account, record.role) == (
+        id_of(token),
+        digest_of(token),
+        "acme",
+        Role.EDITOR,
+    )
+    kept = b"".join(kv.value for kv in client.list_prefix(keys.access).items)
+    assert token.removeprefix("iscp_").encode() not in kept
+    assert json.loads(client.list_prefix(f"{keys.access}tokens/").items[0].value)["format"] == 1
+
+
+def test_a_token_is_revoked_by_its_account_alone(client: EtcdClient, prefix: str) -> None:
+    store = EtcdTokens(client, Keys(prefix))
+    ours, others = make(store), make(store, "other")
+    assert not store.revoke(id_of(others) or "", "acme")
+    assert not store.revoke("0" * 12, "acme")
+    assert store.revoke(id_of(ours) or "", "acme")
+    assert not store.revoke(id_of(ours) or "", "acme")
+    assert store.revoke(id_of(others) or "", "")
+    assert store.records() == []
+
+
+def test_there_are_no_more_tokens_than_there_may_be(client: EtcdClient, prefix: str) -> None:
+    store = EtcdTokens(client, Keys(prefix), tokens_max=2)
+    make(store)
+    make(store)
+    with pytest.raises(InvalidRequest, match="2 tokens, as many as there may be"):
+        make(store)
+
+
+def test_a_node_knows_a_token_at_once_and_of_its_end_within_seconds(
+    client: EtcdClient, prefix: str, clock: SystemClock, follow: Follow, eventually: Callable[..., float]
+) -> None:
+    store, watch = EtcdTokens(client, Keys(prefix)), follow(client, Keys(prefix))
+    callers, token = callers_of(watch, clock), make(store)
+    eventually(lambda: watch.book.holds(id_of(token) or "", time.time()))
+    principal = callers.identify(Credentials(token))
+    assert principal is not None
+    assert (principal.account, principal.role, principal.name) == ("acme", Role.EDITOR, id_of(token))
+    assert callers.still_valid(principal)
+    store.revoke(principal.name, "acme")
+    began_s = time.monotonic()
+    eventually(lambda: not callers.still_valid(principal))
+    assert time.monotonic() - began_s < TOKENS_STALE_MAX_S
+    with pytest.raises(NotAuthenticated):
+        callers.identify(Credentials(token))
+
+
+def test_what_is_not_certain_lets_nobody_in(
+    server: EtcdServer,
+    connect: Callable[..., EtcdClient],
+    clock: SystemClock,
+    follow: Follow,
+    freeze: Callable[[EtcdServer], None],
+    thaw: Callable[[EtcdServer], None],
+    eventually: Callable[..., float],
+) -> None:
+    """A node that etcd does not answer cannot know of a revocation: it refuses all tokens, and takes them again."""
+    client, keys = connect(server.endpoint, timeout_s=1.0), Keys("/c")
+    token = make(EtcdTokens(client, keys))
+    watch = follow(client, keys)
+    callers = callers_of(watch, clock)
+    eventually(lambda: watch.book.holds(id_of(token) or "", time.time()))
+    freeze(server)
+    began_s = time.monotonic()
+    try:
+        eventually(lambda: watch.age_s > TOKENS_STALE_MAX_S)
+        assert time.monotonic() - began_s <= TOKENS_STALE_MAX_S + CONFIRM_S
+        with pytest.raises(Unavailable, match="tokens cannot be checked"):
+            callers.identify(Credentials(token))
+    finally:
+        thaw(server)
+    eventually(lambda: watch.age_s < TOKENS_STALE_MAX_S)
+    assert callers.identify(Credentials(token)) is not None
+
+
+def test_before_anything_is_known_nobody_is_let_in(client: EtcdClient, prefix: str, clock: SystemClock) -> None:
+    watch = TokenWatch(client, Keys(prefix), clock, THREADS)
+    with pytest.raises(Unavailable):
+        callers_of(watch, clock).identify(Credentials(draw_token(secrets.token_hex)))
+
+
+def test_tokens_are_followed_over_a_restart_and_a_compaction(
+    server: EtcdServer,
+    connect: Callable[..., EtcdClient],
+    clock: SystemClock,
+    follow: Follow,
+    kill_9: Callable[[EtcdServer], None],
+    eventually: Callable[..., float],
+) -> None:
+    client, keys = connect(server.endpoint, timeout_s=2.0), Keys("/c")
+    store, watch = EtcdTokens(client, keys), follow(client, keys)
+    first = make(store)
+    kill_9(server)
+    again = EtcdServer.start(server.data_dir, server.client_port, clock=clock)
+    try:
+        second = make(store)
+        client.compact(client.list_prefix("/c").revision)
+        third = make(store)
+        store.revoke(id_of(first) or "", "")
+        now_s = time.time()
+        known = lambda token: watch.book.holds(id_of(token) or "", now_s)  # noqa: E731
+        eventually(lambda: known(second) and known(third) and not known(first))
+        eventually(lambda: watch.age_s < TOKENS_STALE_MAX_S)
+    finally:
+        again.kill()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"format": 2, "digest": "' + b"a" * 64 + b'"}',
+        b'{"format": 1, "digest": "short", "account": "a", "role": "admin", "created_at_s": 0, "expires_at_s": 9e9, '
+        b'"created_by": "", "note": ""}',
+        b'{"format": 1, "digest": "' + b"a" * 64 + b'", "account": "a", "role": "king", "created_at_s": 0, '
+        b'"expires_at_s": 9e9, "created_by": "", "note": ""}',
+    ],
+)
+def test_what_cannot_be_read_lets_nobody_in_and_stops_nothing(
+    client: EtcdClient, prefix: str, clock: SystemClock, follow: Follow, eventually: Callable[..., float], value: bytes
+) -> None:
+    keys = Keys(prefix)
+    client.put(f"{keys.access}tokens/0123456789ab", value)
+    watch, store = follow(client, keys), EtcdTokens(client, keys)
+    token = make(store)
+    eventually(lambda: watch.book.holds(id_of(token) or "", time.time()))
+    assert len(watch.book) == 1
+    assert not store.revoke("0123456789ab", "acme")
+    assert store.revoke("0123456789ab", "")
+    client.delete(keys.access, prefix=True)
