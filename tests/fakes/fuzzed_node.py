@@ -5,6 +5,7 @@ What is sent to it may be anything; `state` is all that it keeps, to be compared
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
@@ -24,11 +26,13 @@ from iscp.core.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
@@ -60,7 +64,9 @@ class FuzzedNode:
         self.operator = OwnerOperator(owner, store, catalog, Resharder(owner, catalog, kinds.kind, intake), nodes)
         builder = FakeTermBuilds(KnownBuilds((_build(self.table_id),)))
         builds = OwnerBuilds(owner, catalog, builder, self.admin.change, clock)
-        services = OperatorServer(self.operator), BuildServer(builds)
+        self.tokens = FakeTokens()
+        access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
+        services = OperatorServer(self.operator), BuildServer(builds), AccessServer(access)
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services)
         self._register()
         self.server.start()
@@ -74,7 +80,7 @@ class FuzzedNode:
         """All that is kept: the log's rows, what operators said, and the files."""
         log = self.world.storage
         files = sorted((str(path), path.stat().st_size) for path in self.lake.rglob("*"))
-        return len(log.commits), len(log.entries), self.world.etcd.overrides, files
+        return len(log.commits), len(log.entries), self.world.etcd.overrides, list(self.tokens.kept), files
 
     def restore(self) -> None:
         """Again with the one job, and nothing said of nodes and shards."""

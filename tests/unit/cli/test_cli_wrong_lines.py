@@ -109,8 +109,16 @@ class Shell:
     def values(self, leaf: Leaf) -> dict[str, str | None]:
         """Of its required arguments and options, in order; with short waits."""
         node = self.node
-        known = {"table": node.table, "tables": node.table, "uri": node.table, "name": KEPT, "node_id": "n-1"}
+        known = {
+            "table": node.table,
+            "tables": node.table,
+            "uri": node.table,
+            "name": KEPT,
+            "node_id": "n-1",
+            "token_id": "0" * 12,
+        }
         known |= {"shell": "bash", "directory": str(self.home / "pages"), "etcd": NOBODY, "path": "spec"}
+        known["token_id"] = "0" * 12
         known |= {
             "paths": str(self.files / "empty"),
             "timeout_s": "1ms",

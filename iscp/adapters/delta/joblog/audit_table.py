@@ -116,7 +116,7 @@ def _rows_of(entries: Sequence[AuditEntry]) -> pa.Table:
     try:
         rows = [{**asdict(entry), "at": datetime.fromtimestamp(entry.at_s, UTC)} for entry in entries]
         return pa.Table.from_pylist(rows, schema=SCHEMA)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+    except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException) as error:  # OSError: of a date
         raise InvalidRequest(f"the audit cannot hold {len(entries)} entries: {error_text(error)}") from error
 
 

@@ -1,0 +1,100 @@
+"""What a call shows of who makes it, and that only nodes are believed what they say of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of, vouching
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
+from iscp.core.access_roles import Credentials
+from iscp.core.errors import NotAuthenticated
+
+NODE = "node.lake.iscp"
+SAID = vouching(["ana"], "ipv4:9.9.9.9:1")
+
+
+class Call:
+    """Of gRPC's context, what says who calls."""
+
+    def __init__(
+        self, metadata: tuple[tuple[str, str], ...] = (), names: tuple[str, ...] = (), common: str = ""
+    ) -> None:
+        self._metadata = metadata
+        self._said: Mapping[str, list[bytes]] = {
+            "x509_subject_alternative_name": [name.encode() for name in names],
+            "x509_common_name": [common.encode()] if common else [],
+        }
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        return self._said
+
+    def peer(self) -> str:
+        return "ipv4:1.1.1.1:1"
+
+
+def read(*metadata: tuple[str, str], names: tuple[str, ...] = (), common: str = "", node_name: str = NODE) -> Evidence:
+    call: Any = Call(metadata, names, common)
+    return evidence_of(call, node_name)
+
+
+def test_a_certificate_shows_all_of_its_names() -> None:
+    assert read(names=("a", "b"), common="c").credentials.names == {"a", "b", "c"}
+    assert read() == Evidence(Credentials(), "ipv4:1.1.1.1:1")
+
+
+def test_a_node_is_believed_whose_call_it_passes_on() -> None:
+    found = read(*SAID, (FORWARDED_KEY, "1"), names=(NODE,), common="n0")
+    assert found == Evidence(Credentials("", frozenset({"ana"})), "ipv4:9.9.9.9:1", passed_on=True)
+    by_gateway = read(*SAID, names=(NODE,))
+    assert not by_gateway.passed_on  # it has come in here
+    with_token = read(*SAID, ("authorization", "bearer t"), names=(NODE,))
+    assert with_token.credentials.token == "t"
+
+
+@pytest.mark.parametrize("names", [(), ("ana",), ("xnode.lake.iscp",), ("node.other.iscp",)])
+def test_nobody_else_is(names: tuple[str, ...]) -> None:
+    found = read(*SAID, (FORWARDED_KEY, "1"), names=names)
+    assert found == Evidence(Credentials("", frozenset(names)), "ipv4:1.1.1.1:1")
+
+
+def test_a_common_name_makes_nobody_a_node() -> None:
+    """Nodes are known by a DNS name; who may sign any subject may not sign that."""
+    assert read(*SAID, names=("ana",), common=NODE).peer == "ipv4:1.1.1.1:1"
+
+
+def test_without_tls_nobody_is_a_node() -> None:
+    assert read(*SAID, names=("", "x"), node_name="").peer == "ipv4:1.1.1.1:1"
+
+
+def test_a_node_that_does_not_say_whose_call_it_passes_on_passes_on_nobodys() -> None:
+    """As one of an earlier version, which would be taken for the caller otherwise."""
+    assert read((FORWARDED_KEY, "1"), names=(NODE,)).credentials == Credentials()
+    assert read(names=(NODE,)).credentials.names == {NODE}
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "x", "[]", "{}", '{"names": "x"}', '{"names": [1], "peer": ""}', json.dumps({"names": []}), "[" * 9_000],
+)
+def test_what_a_node_says_has_to_make_sense(said: str) -> None:
+    with pytest.raises(NotAuthenticated):
+        read((CALLER_KEY, said), names=(NODE,))
+    with pytest.raises(NotAuthenticated):
+        read(*SAID, *SAID, names=(NODE,))
+
+
+@pytest.mark.parametrize("value", ["t", "Basic t", "", "Bearer", "bearert"])
+def test_a_token_comes_as_bearer(value: str) -> None:
+    with pytest.raises(NotAuthenticated, match="Bearer"):
+        read(("authorization", value))
+
+
+def test_an_empty_token_is_one_that_is_not_good() -> None:
+    assert read(("authorization", "Bearer  ")).credentials.token == "-"
