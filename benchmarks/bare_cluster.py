@@ -28,7 +28,7 @@ from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.config import AccountConfig, EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
@@ -140,7 +140,8 @@ class BareCluster:
     """`root` is a directory of its own; the job log is filled before any node starts.
 
     With `tls` there is an authority in `certs`, with a certificate for each node by its name, for `etcd`, for this
-    process towards etcd (`watcher`) and for a `client`.
+    process towards etcd (`watcher`) and for a `client`. With `accounts`, which needs that, callers are authenticated;
+    there is a certificate for each name in them.
     """
 
     root: Path
@@ -151,6 +152,7 @@ class BareCluster:
     environ: Mapping[str, str] = field(default_factory=dict)
     etcd_host: str = "127.0.0.1"
     tls: bool = False
+    accounts: Mapping[str, AccountConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tls:
@@ -171,7 +173,9 @@ class BareCluster:
     def config(self, node_id: str, **changed: Any) -> NodeConfig:
         """As the cluster's own nodes have it, at a port of its own."""
         if self.tls:
-            changed = {"security": SecurityConfig(tls=TlsConfig(**self._files(node_id))), **changed}
+            tls = TlsConfig(**self._files(node_id))
+            security = SecurityConfig(tls=tls, authentication=bool(self.accounts))
+            changed = {"security": security, "accounts": self.accounts, **changed}
         return replace(self._base, node_id=node_id, **{"listen": f"127.0.0.1:{free_port()}", **changed})
 
     @property
@@ -194,7 +198,8 @@ class BareCluster:
 
     def _make_certificates(self) -> None:
         authority = DevelopmentAuthority.init(self.certs)
-        for name in ("watcher", "client"):
+        callers = dict.fromkeys(name for each in self.accounts.values() for name in each.certificates)
+        for name in dict.fromkeys(("watcher", "client", *callers)):
             authority.make(CertificateRequest(CertificateKind.CLIENT, name))
         authority.make(CertificateRequest(CertificateKind.ETCD, "etcd"))
         for number in range(self.nodes):

@@ -1,0 +1,145 @@
+"""Two real nodes and etcd with TLS and authentication: who may do what, at either node, until a token is revoked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from benchmarks.bare_cluster import BareCluster, BareNode, until
+from iscp.adapters.delta.joblog.audit_table import AuditTable
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
+from iscp.client.admin_client import Client
+from iscp.core.access_roles import Role
+from iscp.core.audit_entry import AuditEntry, AuditQuery
+from iscp.core.config import AccountConfig
+from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound
+from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
+from iscp.wire.v1 import admin_pb2
+
+SHARDS = 4
+ACCOUNTS = {
+    "system": AccountConfig(certificates={"root": Role.ADMIN}),
+    "acme": AccountConfig(certificates={"ana": Role.EDITOR, "eve": Role.VIEWER}),
+}
+REVOKED_WITHIN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareCluster]:
+    made = BareCluster(tmp_path_factory.mktemp("cluster"), 2, SHARDS, tls=True, accounts=ACCOUNTS)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: BareCluster) -> tuple[BareNode, BareNode]:
+    """The owner, and the other one, which passes calls on to it."""
+    owner = cluster.owner()
+    (other,) = (node for node in cluster.members if node is not owner)
+    return owner, other
+
+
+def connect(cluster: BareCluster, node: BareNode, name: str, token: str | None = None) -> Client:
+    return Client(node.config.address, tls=cluster.files(name), token=token, timeout_s=10.0)
+
+
+def audited(cluster: BareCluster, **fields: str) -> list[AuditEntry]:
+    entries = AuditTable(cluster.members[0].config.log.uri).read(AuditQuery())
+    return [each for each in entries if all(getattr(each, name) == value for name, value in fields.items())]
+
+
+def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
+    for number, node in enumerate(nodes):
+        with connect(cluster, node, "ana") as editor, connect(cluster, node, "eve") as viewer:
+            with pytest.raises(NotAuthorized, match="needs the role editor"):
+                viewer.register(f"/lake/new{number}", "j", target=f"/x{number}", key=["id"], account="acme")
+            assert editor.register(f"/lake/new{number}", "j", target=f"/x{number}", key=["id"], account="acme").created
+            assert f"/lake/new{number}" in {job.table for job in viewer.jobs()}
+            assert {job.account for job in viewer.jobs()} == {"acme"}  # those of others are there, and not seen
+            with pytest.raises(TableNotFound):
+                viewer.status("/lake/0", "copy", account="default")
+            with pytest.raises(NotAuthorized, match="'system' alone"):
+                editor.cluster()
+        with connect(cluster, node, "root") as root:
+            assert len(root.jobs()) == SHARDS + number + 1
+            assert len(root.cluster().nodes) == 2
+
+
+def test_who_is_not_known_may_call_nothing(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
+    """A certificate of the authority lets in, and says nothing else; nor does what it says of others."""
+    said = json.dumps({"names": ["root"], "peer": "ipv4:9.9.9.9:1"})
+    for node in nodes:
+        with connect(cluster, node, "client") as stranger, pytest.raises(NotAuthenticated):
+            stranger.jobs()
+        files = cluster.files("client").read()
+        credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
+        with grpc.secure_channel(node.config.address, credentials) as channel:
+            cluster_view = channel.unary_stream("/iscp.wire.v1.Admin/GetCluster")
+            for metadata in (((CALLER_KEY, said),), ((CALLER_KEY, said), (FORWARDED_KEY, "1"))):
+                with pytest.raises(grpc.RpcError) as refused:
+                    list(cluster_view(admin_pb2.GetClusterRequest().SerializeToString(), metadata=metadata, timeout=10))
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_revoked_token_is_refused_at_every_node_within_seconds(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+) -> None:
+    owner, other = nodes
+    with connect(cluster, other, "root") as root:
+        secret, record = root.access.create_token("editor", ttl_s=60, account="acme", note="to be revoked")
+    clients = [connect(cluster, node, "client", secret) for node in nodes]
+    for client in clients:
+        until("the token is known", lambda client=client: answers(client))  # type: ignore[misc]
+    with connect(cluster, owner, "root") as root:
+        assert root.access.revoke_token(record.token_id, account="acme")
+    revoked_s = time.monotonic()
+    for client in clients:
+        until("the token is refused", lambda client=client: not answers(client), look_s=0.05)  # type: ignore[misc]
+        assert time.monotonic() - revoked_s <= min(REVOKED_WITHIN_S, TOKENS_STALE_MAX_S)
+        client.close()
+    (made,) = audited_soon(cluster, 1, method="/iscp.wire.v1.Access/CreateToken")
+    assert (made.caller_account, made.caller, made.account, made.node_id) == ("system", "root", "acme", other.name)
+    assert secret not in str(made)
+    assert json.loads(made.what)["token_id"] == record.token_id
+
+
+def answers(client: Client) -> bool:
+    try:
+        client.jobs()
+    except NotAuthenticated:
+        return False
+    return True
+
+
+def audited_soon(cluster: BareCluster, count: int, **fields: str) -> list[AuditEntry]:
+    until("it is audited", lambda: len(audited(cluster, **fields)) >= count, timeout_s=20.0)
+    found = audited(cluster, **fields)
+    assert len(found) == count
+    return found
+
+
+def test_the_audit_says_once_who_did_what_and_where_it_came_in(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+) -> None:
+    for number, node in enumerate(nodes):
+        with connect(cluster, node, "ana") as ana:
+            ana.pause(f"/lake/new{number}", "j", account="acme")
+    with connect(cluster, nodes[1], "eve") as eve, pytest.raises(IscpError):
+        eve.pause("/lake/new0", "j", account="acme")
+    entries = audited_soon(cluster, 3, method="/iscp.wire.v1.Admin/Pause")
+    assert [(each.caller, each.node_id, each.result) for each in reversed(entries)] == [
+        ("ana", nodes[0].name, "OK"),
+        ("ana", nodes[1].name, "OK"),
+        ("eve", nodes[1].name, "PERMISSION_DENIED"),
+    ]
+    assert all(each.peer.startswith("ipv4:127.0.0.1:") and each.known_by == "certificate" for each in entries)
+    with connect(cluster, nodes[1], "root") as root:
+        assert len(root.access.audit(account="acme", method="Pause")) == 3
+        assert root.access.audit(account="nobody") == []
