@@ -14,7 +14,6 @@ from iscp.client.request_parts import answer_within_s, job_filter, require_posit
 from iscp.core.api_requests import JobFilter, JobName
 from iscp.core.api_views import JobView
 from iscp.core.argument_checks import require
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, Reason
 from iscp.core.name_patterns import is_pattern
@@ -85,7 +84,7 @@ class AsyncJobReader:
         request = convert.to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
         return int((await self._caller.call(self._admin.CountJobs, request)).jobs)
 
-    async def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
+    async def status(self, table: str, name: str, *, account: str = "") -> JobView:
         """Raises JobNotFound."""
         job = convert.name_to_wire(JobName(table, name, account))
         return convert_views.job_from_wire(
@@ -102,7 +101,7 @@ class AsyncJobReader:
         *,
         versions: Mapping[str, int] | None = None,
         timeout_s: float = 60.0,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> JobView:
         """Return once the job has applied `version` (None: the table's newest at the call).
 
@@ -122,7 +121,7 @@ class AsyncJobReader:
         )
 
     async def verify(
-        self, table: str, name: str, *, repair: bool = False, timeout_s: float = 600.0, account: str = DEFAULT_ACCOUNT
+        self, table: str, name: str, *, repair: bool = False, timeout_s: float = 600.0, account: str = ""
     ) -> VerifyReport:
         """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
 
@@ -143,7 +142,7 @@ class AsyncJobReader:
         *,
         spec: str | Mapping[str, Any] = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> QueryExplanation:
         """How a job keeps the result of its query, or a consumer with this job_spec would, operator by operator.
 
@@ -165,9 +164,7 @@ class AsyncJobReader:
         require(tables, Mapping, "tables", "places by the names of the query's tables")
         return await self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
 
-    async def history(
-        self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT
-    ) -> list[HistoryEntry]:
+    async def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
         require_positive(limit, "limit")

@@ -14,7 +14,6 @@ from iscp.client.request_parts import answer_within_s, new_request_id, place_aft
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import Unavailable
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.log_lines import LogPage, LogPlace
 from iscp.core.untrusted_values import error_text
 from iscp.wire.v1 import operator_pb2 as pb
@@ -124,7 +123,7 @@ class AsyncOperatorClient:
         table: str,
         name: str,
         *,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
         after: Mapping[str, LogPlace] | None = None,
         since_s: float = 0.0,
         tail: int = 0,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from iscp.cli.completion import ask_cluster, beginning, complete_context, tables_of
+from iscp.cli.completion import ACCOUNT, ask_cluster, beginning, complete_context, tables_of
 from iscp.cli.json_path import parse_path
 from iscp.core.argument_checks import SECONDS_MAX
+from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from iscp.core.errors import IscpError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+ACCOUNT_VARIABLE = "ISCP_ACCOUNT"
+"""Whose jobs commands name where `--account` does not say it."""
 
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 JSONPATH = "jsonpath="
@@ -264,5 +268,15 @@ def anywhere(command: F) -> F:
         command = option(command)
     return command
 
+
+account_option = click.option(
+    "--account",
+    type=ACCOUNT,
+    default=DEFAULT_ACCOUNT,
+    show_default=True,
+    envvar=ACCOUNT_VARIABLE,
+    help=f"The tenant; else {ACCOUNT_VARIABLE}.",
+)
+"""Of commands that name a job."""
 
 invocation = click.make_pass_decorator(Invocation)

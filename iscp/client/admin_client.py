@@ -27,7 +27,6 @@ from iscp.core.api_requests import (
 from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
 from iscp.core.argument_checks import column_names, require, require_seconds
 from iscp.core.errors import IscpError
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import RunFields, to_json, to_spec_json
 from iscp.core.view_fields import ViewFields
 from iscp.wire.v1 import admin_pb2 as pb
@@ -39,7 +38,8 @@ class Client(JobReader):
     `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, which is
     repeated until then while no node answers or the owner changes. `notice` is called once in a call that goes on so
     for more than a few seconds, with the error and the seconds that are left. Tables are paths, URIs, `db.table` or
-    table ids, as the node sees them: give absolute paths.
+    table ids, as the node sees them: give absolute paths. An empty account is the caller's own, or, where callers are
+    not authenticated, `default`.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
     `operator`, first snapshots that all nodes build in `builds`, and tokens and the audit in `access`. `token`: a text,
@@ -83,7 +83,7 @@ class Client(JobReader):
         where: str = "",
         options: Mapping[str, Any] | None = None,
         adopt_from: int | None = None,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
         **run: Unpack[RunFields],
     ) -> RegisterResult:
         """Create a job; `created` is False where there was one of that name, which is left as it is.
@@ -108,7 +108,7 @@ class Client(JobReader):
         refresh: str = "",
         deletion_vectors: bool = True,
         hold: float = 0.0,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
         **run: Unpack[RunFields],
     ) -> RegisterResult:
         """Create a job that keeps the result of `sql` at `target`; otherwise as `register`.
@@ -144,15 +144,15 @@ class Client(JobReader):
         response = self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [convert.checked_from_wire(one) for one in response.checked]
 
-    def unregister(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+    def unregister(self, table: str, name: str, *, account: str = "") -> bool:
         """Drop a job; False if there is none."""
         return self._change(self._admin.Unregister, JobName(table, name, account))
 
-    def pause(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+    def pause(self, table: str, name: str, *, account: str = "") -> bool:
         """False if it was paused already; raises JobNotFound."""
         return self._change(self._admin.Pause, JobName(table, name, account))
 
-    def resume(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+    def resume(self, table: str, name: str, *, account: str = "") -> bool:
         """Go on at once; False if it is neither paused nor failing. Raises JobNotFound."""
         return self._change(self._admin.Resume, JobName(table, name, account))
 
@@ -163,7 +163,7 @@ class Client(JobReader):
         *,
         new_table: str = "",
         spec: str | Mapping[str, Any] = "",
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> RegisterResult:
         """Rebuild the job's target, from `new_table` if its source is there now, with `spec` if that is to change.
 
@@ -182,7 +182,7 @@ class Client(JobReader):
         changes: Mapping[str, Any] | None = None,
         *,
         interrupt: bool = False,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
         **run: Unpack[RunFields],
     ) -> bool:
         """Change what is given of a job's spec; False if it is so already. Raises JobNotFound, InvalidRequest.

@@ -8,7 +8,6 @@ from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.core.api_builds import BuildView
 from iscp.core.api_requests import JobName
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 
@@ -28,7 +27,7 @@ class BuildClient:
         request = to_message(pb.GetBuildsRequest, format_version=FORMAT_VERSION, table=table)
         return builds_from_wire(self._caller.call(listing(self._builds.GetBuilds), request))
 
-    def abort(self, table: str, name: str = "", *, account: str = DEFAULT_ACCOUNT) -> int:
+    def abort(self, table: str, name: str = "", *, account: str = "") -> int:
         """Pause a job that is being built, or (empty) all of the table, of all accounts; how many tasks end by that.
 
         What is staged is kept until it is resumed. Raises JobNotFound; InvalidRequest where nothing is to be built.

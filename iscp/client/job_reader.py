@@ -16,7 +16,6 @@ from iscp.core.api_requests import (
 )
 from iscp.core.api_views import JobView
 from iscp.core.argument_checks import require
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, Reason
 from iscp.core.name_patterns import is_pattern
@@ -88,7 +87,7 @@ class JobReader:
         request = convert.to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
         return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
-    def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
+    def status(self, table: str, name: str, *, account: str = "") -> JobView:
         """Raises JobNotFound."""
         job = convert.name_to_wire(JobName(table, name, account))
         return convert_views.job_from_wire(
@@ -105,7 +104,7 @@ class JobReader:
         *,
         versions: Mapping[str, int] | None = None,
         timeout_s: float = 60.0,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> JobView:
         """Return once the job has applied `version` (None: the table's newest at the call).
 
@@ -131,7 +130,7 @@ class JobReader:
         *,
         repair: bool = False,
         timeout_s: float = 600.0,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> VerifyReport:
         """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
 
@@ -152,7 +151,7 @@ class JobReader:
         *,
         spec: str | Mapping[str, Any] = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = "",
     ) -> QueryExplanation:
         """How a job keeps the result of its query, or a consumer with this job_spec would, operator by operator.
 
@@ -174,7 +173,7 @@ class JobReader:
         require(tables, Mapping, "tables", "places by the names of the query's tables")
         return self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
 
-    def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
+    def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
         require_positive(limit, "limit")

@@ -223,6 +223,7 @@ def test_a_member_of_etcd_without_a_quorum_is_not_started_again() -> None:
 def test_the_nodes_certificates_are_mounted_where_they_are_read(name: str, tmp_path: Path) -> None:
     """As a directory: of a single file that is mounted, a renewal would not be seen."""
     security = settings_of(name, tmp_path).security
+    assert security.authentication is not security.insecure
     pods = [rendered(name).only("StatefulSet", "node")["spec"]["template"], rendered(name).only("Pod")]
     for spec in (pod["spec"] for pod in pods):
         mounts = [each for each in spec["containers"][0].get("volumeMounts", ()) if each["name"] == "tls"]

@@ -29,7 +29,7 @@ VARIABLE_PREFIX = "ISCP_"
 NOT_SETTINGS = frozenset(
     {
         *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
-        *("ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+        *("ISCP_ACCOUNT", "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
     }
 )
 """Variables of ours that are read elsewhere."""

@@ -11,13 +11,12 @@ from uuid import uuid4
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import TABLES, Invocation, matching
-from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.arguments import TABLES, Invocation, account_option, matching
+from iscp.cli.completion import JOB_NAME
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api_views import JobView
 from iscp.core.errors import PermanentError
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Choice:
 _ARGUMENTS = (
     click.argument("table", type=TABLES, metavar="T"),
     click.argument("name", type=JOB_NAME, metavar="[N]", required=False),
-    click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant."),
+    account_option,
     click.option("--yes", is_flag=True, help="Where many match: change them without a question."),
     click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
 )

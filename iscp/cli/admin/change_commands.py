@@ -10,10 +10,9 @@ from iscp.cli import render
 from iscp.cli.admin.bulk import Choice, change_matching, choosing
 from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
-from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
-from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.arguments import TABLE, Invocation, account_option, anywhere, invocation
+from iscp.cli.completion import JOB_NAME
 from iscp.core.api_requests import ChangeVerb
-from iscp.core.ids import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +48,7 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
 @run_options
 @click.option("--default", "defaults", type=click.Choice(RUN_OPTIONS), multiple=True, help="Give up what was set.")
 @click.option("--interrupt", is_flag=True, help="Cancel what runs by the spec before, and start over.")
-@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@account_option
 @anywhere
 @invocation
 def update(

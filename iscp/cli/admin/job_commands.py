@@ -19,6 +19,7 @@ from iscp.cli.arguments import (
     VERSION,
     Invocation,
     WholeNumber,
+    account_option,
     anywhere,
     invocation,
     matching,
@@ -30,13 +31,11 @@ from iscp.cli.monitor.describe_command import describe
 from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_requests import JobFilter
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job_row import JobState, Reason
 from iscp.core.name_patterns import is_pattern
 
 ALIASES = {"create": "register", "delete": "unregister"}
 
-_account = click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 _table = click.argument("table", type=TABLE, metavar="T")
 _name = click.argument("name", type=JOB_NAME, metavar="N")
 
@@ -137,7 +136,7 @@ def count(invocation: Invocation, /, **wanted: Any) -> None:
 @job.command()
 @_table
 @_name
-@_account
+@account_option
 @watched
 @anywhere
 @invocation
@@ -154,7 +153,7 @@ def status(invocation: Invocation, /, table: str, name: str, account: str) -> No
 @_name
 @click.option("--version", type=VERSION, help="The source version.  [default: the newest at the call]")
 @click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
-@_account
+@account_option
 @anywhere
 @invocation
 def wait(invocation: Invocation, /, table: str, name: str, version: int | None, timeout_s: float, account: str) -> None:
@@ -176,7 +175,7 @@ for command in (register, unregister, update, pause, resume, resync, verify, des
 @_table
 @_name
 @click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
-@_account
+@account_option
 @watched
 @anywhere
 @invocation

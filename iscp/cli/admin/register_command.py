@@ -12,7 +12,17 @@ from iscp.cli.admin.apply_plan import changes_of
 from iscp.cli.admin.error_words import option_of, options_named, places_named, show_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.spec_options import OBJECT, run_options
-from iscp.cli.arguments import COLUMNS, TABLE, TARGET, VERSION, Invocation, WholeNumber, anywhere, invocation
+from iscp.cli.arguments import (
+    ACCOUNT_VARIABLE,
+    COLUMNS,
+    TABLE,
+    TARGET,
+    VERSION,
+    Invocation,
+    WholeNumber,
+    anywhere,
+    invocation,
+)
 from iscp.cli.completion import ACCOUNT
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, RegisterResult
@@ -42,7 +52,7 @@ ADOPT_WAIT_S = 3_600.0
 @run_options
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
 @click.option("--from-version", type=VERSION, metavar="V", help="With --adopt: as of this source version.")
-@click.option("--account", type=ACCOUNT, metavar="A", help="The tenant.  [default: default]")
+@click.option("--account", type=ACCOUNT, metavar="A", envvar=ACCOUNT_VARIABLE, help="The tenant.  [default: default]")
 @anywhere
 @invocation
 def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:

@@ -8,10 +8,9 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.exit_status import ExitStatus
-from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
-from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.arguments import DURATION, TABLE, Invocation, account_option, anywhere, invocation
+from iscp.cli.completion import JOB_NAME
 from iscp.cli.drawing import pairs, table
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.verification import VerifyReport
 
 
@@ -20,7 +19,7 @@ from iscp.core.verification import VerifyReport
 @click.argument("name", type=JOB_NAME, metavar="N")
 @click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="As in 60s or 10m.")
-@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@account_option
 @anywhere
 @invocation
 def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:

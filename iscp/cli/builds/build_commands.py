@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import RANGE, TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import RANGE, TABLE, Invocation, account_option, anywhere, invocation
 from iscp.cli.builds.build_shapes import build_row, progress_line, show_bar, show_build, show_builds
-from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.completion import JOB_NAME
 from iscp.cli.monitor.watch_option import repeat, watched
 from iscp.core.api_builds import BuildView
-from iscp.core.ids import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 _table = click.argument("table", type=TABLE, metavar="T")
 _name = click.argument("name", type=JOB_NAME, metavar="[N]", required=False, default="")
-_account = click.option(
-    "--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant of job N."
-)
 _range = click.option("--range", "range_id", type=RANGE, default=0, help="Only this range; see `build status`.")
 
 
@@ -49,7 +45,7 @@ def build_list(invocation: Invocation, /, table: str | None) -> None:
 @build.command("status")
 @_table
 @_name
-@_account
+@account_option
 @watched
 @anywhere
 @invocation
@@ -68,7 +64,7 @@ def build_status(invocation: Invocation, /, table: str, name: str, account: str)
 @build.command("watch")
 @_table
 @_name
-@_account
+@account_option
 @anywhere
 @invocation
 def build_watch(invocation: Invocation, /, table: str, name: str, account: str) -> None:
@@ -97,7 +93,7 @@ def _show_progress(invocation: Invocation, table: str, name: str, account: str) 
 @build.command()
 @_table
 @_name
-@_account
+@account_option
 @anywhere
 @invocation
 def abort(invocation: Invocation, /, table: str, name: str, account: str) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import TABLE, Invocation, WholeNumber, anywhere, invocation
+from iscp.cli.arguments import TABLE, Invocation, WholeNumber, account_option, anywhere, invocation
 from iscp.cli.cluster_tables import show_placement
-from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.completion import JOB_NAME
 from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.next_start import next_start, warnings_of
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView, JobView, PlacedShard
-from iscp.core.ids import DEFAULT_ACCOUNT, ShardId
+from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class JobDescription:
 @click.argument("table", type=TABLE, metavar="T")
 @click.argument("name", type=JOB_NAME, metavar="N")
 @click.option("--limit", type=WholeNumber(1, 1_000), default=5, show_default=True, help="How many iterations.")
-@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@account_option
 @watched
 @anywhere
 @invocation

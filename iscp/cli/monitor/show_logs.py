@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import DURATION, TABLE, Invocation, WholeNumber, anywhere, invocation
-from iscp.cli.completion import ACCOUNT, JOB_NAME, NODE
+from iscp.cli.arguments import DURATION, TABLE, Invocation, WholeNumber, account_option, anywhere, invocation
+from iscp.cli.completion import JOB_NAME, NODE
 from iscp.core.config import LogLevel
 from iscp.core.errors import InvalidRequest, JobNotFound, TableNotFound, TemporaryError
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.log_lines import LINES_MAX, LogLine, LogPage, LogPlace
 from iscp.core.untrusted_values import printable
 
@@ -75,7 +74,7 @@ def node_logs(invocation: Invocation, /, node_id: str, follow: bool, tail: int, 
 @click.argument("table", type=TABLE, metavar="T")
 @click.argument("name", type=JOB_NAME, metavar="N")
 @_selecting
-@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@account_option
 @anywhere
 @invocation
 def job_logs(

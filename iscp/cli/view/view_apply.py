@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.cli.arguments import DURATION, TARGET, Invocation, anywhere, invocation
-from iscp.cli.view.view_options import ACCOUNT_OPTION, TABLE_OPTION, read_text
+from iscp.cli.arguments import DURATION, TARGET, Invocation, account_option, anywhere, invocation
+from iscp.cli.view.view_options import TABLE_OPTION, read_text
 from iscp.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _OPTIONS = (
         show_default=True,
         help="How long to wait for a new view that another one reads, before that one is registered.",
     ),
-    ACCOUNT_OPTION,
+    account_option,
 )
 
 

@@ -11,7 +11,7 @@ import click
 from iscp.cli import render
 from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.register_command import show_registered, unlike_of
-from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, account_option, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import pairs, table
 from iscp.cli.history_lines import show_history
@@ -22,7 +22,6 @@ from iscp.cli.view.view_explain import explain_view
 from iscp.cli.view.view_import import import_views
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
-    ACCOUNT_OPTION,
     HOLD_OPTION,
     OWN_OPTIONS,
     REFRESH_OPTION,
@@ -73,7 +72,7 @@ for command in (explain_view, apply_views_of_files, import_views):
 @VECTORS_OPTION
 @HOLD_OPTION
 @run_options_of_views
-@ACCOUNT_OPTION
+@account_option
 @anywhere
 @invocation
 def create(

@@ -9,14 +9,13 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.error_words import options_named
-from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import TABLE, Invocation, account_option, anywhere, invocation
 from iscp.cli.completion import VIEW_NAME
 from iscp.cli.drawing import pairs
 from iscp.cli.drawing import table as draw_table
 from iscp.cli.history_lines import show_history
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
-    ACCOUNT_OPTION,
     NAMED_TABLE,
     OWN_OPTIONS,
     REFRESH_OPTION,
@@ -62,7 +61,7 @@ REFRESHES_SHOWN = 5
     help="Where a table of the query is; again for each. With NAME: the table that the view is on.",
 )
 @REFRESH_OPTION
-@ACCOUNT_OPTION
+@account_option
 @anywhere
 @invocation
 def explain_view(

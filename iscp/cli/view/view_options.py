@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from iscp.cli.arguments import DURATION, TABLE, VERSION, absolute_table
-from iscp.cli.completion import ACCOUNT, VIEW_NAME
+from iscp.cli.arguments import DURATION, TABLE, VERSION, absolute_table, account_option
+from iscp.cli.completion import VIEW_NAME
 from iscp.core.errors import InvalidRequest
-from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec import PRIORITY_MAX, PRIORITY_MIN
 from iscp.core.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, ViewFields, view_text
 
@@ -96,7 +95,6 @@ SQL_FILE_OPTION = click.option(
 REFRESH_OPTION = click.option(
     "--refresh", type=click.Choice(REFRESH_POLICIES), help="How it may be refreshed.  [default: auto]"
 )
-ACCOUNT_OPTION = click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 
 VECTORS_OPTION = click.option(
     "--deletion-vectors/--no-deletion-vectors",
@@ -124,7 +122,7 @@ _RUN_OPTIONS = (
 _ONE_VIEW = (
     click.argument("name", type=VIEW_NAME, metavar="NAME"),
     click.option("--table", type=TABLE, metavar="URI", help="Where several have the name: on this table."),
-    ACCOUNT_OPTION,
+    account_option,
 )
 
 

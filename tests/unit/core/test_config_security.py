@@ -1,15 +1,18 @@
-"""Who may reach a node: nobody on other machines without TLS, unless that is said."""
+"""Who may reach a node: nobody on other machines without TLS and authentication, unless that is said."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iscp.adapters.system.settings import load_settings, to_toml
-from iscp.core.config import GatewayConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.access_roles import Role
+from iscp.core.config import AccountConfig, GatewayConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
 from iscp.core.config_faults import faults, is_loopback
+from iscp.core.errors import ConfigurationError
 
 NODE = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake"))
 FILES = TlsConfig(ca_file="a", cert_file="c", key_file="k")
@@ -27,7 +30,12 @@ def test_loopback_is_this_machine_alone() -> None:
         ({"listen": "0.0.0.0:7430"}, ["listen"]),
         ({"listen": "n0.lake:7430", "gateway": GatewayConfig(listen="[::]:80")}, ["listen", "gateway.listen"]),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(insecure=True)}, []),
-        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES)}, []),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES)}, ["security.authentication"]),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES, authentication=True)}, []),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES, insecure=True)}, []),
+        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(authentication=True)}, ["listen"]),
+        ({"security": SecurityConfig(authentication=True)}, []),
+        ({"security": SecurityConfig(tls=FILES)}, []),
         ({"listen": "127.0.0.1:7430"}, []),
         ({"security": SecurityConfig(tls=replace(FILES, ca_file=""))}, ["security.tls.ca_file"]),
         (
@@ -37,8 +45,51 @@ def test_loopback_is_this_machine_alone() -> None:
         ({"security": SecurityConfig(tls=TlsConfig(node_name="x"))}, ["security.tls.ca_file"]),
     ],
 )
-def test_a_node_that_others_reach_needs_tls(changed: dict[str, Any], paths: list[str]) -> None:
+def test_a_node_that_others_reach_needs_tls_and_authentication(changed: dict[str, Any], paths: list[str]) -> None:
     assert [fault.path for fault in faults(replace(NODE, **changed))] == paths
+
+
+KNOWN = AccountConfig(certificates={"ana": Role.EDITOR})
+GUARDED = SecurityConfig(tls=FILES, authentication=True)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "security", "paths"),
+    [
+        ({"acme": KNOWN}, GUARDED, []),
+        ({"acme": KNOWN}, SecurityConfig(tls=FILES), ["security.authentication"]),
+        ({"acme": KNOWN}, SecurityConfig(authentication=True), ["accounts.acme.certificates.ana"]),
+        (
+            {"acme": KNOWN, "b": AccountConfig(certificates={"ANA": Role.ADMIN})},
+            GUARDED,
+            ["accounts.b.certificates.ANA"],
+        ),
+        ({" ": KNOWN}, GUARDED, ["accounts. "]),
+        (
+            {"acme": AccountConfig(certificates={"Node.default.iscp": Role.ADMIN})},
+            GUARDED,
+            ["accounts.acme.certificates.Node.default.iscp"],
+        ),
+        ({}, replace(GUARDED, cluster_account=""), ["security.cluster_account"]),
+    ],
+)
+def test_who_is_known_by_what_is_refused_by_its_path(
+    accounts: dict[str, AccountConfig], security: SecurityConfig, paths: list[str]
+) -> None:
+    found = faults(replace(NODE, accounts=accounts, security=security))
+    assert [fault.path for fault in found] == paths
+    assert all(fault.remedy for fault in found)
+
+
+def test_accounts_are_written_and_read(tmp_path: Path) -> None:
+    config = replace(NODE, accounts={"acme corp": KNOWN, "system": AccountConfig()}, security=GUARDED)
+    file = tmp_path / "node.toml"
+    file.write_text(to_toml(config))
+    assert load_settings(file, {}) == config
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file, {"ISCP_ACCOUNTS": '{"a": {"certificates": {"x": "king"}, "rots": 1}}'})
+    assert "accounts.a.certificates.x" in str(refused.value)
+    assert "accounts.a.rots" in str(refused.value)
 
 
 def test_it_is_said_by_file_or_variable() -> None:

@@ -4,7 +4,11 @@
 {{- $own := dict "listen" "0.0.0.0:7430" "data_dir" "/var/lib/iscp" "health" $health -}}
 {{- if .Values.tls.secret -}}
   {{- $files := dict "ca_file" "/etc/iscp/tls/ca.crt" "cert_file" "/etc/iscp/tls/tls.crt" "key_file" "/etc/iscp/tls/tls.key" -}}
-  {{- $own = set $own "security" (dict "tls" $files) -}}
+  {{- $security := dict "tls" $files -}}
+  {{- if not (dig "insecure" false (.Values.config.security | default dict)) -}}
+    {{- $security = set $security "authentication" true -}}
+  {{- end -}}
+  {{- $own = set $own "security" $security -}}
 {{- end -}}
 {{- $etcd := dict "endpoints" (include "iscp.endpoints" . | fromJsonArray) -}}
 {{- if .Values.etcd.tls.clientSecret -}}
