@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from iscp.core.access_roles import Role
 from iscp.core.errors import InvalidRequest
 
-TOKEN_BYTES = 32
-ID_CHARS = 12
-_FORM = re.compile(rf"iscp_([0-9a-f]{{{2 * TOKEN_BYTES}}})")
+_TOKEN_BYTES = 32
+_ID_CHARS = 12
+_FORM = re.compile(rf"iscp_([0-9a-f]{{{2 * _TOKEN_BYTES}}})")
 
 TOKENS_MAX = 10_000
 """Tokens of a cluster, with those that have ended; one more is refused."""
@@ -45,13 +45,13 @@ class TokenRecord:
 
 def draw_token(random_hex: Callable[[int], str]) -> str:
     """A new one. `random_hex` gives so many random bytes in hexadecimal digits."""
-    return f"iscp_{random_hex(TOKEN_BYTES)}"
+    return f"iscp_{random_hex(_TOKEN_BYTES)}"
 
 
 def id_of(token: str) -> str | None:
     """None: it has not the form of a token."""
     found = _FORM.fullmatch(token)
-    return found[1][:ID_CHARS] if found else None
+    return found[1][:_ID_CHARS] if found else None
 
 
 def digest_of(token: str) -> str:

@@ -33,6 +33,7 @@ from iscp.adapters.etcd.builds.build_keys import (
     BuildKeys,
 )
 from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.tokens.token_keys import TokenKeys
 from iscp.adapters.system.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.admin.job_file import read_jobs
 from iscp.cli.admin.main import cli as iscp_admin
@@ -340,6 +341,8 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
         builds.key(DONE, "<job_id>", node),
         *(builds.key(kind, "<table_id>") for kind in (TABLES, PRIORITIES, KEPT)),
         *(builds.key(kind, "<job_id>") for kind in (PLANS, BUILT)),
+        TokenKeys(keys.access).token("<id>"),
+        TokenKeys(keys.access).head,
     }
     assert told == {key.removeprefix("/") for key in known}
 

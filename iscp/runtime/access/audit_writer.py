@@ -10,7 +10,7 @@ from dataclasses import asdict
 from iscp.core.audit_entry import AuditEntry
 from iscp.core.errors import InvalidRequest, IscpError
 from iscp.core.untrusted_values import error_text
-from iscp.ports.access import AuditLog
+from iscp.ports.access.token_ports import AuditLog
 from iscp.ports.system import Threads
 from iscp.runtime.loop.threads import THREADS
 

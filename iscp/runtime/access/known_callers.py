@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iscp.core.access_roles import Credentials, KnownBy, Principal, Role
 from iscp.core.access_token import TokenRecord
 from iscp.core.errors import NotAuthenticated, Unavailable
-from iscp.ports.access import TokenView
+from iscp.ports.access.token_ports import TokenView
 from iscp.ports.system import Clock
 
 TOKENS_STALE_MAX_S = 4.0
@@ -62,7 +62,7 @@ class KnownCallers:
         age_s, book = self._tokens.age_s, self._tokens.book  # in this order: the book may be newer, not older
         if not age_s <= TOKENS_STALE_MAX_S:
             raise Unavailable(
-                "tokens cannot be checked: this node does not know what etcd has of them",
+                "cannot be checked: this node does not know which tokens etcd has",
                 field="authorization",
                 remedy="Retry; see whether the node reaches etcd (`access.tokens_unconfirmed` in its log)",
             )

@@ -127,7 +127,7 @@ def test_what_is_not_certain_lets_nobody_in(
     try:
         eventually(lambda: watch.age_s > TOKENS_STALE_MAX_S)
         assert time.monotonic() - began_s <= TOKENS_STALE_MAX_S + CONFIRM_S
-        with pytest.raises(Unavailable, match="tokens cannot be checked"):
+        with pytest.raises(Unavailable, match="authorization cannot be checked"):
             callers.identify(Credentials(token))
     finally:
         thaw(server)

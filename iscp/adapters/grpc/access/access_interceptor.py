@@ -29,8 +29,8 @@ from iscp.core.access_roles import Principal
 from iscp.core.access_rules import Foreign, Rule, Scope
 from iscp.core.errors import IscpError, NotAuthenticated, no_jobs_on
 from iscp.core.role_authorizer import ForeignAccount
-from iscp.ports.access import AuditSink
-from iscp.ports.authorizer import Authenticator, Authorizer
+from iscp.ports.access.authorizer import Authenticator, Authorizer
+from iscp.ports.access.token_ports import AuditSink
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.audit_entry import AuditQuery
 from iscp.core.errors import InvalidRequest
 from iscp.core.untrusted_values import AT_S_MOST
-from iscp.ports.access import AccessService
+from iscp.ports.access.token_ports import AccessService
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 

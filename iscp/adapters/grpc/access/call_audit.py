@@ -12,7 +12,7 @@ from iscp.adapters.grpc.access.request_accounts import audited_things
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.core.audit_entry import AuditEntry
 from iscp.core.errors import ErrorCode
-from iscp.ports.access import AuditSink
+from iscp.ports.access.token_ports import AuditSink
 from iscp.wire.v1 import admin_pb2
 
 
