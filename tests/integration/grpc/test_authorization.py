@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.access.request_accounts import METHODS
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
@@ -37,7 +37,11 @@ class Guarded:
 
     def __init__(self) -> None:
         self.admin, self.access = FakeAdmin(), Access(SystemClock())
-        services = [OperatorServer(FakeOperator()), BuildServer(FakeBuilds()), AccessServer(self.access.service)]
+        services: list[Service] = [
+            OperatorServer(FakeOperator()),
+            BuildServer(FakeBuilds()),
+            AccessServer(self.access.service),
+        ]
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services, interceptors=[self.access.interceptor])
         self.server.start()
         self.server.ready()

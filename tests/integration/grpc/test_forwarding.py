@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from iscp.adapters.grpc.admin import forwarding as forward
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
+from iscp.adapters.grpc.channel.call_metadata import FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.system.free_port import free_port
@@ -177,7 +178,7 @@ def test_a_call_carries_what_its_caller_said_and_that_it_was_forwarded(
     entry.CountJobs(pb.CountJobsRequest(), metadata=said, timeout=WAIT_S)
     (metadata,) = seen.metadata
     assert set(said) <= set(metadata.items())
-    assert metadata[forward.FORWARDED_KEY] == "1"
+    assert metadata[FORWARDED_KEY] == "1"
 
 
 def test_a_call_is_forwarded_once(cluster: Cluster, owner: FakeAdmin) -> None:

@@ -93,11 +93,6 @@ def refuse_plain(endpoint: str) -> None:
             )
 
 
-def check_token_file(file: Path) -> None:
-    """Raises ConfigurationError unless it holds a token."""
-    _read(file)
-
-
 def _read(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")

@@ -12,7 +12,6 @@ from iscp.adapters.grpc.channel.caller_token import (
     TOKEN_CHECK_S,
     CallerToken,
     TokenChannel,
-    check_token_file,
     token_of_environment,
 )
 from iscp.client.admin_client import Client
@@ -38,7 +37,7 @@ def test_what_is_no_token_is_refused_and_not_shown(text: str, tmp_path: Path) ->
         assert refused.value.remedy
         assert "secret" not in str(refused.value)
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        check_token_file(tmp_path / "none")
+        CallerToken(tmp_path / "none")
 
 
 def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
