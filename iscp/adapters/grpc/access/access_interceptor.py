@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from iscp.adapters.grpc.access.call_audit import CallAudit
-from iscp.adapters.grpc.access.caller_evidence import evidence_of
+from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of
 from iscp.adapters.grpc.access.guarded_context import GuardedContext
 from iscp.adapters.grpc.access.request_accounts import (
     METHODS,
@@ -27,7 +27,7 @@ from iscp.adapters.grpc.access.request_accounts import (
 from iscp.adapters.grpc.channel.grpc_errors import abort, translate_errors
 from iscp.core.access_roles import Principal
 from iscp.core.access_rules import Foreign, Rule, Scope
-from iscp.core.errors import IscpError, NotAuthenticated, no_jobs_on
+from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
 from iscp.core.role_authorizer import ForeignAccount
 from iscp.ports.access.authorizer import Authenticator, Authorizer
 from iscp.ports.access.token_ports import AuditSink
@@ -35,7 +35,7 @@ from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
 
-_REFUSED_BY_NOBODY = Rule(Scope.CALLER)
+_UNKNOWN = Rule(Scope.CALLER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class AccessInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         rule = self._parts.authorizer.rule(details.method)
         if rule is not None and rule.scope in (Scope.OPEN, Scope.NODES):  # nodes are known at the method itself
             return there
-        call = _GuardedCall(self._parts, details.method, rule or _REFUSED_BY_NOBODY, there)
+        call = _GuardedCall(self._parts, details.method, rule or _UNKNOWN, there)
         serializers = {
             "request_deserializer": there.request_deserializer,
             "response_serializer": there.response_serializer,
@@ -105,11 +105,7 @@ class _GuardedCall:
     def _decide(self, given: Any, context: grpc.ServicerContext) -> Iterator[tuple[Any, Any, list[Any] | None]]:
         """What to give to the method, with whose call it is; or what to answer instead of it."""
         with translate_errors(context, self._method, "access"):
-            evidence = evidence_of(context, self._parts.node_name)
-            principal = self._parts.authenticator.identify(evidence.credentials)
-            if principal is None:
-                self._parts.authorizer.authorize(None, self._method, (), everybody=False)
-                raise NotAuthenticated("the call does not say who calls", field="authorization")
+            evidence, principal = self._identify(context)
         request = self._read(given)
         guarded = GuardedContext(context, principal, evidence.peer, self._parts.still_valid)
         audited = self._rule.changes and not evidence.passed_on  # else it is where the call came in
@@ -124,6 +120,19 @@ class _GuardedCall:
             if audit is not None:
                 audit.end(self._parts.clock.now_s(), self._parts.node_id, error)
 
+    def _identify(self, context: grpc.ServicerContext) -> tuple[Evidence, Principal]:
+        """Who calls. Raises NotAuthenticated, Unavailable."""
+        try:
+            evidence = evidence_of(context, self._parts.node_name)
+            principal = self._parts.authenticator.identify(evidence.credentials)
+            if principal is None:
+                self._parts.authorizer.authorize(None, self._method, (), everybody=False)
+                raise NotAuthenticated("the call does not say who calls", field="authorization")
+        except NotAuthorized as error:
+            log.info("access.unknown_caller", extra={"peer": context.peer(), "why": error.message})
+            raise
+        return evidence, principal
+
     def _authorize(
         self, principal: Principal, given: Any, request: Message | None, context: GuardedContext
     ) -> tuple[Any, Any, list[Any] | None]:
@@ -134,7 +143,7 @@ class _GuardedCall:
         accounts = {thing.account for thing in named_things(request)}
         if (foreign := self._check(principal, accounts, concerns_everybody(self._method, request), context)) is None:
             return (request.SerializeToString() if filled and self._raw else given), context, None
-        log.info("access.foreign", extra={"method": self._method, "caller": principal.name})
+        log.info("access.foreign", extra={"verb": self._method, "caller": principal.name, "peer": context.peer_named})
         context.note_foreign()
         return given, context, self._answer_foreign(principal, request, context, foreign)
 
@@ -147,7 +156,8 @@ class _GuardedCall:
         except ForeignAccount as error:
             return error
         except IscpError as error:
-            log.info("access.refused", extra={"verb": self._method, "code": int(error.code), "field": error.field})
+            said = {"verb": self._method, "code": int(error.code), "caller": principal.name, "peer": context.peer_named}
+            log.info("access.refused", extra=said)
             abort(context, error)
         return None
 

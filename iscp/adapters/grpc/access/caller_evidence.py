@@ -36,16 +36,22 @@ class Evidence:
 def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
     """`node_name`: what nodes are known by; empty: by nothing. Raises NotAuthenticated where it makes no sense."""
     metadata = tuple(context.invocation_metadata())
-    names, token = frozenset(caller_names(context, common=True)), _token_of(metadata)
+    names, token = caller_names(context, common=True), _token_of(metadata)
     if not node_name or node_name.lower() not in (name.lower() for name in caller_names(context)):
-        return Evidence(Credentials(token, names), context.peer())
+        return Evidence(Credentials(token, _but_of_nodes(names, node_name)), context.peer())
     passed_on = any(key == FORWARDED_KEY for key, _ in metadata)
     said = [value for key, value in metadata if key == CALLER_KEY]
     if said:
-        names, peer = _read(said)
-        return Evidence(Credentials(token, names), peer, passed_on)
-    # A node of an earlier version, or without authentication, passes on the calls of it does not say whom.
-    return Evidence(Credentials(token, frozenset() if passed_on else names), context.peer(), passed_on)
+        shown, peer = _read(said)
+        # Whether somebody is a node its gateway does not know: it says the common name too.
+        return Evidence(Credentials(token, shown if passed_on else _but_of_nodes(shown, node_name)), peer, passed_on)
+    # A node of an earlier version, or without authentication, passes on calls and does not say whose.
+    return Evidence(Credentials(token, frozenset() if passed_on else frozenset(names)), context.peer(), passed_on)
+
+
+def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:
+    """Nodes are known by a DNS name of their certificate; a common name makes nobody one."""
+    return frozenset(name for name in names if name.lower() != node_name.lower() or not node_name)
 
 
 def vouching(names: Iterable[str], peer: str) -> Metadata:

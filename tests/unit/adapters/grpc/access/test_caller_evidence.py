@@ -65,8 +65,11 @@ def test_nobody_else_is(names: tuple[str, ...]) -> None:
 
 
 def test_a_common_name_makes_nobody_a_node() -> None:
-    """Nodes are known by a DNS name; who may sign any subject may not sign that."""
-    assert read(*SAID, names=("ana",), common=NODE).peer == "ipv4:1.1.1.1:1"
+    """Nodes are known by a DNS name; who may sign any subject may not sign that. A gateway says common names too."""
+    found = read(*SAID, names=("ana",), common=NODE.upper())
+    assert found == Evidence(Credentials("", frozenset({"ana"})), "ipv4:1.1.1.1:1")
+    by_gateway = read(*vouching([NODE, "ana"], "p"), names=(NODE,))
+    assert by_gateway.credentials.names == {"ana"}
 
 
 def test_without_tls_nobody_is_a_node() -> None:
