@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import grpc
 
@@ -31,7 +31,8 @@ class AccessSide:
 
     server: AccessServer
     interceptors: Sequence[grpc.ServerInterceptor] = ()
-    beside: Sequence[RunsBesideOwner] = field(default_factory=tuple)
+    beside: Sequence[RunsBesideOwner] = ()
+    counters: Callable[[], Mapping[str, int]] = dict
 
 
 def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> AccessSide:
@@ -51,4 +52,4 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
     authorizer = RoleAuthorizer(cluster_account)
     parts = AccessParts(callers, authorizer, callers.still_valid, audit, clock, config.node_id, node_name)
     service = TokenService(EtcdTokens(etcd, keys), audit_table, clock, secrets.token_hex)
-    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), (tokens, audit))
+    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), (tokens, audit), audit.counters)

@@ -76,11 +76,11 @@ def compose(on: Foundation) -> Node:
     here.borders, here.kept_events = (worker, peers, served, owner), owner.decisions.of_other_terms
     calls_of = lambda to: here if to.node_id == config.node_id else peers.call(to)  # noqa: E731
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
-    alerts = compose_alerts(on, owner, nodes)
-    here.alert_counters = alerts.counters
+    alerts, access = compose_alerts(on, owner, nodes), compose_access(config, cluster.etcd, clock)
+    here.further_counters = lambda: {**alerts.counters(), **access.counters()}
     build_side = compose_builds(on, ports, cluster, owner, nodes, calls_of, keeper)
     here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
-    forwarding, access = _forward_to(owner, worker, on), compose_access(config, cluster.etcd, clock)
+    forwarding = _forward_to(owner, worker, on)
     admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
     serving = _serve(on, admin, [served, operator, shown], forwarding, access)
     ends = nodes, collector, peers, forwarding, cluster.etcd

@@ -37,11 +37,19 @@ def _configuration(tls: Tls) -> Any:
     return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.authority or None)
 
 
-def caller_names(context: grpc.ServicerContext, *, common: bool = False) -> Collection[str]:
-    """The names in the certificate of who calls, with its common name or without; none without TLS."""
+def caller_names(context: grpc.ServicerContext) -> Collection[str]:
+    """The names in the certificate of who calls, without its common name; none without TLS."""
+    return names_shown(context)[0]
+
+
+def names_shown(context: grpc.ServicerContext) -> tuple[Collection[str], Collection[str]]:
+    """The alternative names in the certificate of who calls, and its common names."""
     said = context.auth_context()
-    keys = ("x509_subject_alternative_name", *(("x509_common_name",) if common else ()))
-    return {name.decode(errors="replace") for key in keys for name in said.get(key, ())}
+    alternative, common = (
+        {name.decode(errors="replace") for name in said.get(key, ())}
+        for key in ("x509_subject_alternative_name", "x509_common_name")
+    )
+    return alternative, common
 
 
 class ServerContext:

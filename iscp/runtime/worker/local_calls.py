@@ -53,7 +53,7 @@ class LocalCalls:
         self._node_log = node_log
         self.build_worker: BuildWorkerLoop | None = None
         self.borders: Collection[Border] = ()
-        self.alert_counters: Callable[[], Mapping[str, int]] = dict
+        self.further_counters: Callable[[], Mapping[str, int]] = dict
         self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -84,7 +84,7 @@ class LocalCalls:
     def counters(self) -> dict[str, int]:
         quarantined = sum(each.quarantined for each in self.borders)
         work = {**asdict(self._executor.counters()), **self._upkeep.counters()}
-        return {**work, "quarantined": quarantined, **self.alert_counters()}
+        return {**work, "quarantined": quarantined, **self.further_counters()}
 
     def events(self, known: Sequence[int]) -> list[EventView]:
         return self.kept_events(known)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, Metadata
-from iscp.adapters.tls.server_credentials import caller_names
+from iscp.adapters.tls.server_credentials import names_shown
 from iscp.core.access_roles import Credentials
 from iscp.core.errors import NotAuthenticated
 from iscp.core.untrusted_values import exact_name
@@ -36,8 +36,9 @@ class Evidence:
 def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
     """`node_name`: what nodes are known by; empty: by nothing. Raises NotAuthenticated where it makes no sense."""
     metadata = tuple(context.invocation_metadata())
-    names, token = caller_names(context, common=True), _token_of(metadata)
-    if not node_name or node_name.lower() not in (name.lower() for name in caller_names(context)):
+    (alternative, common), token = names_shown(context), _token_of(metadata)
+    names = {*alternative, *common}
+    if not node_name or node_name.lower() not in (name.lower() for name in alternative):
         return Evidence(Credentials(token, _but_of_nodes(names, node_name)), context.peer())
     passed_on = any(key == FORWARDED_KEY for key, _ in metadata)
     said = [value for key, value in metadata if key == CALLER_KEY]
