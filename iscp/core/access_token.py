@@ -55,7 +55,7 @@ def id_of(token: str) -> str | None:
 
 
 def digest_of(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 _NOBODYS = digest_of("")

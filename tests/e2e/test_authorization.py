@@ -59,7 +59,7 @@ class Guarded:
         made = self.run(admin, "token", "create", "--account", "acme", "--role", role, "--ttl", "10m", "-o", "json")
         assert made.status == 0, made
         found = json.loads(made.out)
-        return found["token"], found["name"]
+        return found["token"], found["id"]
 
     def bootstrap(self) -> str:
         command = [sys.executable, "-P", "-m", "iscp.cli.iscp", "token", "bootstrap"]

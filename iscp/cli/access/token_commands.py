@@ -82,13 +82,13 @@ def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
     """Revoke the token ID: within seconds all nodes refuse it, and calls of its bearer that wait are ended."""
     with invocation.client() as client:
         revoked = client.access.revoke_token(token_id, account=account)
-    if not render.show({"token_id": token_id, "revoked": revoked}, invocation.output):
+    if not render.show({"id": token_id, "revoked": revoked}, invocation.output):
         click.echo(f"{token_id} is revoked" if revoked else f"there is no token {token_id}")
 
 
 def _row(record: TokenRecord) -> dict[str, Any]:
     return {
-        "name": record.token_id,
+        "id": record.token_id,
         "account": record.account,
         "role": record.role.value,
         "state": _state(record),
