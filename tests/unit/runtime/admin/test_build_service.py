@@ -88,7 +88,7 @@ def test_an_abort_pauses_what_is_not_staged_yet(built: Built) -> None:
     [
         (JobName("orders", "y", "a"), InvalidRequest, "is staged as a whole"),
         (JobName("orders", "w", "a"), JobNotFound, "no job 'w'"),
-        (JobName("orders", "x", "b"), JobNotFound, "no job 'x'"),
+        (JobName("orders", "x", "b"), TableNotFound, "orders has no jobs"),
         (JobName("t-2", "z", "a"), InvalidRequest, "job 'z' on t-2 is not being built"),
         (JobName("t-2", ""), InvalidRequest, "t-2 is not being built"),
         (JobName("nowhere", ""), TableNotFound, "nowhere"),
