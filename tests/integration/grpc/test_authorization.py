@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -361,5 +362,7 @@ def test_a_wait_ends_with_the_token_of_who_waits(guarded: Guarded) -> None:
     guarded.admin.before = lambda verb: verb == "wait" and guarded.access.tokens.revoke(token[5:17], "")
     job = admin_pb2.JobName(table="/lake/t", name="j", account="acme")
     wait = admin_pb2.WaitJobRequest(job=job, version=99, timeout_s=60.0)
+    began_s = time.monotonic()
     assert isinstance(guarded.call("/iscp.wire.v1.Admin/WaitJob", wait, bearer(token)), IscpError)
+    assert time.monotonic() - began_s < 5.0  # half of the call's deadline
     assert guarded.admin.waiting == 0

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from iscp.adapters.grpc.admin import forwarding as forward
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
-from iscp.adapters.grpc.channel.call_metadata import FORWARDED_KEY
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.system.free_port import free_port
@@ -175,10 +175,13 @@ def test_a_call_carries_what_its_caller_said_and_that_it_was_forwarded(
     seen = Seen()
     cluster.owned_by(cluster.serve(owner, interceptors=[seen]))
     said = (("authorization", "Bearer x"), ("trace-bin", b"\x00\xff"))
-    entry.CountJobs(pb.CountJobsRequest(), metadata=said, timeout=WAIT_S)
+    # Whose call it is a node says alone, and this one knows nobody.
+    injected = ((CALLER_KEY, '{"names": ["root"], "peer": ""}'),)
+    entry.CountJobs(pb.CountJobsRequest(), metadata=said + injected, timeout=WAIT_S)
     (metadata,) = seen.metadata
     assert set(said) <= set(metadata.items())
     assert metadata[FORWARDED_KEY] == "1"
+    assert CALLER_KEY not in metadata
 
 
 def test_a_call_is_forwarded_once(cluster: Cluster, owner: FakeAdmin) -> None:
