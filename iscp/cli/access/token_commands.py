@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,9 @@ from iscp.cli.arguments import DURATION, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import table
 from iscp.core.access_roles import Role
-from iscp.core.access_token import TokenRecord
+
+if TYPE_CHECKING:
+    from iscp.core.access_token import TokenRecord
 
 TTL_DEFAULT = "90d"
 """How long a token is valid where `--ttl` does not say it."""
