@@ -224,7 +224,7 @@ MUTANTS: dict[str, Mutant] = {
     "several: versions in the log": Mutant(replace(REAL, run=KeepsMarksToItself), SEVERAL_TABLES, seeds=(1, 2)),
     "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(13, 17)),
     "builds: the aborted flag": _of_builds("worker: the aborted flag", 18, 25),
-    "builds: owner_rev": _of_builds("worker: owner_rev", 28),
+    "builds: owner_rev": _of_builds("worker: owner_rev", 13),
     "builds: one batch a range": _of_builds("worker: one batch a range", 0, 1),
     "builds: late results of aborted tasks": _of_builds("owner: late results of aborted tasks", 31, 40),
     "builds: counts with the removal": _of_builds("owner: counts with the removal", 0, 1),

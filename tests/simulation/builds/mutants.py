@@ -33,7 +33,7 @@ SEEDS_MAX = 500
 
 class FinishesWhatIsAborted(BuildWorker):
     def _is_live(self, task_id: str) -> bool:
-        return task_id in self.state.live or task_id in self.state.aborted
+        return super()._is_live(task_id) or task_id in self.state.aborted
 
 
 class ObeysAnyOwner(BuildWorker):
