@@ -7,9 +7,10 @@ from iscp.adapters.grpc.access.access_codec import entries_from_wire, role_to_wi
 from iscp.adapters.grpc.admin.convert import to_message
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
-from iscp.core.access_token import TokenRecord
+from iscp.core.access_token import TokenRecord, id_of
 from iscp.core.argument_checks import require_seconds
 from iscp.core.audit_entry import AuditEntry
+from iscp.core.errors import OutcomeUnknown
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 
@@ -26,7 +27,8 @@ class AsyncAccessClient:
     ) -> tuple[str, TokenRecord]:
         """A token, which cannot be shown again, and what is kept of it. `ttl_s`: for how long it is valid.
 
-        Raises OutcomeUnknown where one may have been made that nobody has: see `tokens`, and revoke it.
+        It is not repeated where it may have been carried out: then it raises OutcomeUnknown, and there may be one that
+        nobody has. See `tokens`, and revoke it.
         """
         request = to_message(
             pb.CreateTokenRequest,
@@ -36,7 +38,11 @@ class AsyncAccessClient:
             ttl_s=require_seconds(ttl_s, "ttl_s"),
             note=note,
         )
-        response = await self._caller.call(self._access.CreateToken, request, changes=True)
+        try:
+            response = await self._caller.call(self._access.CreateToken, request, changes=True, once=True)
+        except OutcomeUnknown as error:
+            remedy = "Revoke the token that may have been made: the newest one of `iscp-admin token list`"
+            raise OutcomeUnknown(error.message, field=error.field, remedy=remedy, code=error.code) from error
         return (response.secret, token_from_wire(response.token))
 
     async def tokens(self, *, account: str = "") -> list[TokenRecord]:
@@ -46,7 +52,11 @@ class AsyncAccessClient:
         return [token_from_wire(token) for page in found for token in page.tokens]
 
     async def revoke_token(self, token_id: str, *, account: str = "") -> bool:
-        """False if there is no such token. Within seconds every node refuses it."""
+        """False if there is no such token, or no longer: also where an answer was lost, and the call was repeated.
+
+        Within seconds every node refuses it. `token_id`: or the token itself, of which the id alone is sent.
+        """
+        token_id = id_of(token_id) or token_id
         request = to_message(pb.RevokeTokenRequest, format_version=FORMAT_VERSION, account=account, token_id=token_id)
         return bool((await self._caller.call(self._access.RevokeToken, request, changes=True)).revoked)
 

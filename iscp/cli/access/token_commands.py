@@ -81,11 +81,17 @@ def list_tokens(invocation: Invocation, /, account: str) -> None:
 @anywhere
 @invocation
 def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
-    """Revoke the token ID: within seconds all nodes refuse it, and calls of its bearer that wait are ended."""
+    """Revoke the token ID: within seconds all nodes refuse it, and calls of its bearer that wait are ended.
+
+    ID may be the token itself, of which nothing else is sent or shown.
+    """
+    from iscp.core.access_token import id_of
+
+    token_id = id_of(token_id) or token_id
     with invocation.client() as client:
         revoked = client.access.revoke_token(token_id, account=account)
     if not render.show({"id": token_id, "revoked": revoked}, invocation.output):
-        click.echo(f"{token_id} is revoked" if revoked else f"there is no token {token_id}")
+        click.echo(f"{token_id} is revoked" if revoked else f"there is no token {token_id}, or no longer")
 
 
 def _row(record: TokenRecord) -> dict[str, Any]:

@@ -68,13 +68,19 @@ Notice = Callable[[IscpError, float], None]
 
 
 class Attempts:
-    """Those of one call, from `begun_s` of the caller's monotonic clock on, for `timeout_s`."""
+    """Those of one call, from `begun_s` of the caller's monotonic clock on, for `timeout_s`.
 
-    def __init__(self, endpoint: str, begun_s: float, timeout_s: float, changes: bool, notice: Notice) -> None:
+    `once`: the change carries no request_id; where it may have been made it is not repeated, as that makes it twice.
+    """
+
+    def __init__(
+        self, endpoint: str, begun_s: float, timeout_s: float, changes: bool, notice: Notice, once: bool = False
+    ) -> None:
         self._endpoint = endpoint
         self._begun_s = begun_s
         self._end_s = begun_s + timeout_s
         self._changes = changes
+        self._once = once
         self._notice = notice
         self._unknown, self._noticed, self._backoff_s = False, False, BACKOFF_S
         self._met: IscpError | None = None
@@ -88,7 +94,8 @@ class Attempts:
         self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
         # Jitter: those who lost the same owner must not come back at the same moment.
         pause_s = self._backoff_s * random.uniform(0.5, 1.0)
-        if not _retried(error) or now_s + pause_s >= self._end_s:
+        again = _retried(error) and not (self._once and self._unknown)
+        if not again or now_s + pause_s >= self._end_s:
             raise self._final(error) from cause
         if not self._noticed and now_s - self._begun_s >= NOTICE_AFTER_S:
             self._noticed = True
@@ -145,10 +152,10 @@ class CallerBase:
             channel = secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
         return channel if self._token is None else TokenChannel(channel, self._token)
 
-    def _attempts(self, changes: bool, timeout_s: float | None) -> Attempts:
+    def _attempts(self, changes: bool, once: bool, timeout_s: float | None) -> Attempts:
         """Those of a call that begins now; raises InvalidRequest."""
         within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
-        return Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
+        return Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice, once)
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -50,11 +50,12 @@ class AsyncCaller(CallerBase):
         request: Any,
         *,
         changes: bool = False,
+        once: bool = False,
         timeout_s: float | None = None,
     ) -> R:
-        """Call, and repeat the very same request, until `timeout_s` is over."""
+        """Call, and repeat the very same request, until `timeout_s` is over; `once`: as in Attempts."""
         self._refuse_misuse()
-        attempts = self._attempts(changes, timeout_s)
+        attempts = self._attempts(changes, once, timeout_s)
         while True:
             try:
                 return await method(request, timeout=attempts.left_s(self._clock.monotonic_s()))

@@ -104,6 +104,13 @@ def test_a_last_attempt_without_the_time_for_an_answer_hides_no_error_from_befor
         attempts.pause_s(Refused(TimedOut("no answer in time")), 10.0)
 
 
+def test_what_is_not_to_be_made_twice_is_repeated_only_where_it_was_not_made() -> None:
+    attempts = Attempts("n:1", 0.0, 10.0, changes=True, notice=lambda error, left_s: None, once=True)
+    attempts.pause_s(Refused(Unavailable("not now")), 1.0)
+    with pytest.raises(OutcomeUnknown):
+        attempts.pause_s(Refused(OutcomeUnknown("no answer")), 2.0)
+
+
 def test_a_client_that_another_thread_closes_amid_retries_says_so() -> None:
     def close(seconds: float) -> None:
         caller.close()
