@@ -18,6 +18,8 @@ from iscp.core.errors import InvalidRequest
 _TOKEN_BYTES = 32
 _ID_CHARS = 12
 _FORM = re.compile(rf"iscp_([0-9a-f]{{{2 * _TOKEN_BYTES}}})")
+_ID_FORM = re.compile(rf"(?:iscp_)?([0-9a-f]{{{_ID_CHARS}}})[0-9a-f]*")
+_SECRET = re.compile(rf"(iscp_[0-9a-f]{{{_ID_CHARS}}})[0-9a-f]+")
 
 TOKENS_MAX = 10_000
 """Tokens of a cluster, with those that have ended; one more is refused."""
@@ -52,6 +54,17 @@ def id_of(token: str) -> str | None:
     """None: it has not the form of a token."""
     found = _FORM.fullmatch(token)
     return found[1][:_ID_CHARS] if found else None
+
+
+def id_within(text: str) -> str:
+    """The id in what was given as one, also where it is a whole token, or a part of one; empty: there is none."""
+    found = _ID_FORM.fullmatch(text)
+    return found[1] if found else ""
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the ids alone of the tokens that are in it."""
+    return _SECRET.sub(r"\1…", text)
 
 
 def digest_of(token: str) -> str:

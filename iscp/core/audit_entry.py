@@ -27,6 +27,11 @@ class AuditEntry:
     result: str
     error_code: int = 0
 
+    @property
+    def chars(self) -> int:
+        """Characters of its texts."""
+        return sum(len(value) for name in self.__slots__ if isinstance(value := getattr(self, name), str))
+
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:

@@ -20,14 +20,16 @@ from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of
 from iscp.adapters.grpc.access.guarded_context import GuardedContext
 from iscp.adapters.grpc.access.request_accounts import (
     METHODS,
+    NAMED_MAX,
     concerns_everybody,
     fill_accounts,
+    named_count,
     named_things,
 )
 from iscp.adapters.grpc.channel.grpc_errors import abort, translate_errors
 from iscp.core.access_roles import Principal
 from iscp.core.access_rules import Foreign, Rule, Scope
-from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
+from iscp.core.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
 from iscp.core.role_authorizer import ForeignAccount
 from iscp.ports.access.authorizer import Authenticator, Authorizer
 from iscp.ports.access.token_ports import AuditSink
@@ -139,6 +141,9 @@ class _GuardedCall:
         if request is None:
             self._check(principal, (), False, context)
             return given, context, None
+        if (count := named_count(request)) > NAMED_MAX:
+            many = InvalidRequest(f"names {count} things, more than {NAMED_MAX}", field="request", remedy="Send fewer")
+            abort(context, many)
         filled = not principal.everywhere and fill_accounts(request, principal.account)
         accounts = {thing.account for thing in named_things(request)}
         if (foreign := self._check(principal, accounts, concerns_everybody(self._method, request), context)) is None:

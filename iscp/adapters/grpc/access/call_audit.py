@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 
 import grpc
 from google.protobuf.message import Message
 
+from iscp.adapters.grpc.access.audited_request import audited_by_account, audited_of_caller
 from iscp.adapters.grpc.access.guarded_context import GuardedContext
-from iscp.adapters.grpc.access.request_accounts import audited_things
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.core.audit_entry import AuditEntry
 from iscp.core.errors import ErrorCode
 from iscp.ports.access.token_ports import AuditSink
 from iscp.wire.v1 import admin_pb2
+
+log = logging.getLogger(__name__)
 
 
 class CallAudit:
@@ -26,32 +30,43 @@ class CallAudit:
         self._request = request
 
     def end(self, now_s: float, node_id: str, error: BaseException | None) -> None:
-        """An entry for each account that the call concerned."""
-        caller, foreign = self._context.principal, self._context.foreign
-        result, code = _outcome(self._context, error)
-        own = caller.account
-        things = audited_things(self._request, own) if self._request is not None else {own: ("{}", "")}
-        self._sink.add(
-            [
-                AuditEntry(
-                    at_s=now_s,
-                    node_id=node_id,
-                    # An account reads what was done in it, not what others were kept from doing.
-                    account=own if foreign else account,
-                    caller_account=caller.account,
-                    caller_role=caller.role,
-                    caller=caller.name,
-                    known_by=caller.known_by,
-                    peer=self._context.peer_named,
-                    method=self._method,
-                    what=self._with_notes(what),
-                    request_id=request_id,
-                    result=result,
-                    error_code=int(ErrorCode.NOT_AUTHORIZED) if foreign else code,
-                )
-                for account, (what, request_id) in things.items()
-            ]
-        )
+        """Never raises: the call has been made, and is answered. What cannot be read has an entry without it."""
+        status, code = "UNKNOWN" if error else grpc.StatusCode.OK.name, int(ErrorCode.INTERNAL) if error else 0
+        own = self._context.principal.account
+        said: Mapping[str, tuple[str, str]] = {own: ("{}", "")}
+        try:
+            status, code = _outcome(self._context, error)
+            said = {account: (self._with_notes(what), named) for account, (what, named) in self._said(own).items()}
+        except Exception:
+            log.exception("audit.unreadable", extra={"method": self._method})
+        caller = self._context.principal
+        entries = [
+            AuditEntry(
+                at_s=now_s,
+                node_id=node_id,
+                account=account,
+                caller_account=caller.account,
+                caller_role=caller.role,
+                caller=caller.name,
+                known_by=caller.known_by,
+                peer=self._context.peer_named,
+                method=self._method,
+                what=what,
+                request_id=request_id,
+                result=status,
+                error_code=int(ErrorCode.NOT_AUTHORIZED) if self._context.foreign else code,
+            )
+            for account, (what, request_id) in said.items()
+        ]
+        self._sink.add(entries)
+
+    def _said(self, own: str) -> Mapping[str, tuple[str, str]]:
+        """By account: what the call named. Who may act in one account alone writes into the audit of no other."""
+        if self._request is None:
+            return {own: ("{}", "")}
+        if self._context.principal.everywhere:
+            return audited_by_account(self._request, own)
+        return {own: audited_of_caller(self._request, own)}
 
     def _with_notes(self, what: str) -> str:
         noted = self._context.noted

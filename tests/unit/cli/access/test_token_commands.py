@@ -68,7 +68,9 @@ def test_tokens_are_listed_without_their_secrets_and_revoked(run: Run, access: A
     assert made["token"] not in listed.stdout
     assert run("token", "list", "-o", "name").stdout.split().count(made["id"]) == 1
     assert run("token", "revoke", made["id"]).stdout == f"{made['id']} is revoked\n"
-    assert run("token", "revoke", made["id"]).stdout == f"there is no token {made['id']}\n"
+    assert run("token", "revoke", made["id"]).stdout == f"there is no token {made['id']}, or no longer\n"
+    whole = access.token(Role.VIEWER)
+    assert run("token", "revoke", whole).stdout == f"{whole[5:17]} is revoked\n"
 
 
 def test_the_audit_shows_who_did_what(run: Run) -> None:

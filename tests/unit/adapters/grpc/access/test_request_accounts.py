@@ -1,16 +1,14 @@
-"""Whose accounts requests name, and that nothing of them that may be secret is kept."""
+"""Whose accounts requests name."""
 
 from __future__ import annotations
 
-import json
-
 from iscp.adapters.grpc.access.request_accounts import (
-    audited_things,
     concerns_everybody,
     fill_accounts,
+    named_count,
     named_things,
 )
-from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
+from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2
 
 
 def job(account: str = "", table: str = "/t") -> admin_pb2.JobName:
@@ -48,25 +46,10 @@ def test_some_calls_concern_everybody() -> None:
     assert not concerns_everybody("/x/AbortBuild", builds_pb2.AbortBuildRequest(job=job()))
 
 
-def test_the_audit_names_things_and_keeps_no_spec() -> None:
-    request = admin_pb2.RegisterRequest()
-    request.registrations.add(job=job("a", "s3://k:secret@b/t"), spec_json='{"p": "secret"}', request_id="r1")
-    request.registrations.add(job=job(), spec_json="secret", request_id="r2")
-    found = audited_things(request, "own")
-    assert set(found) == {"a", "default"}
-    assert "secret" not in str(found)
-    what, request_id = found["a"]
-    assert request_id == "r1"
-    assert json.loads(what) == {"things": [{"table": "s3://…@b/t", "job": "j", "request_id": "r1"}]}
-
-
-def test_what_is_done_is_named_too() -> None:
-    node = operator_pb2.ChangeNodeRequest(verb=operator_pb2.NODE_VERB_DRAIN, node_id="n1")
-    assert audited_things(node, "own") == {"": ('{"things": [{"verb": "NODE_VERB_DRAIN", "node_id": "n1"}]}', "")}
-    token = access_pb2.CreateTokenRequest(role=access_pb2.ROLE_ADMIN, ttl_s=5)
-    assert audited_things(token, "own") == {"own": ('{"things": [{"role": "ROLE_ADMIN", "ttl_s": 5.0}]}', "")}
-    resync = admin_pb2.ResyncRequest(job=job("a"), table="/to", spec_json="secret", request_id="r")
-    things = {"table": "/t", "job": "j", "to_table": "/to", "request_id": "r"}
-    assert audited_things(resync, "own") == {"a": (json.dumps({"things": [things]}), "r")}
-    repair = admin_pb2.VerifyJobRequest(job=job("a"), repair=True)
-    assert '"repair": true' in audited_things(repair, "own")["a"][0]
+def test_what_lists_hold_is_counted() -> None:
+    request = admin_pb2.ChangeJobsRequest()
+    assert named_count(request) == 0
+    for _ in range(3):
+        request.changes.add(job=job())
+    assert named_count(request) == 3
+    assert named_count(admin_pb2.GetJobRequest(job=job())) == 0

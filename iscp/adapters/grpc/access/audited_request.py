@@ -1,0 +1,159 @@
+"""What the audit may keep of a request: what it names, without what may be secret, and bounded whatever was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+from google.protobuf.message import Message
+
+from iscp.adapters.grpc.access.request_accounts import NAMED_MAX, NamedThing, named_count, named_things
+from iscp.core.access_token import id_within, without_secrets
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.untrusted_values import printable
+from iscp.wire.v1 import admin_pb2
+
+THINGS_MAX = 20
+"""Things that the audit names of one call in one account; of more it keeps their number."""
+
+ACCOUNTS_MAX = 20
+"""Accounts that have an entry each of one call; those beyond share one, which is of no account and says how many."""
+
+TEXT_CHARS_MAX = 500
+"""Characters that the audit keeps of a name, a note or a request's id; of a longer one its middle is left out."""
+
+WHAT_CHARS_MAX = 8_000
+"""Characters of JSON after which the audit names no further thing of a call."""
+
+# What may be kept besides tables and jobs: never a spec, which may hold secrets.
+_KEPT = ("verb", "node_id", "range_id", "merge", "repair", "dry_run", "interrupt", "token_id", "role", "ttl_s", "note")
+
+Shown = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Things:
+    """Of one entry: the first things, and how many there are."""
+
+    first: list[Shown] = field(default_factory=list)
+    count: int = 0
+    accounts: set[str] = field(default_factory=set)
+
+    def add(self, thing: NamedThing, account: str = "") -> None:
+        """`account`: to be said of the thing, as the entry is not of it."""
+        self.count += 1
+        if account:
+            self.accounts.add(account)
+        if len(self.first) < THINGS_MAX:
+            self.first.append(_shown(thing) | ({"account": account} if account else {}))
+
+    def said(self, request: Message, **more: object) -> tuple[str, str]:
+        said: Shown = {"things": _fitting(self.first)}
+        if self.count > len(said["things"]):
+            said["count"] = self.count
+        request_id = getattr(request, "request_id", "") or (self.first[0] if self.first else {}).get("request_id", "")
+        return json.dumps(said | more, ensure_ascii=False), kept_text(request_id)
+
+
+def audited_of_caller(request: Message, own: str) -> tuple[str, str]:
+    """What a request names, as JSON, and the id of its first request, in the account `own`, whichever it names.
+
+    It takes no longer for a request of many things.
+    """
+    things = _Things()
+    for thing in islice(named_things(request), THINGS_MAX):
+        things.add(thing, kept_text(thing.account) if thing.account not in ("", own) else "")
+    if not things.count:
+        things.first = [_alone(request)]
+    things.count = max(things.count, named_count(request))
+    return things.said(request)
+
+
+def audited_by_account(request: Message, own: str) -> Mapping[str, tuple[str, str]]:
+    """By account (empty: all, and those beyond ACCOUNTS_MAX): as audited_of_caller.
+
+    `own`: the account that is meant where none is named, but for jobs.
+    """
+    found: dict[str, _Things] = {}
+    others = _Things()
+    for thing in islice(named_things(request), NAMED_MAX):
+        account = kept_text(thing.account or (DEFAULT_ACCOUNT if isinstance(thing.said, admin_pb2.JobName) else own))
+        if account in found or len(found) < ACCOUNTS_MAX:
+            found.setdefault(account, _Things()).add(thing)
+        else:
+            others.add(thing, account)
+    if not found:
+        return {"": _Things([_alone(request)]).said(request)}
+    said = {account: things.said(request) for account, things in found.items()}
+    return said | ({"": others.said(request, accounts=len(others.accounts))} if others.count else {})
+
+
+def kept_text(text: str) -> str:
+    """A text as the audit keeps it: of what has the form of a token its id alone, and bounded."""
+    return printable(without_secrets(text), TEXT_CHARS_MAX)
+
+
+def kept_uri(uri: str) -> str:
+    """Without the user and password in it, and without what follows `?` or `#`; where these cannot be told from each
+    other, without all but its scheme.
+    """
+    scheme, slashes, rest = uri.partition("//")
+    if slashes and "@" in rest:
+        user, _, place = rest.rpartition("@")
+        uri = f"{scheme}//…" if "?" in user or "#" in user else f"{scheme}//…@{place}"
+    end = min((at for mark in "?#" if (at := uri.find(mark)) >= 0), default=-1)
+    return kept_text(uri if end < 0 else f"{uri[: end + 1]}…")
+
+
+def _shown(thing: NamedThing) -> Shown:
+    shown = _table(thing.said, "table")
+    if name := getattr(thing.said, "name", ""):
+        shown["job"] = kept_text(name)
+    if thing.around is not thing.said:
+        shown |= _table(thing.around, "to_table") | _kept(thing.around)
+        if request_id := getattr(thing.around, "request_id", ""):
+            shown["request_id"] = kept_text(request_id)
+    return shown | _kept(thing.said)
+
+
+def _alone(request: Message) -> Shown:
+    """Of a request that names nobody's account."""
+    return _kept(request) | _table(request, "table")
+
+
+def _table(message: Message, name: str) -> Shown:
+    table = getattr(message, "table", "")
+    return {name: kept_uri(table)} if table else {}
+
+
+def _kept(message: Message) -> Shown:
+    """Those that are set."""
+    kept: Shown = {}
+    for each, value in message.ListFields():
+        if each.name not in _KEPT:
+            continue
+        if each.name == "token_id":
+            kept |= {each.name: token_id} if (token_id := id_within(value)) else {}
+        elif isinstance(value, str):
+            kept[each.name] = kept_text(value)
+        elif each.enum_type and value in each.enum_type.values_by_number:
+            kept[each.name] = each.enum_type.values_by_number[value].name
+        else:  # of a verb that a newer client knows, its number; JSON knows no infinity
+            kept[each.name] = value if isfinite(value) else str(value)
+    return kept
+
+
+def _fitting(things: list[Shown]) -> list[Shown]:
+    """The first of them, and as many more as there is room for."""
+    fitting: list[Shown] = []
+    room = WHAT_CHARS_MAX
+    for thing in things:
+        room -= len(json.dumps(thing, ensure_ascii=False))
+        if fitting and room < 0:
+            break
+        fitting.append(thing)
+    return fitting
