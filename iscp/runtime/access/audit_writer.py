@@ -21,6 +21,9 @@ QUEUE_MAX = 20_000
 as `audit.lost`, and counted.
 """
 
+QUEUE_CHARS_MAX = 32_000_000
+"""Characters of these entries together; those that come beyond are treated as those beyond QUEUE_MAX."""
+
 BATCH_MAX = 5_000
 """Entries of the audit in one commit; the others follow in further commits."""
 
@@ -34,17 +37,32 @@ RETRY_MAX_S = 30.0
 """Longest pause between two attempts to write the audit."""
 
 CLOSE_S = 10.0
-"""How long a stopping node waits for the last entries of the audit to be written."""
+"""How long a stopping node waits for the last entries of the audit to be written; then each that is being written
+still is in its log as `audit.unconfirmed`.
+"""
 
 
 class AuditWriter:
     """The port `AuditSink`. No call waits for it, and none fails because of it: see docs/authorization.md for why."""
 
-    def __init__(self, audit: AuditLog, threads: Threads = THREADS, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(
+        self,
+        audit: AuditLog,
+        threads: Threads = THREADS,
+        queue_max: int = QUEUE_MAX,
+        queue_chars_max: int = QUEUE_CHARS_MAX,
+        close_s: float = CLOSE_S,
+    ) -> None:
         self._audit = audit
         self._queue_max = queue_max
+        self._queue_chars_max = queue_chars_max
+        self._close_s = close_s
         self._pending: deque[AuditEntry] = deque()
-        self._closing = False
+        self._writing: deque[AuditEntry] = deque()
+        """Taken from those that are pending; of `turn` alone."""
+        self._chars = 0
+        """Of both."""
+        self._closing, self._closed = False, False
         self._pause_s = RETRY_FIRST_S
         self.lost = 0
         """Entries that are not in the table, and never will be: they are in the node's log."""
@@ -60,34 +78,49 @@ class AuditWriter:
             self._closing = True
             self._wake.notify_all()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_S)
+            self._thread.join(self._close_s)
         with self._wake:
-            left, self._pending = list(self._pending), deque()
+            self._closed = True
+            left, uncertain = list(self._pending), list(self._writing)
+            self._pending.clear()
+        # If the storage answers before the process ends, these are written, or lost, and then logged as such too.
+        _log_all("audit.unconfirmed", uncertain, "the node stops while it is being written")
         self._lose(left, "the node stops")
 
     def add(self, entries: Sequence[AuditEntry]) -> None:
+        left: list[AuditEntry] = []
         with self._wake:
-            room = 0 if self._closing and not self._thread.is_alive() else self._queue_max - len(self._pending)
-            taken, left = entries[: max(0, room)], entries[max(0, room) :]
-            self._pending.extend(taken)
+            ended = self._closed or (self._closing and not self._thread.is_alive())
+            for entry in entries:
+                full = self._waiting() >= self._queue_max or self._chars + entry.chars > self._queue_chars_max
+                if ended or full:
+                    left.append(entry)
+                else:
+                    self._pending.append(entry)
+                    self._chars += entry.chars
             self._wake.notify_all()
-        self._lose(left, "the queue is full")
+        self._lose(left, "the node stops" if ended else "the queue is full")
 
     def counters(self) -> dict[str, int]:
-        return {"audit_waiting": len(self._pending), "audit_lost": self.lost}
+        with self._wake:
+            return {"audit_waiting": self._waiting(), "audit_lost": self.lost}
+
+    def _waiting(self) -> int:
+        return len(self._pending) + len(self._writing)
 
     def turn(self) -> bool:
         """Write one batch; False if the storage failed, and the batch waits."""
         with self._wake:
-            batch = [self._pending[index] for index in range(min(BATCH_MAX, len(self._pending)))]
+            while self._pending and len(self._writing) < BATCH_MAX:
+                self._writing.append(self._pending.popleft())
+            batch = list(self._writing)
         try:
             self._write(batch)
         except IscpError as error:
-            log.error("audit.failed", extra={"error": str(error), "waiting": len(self._pending)})
+            log.error("audit.failed", extra={"error": str(error), "waiting": len(batch)})
             return False
-        with self._wake:
-            for _ in batch:
-                self._pending.popleft()
+        finally:
+            self._put_back()
         return True
 
     def _write(self, batch: Sequence[AuditEntry]) -> None:
@@ -102,11 +135,24 @@ class AuditWriter:
                 self._write(batch[middle:])
                 return
             self._lose(batch, error_text(error))
+        with self._wake:
+            for _ in batch:  # in order: they are those in front
+                self._chars -= self._writing.popleft().chars
+
+    def _put_back(self) -> None:
+        """What could not be written waits, before all others; once the node has stopped nobody writes it."""
+        with self._wake:
+            left = list(self._writing)
+            self._writing.clear()
+            if not self._closed:
+                self._pending.extendleft(reversed(left))
+                return
+        self._lose(left, "the node stops")
 
     def _lose(self, entries: Sequence[AuditEntry], why: str) -> None:
-        self.lost += len(entries)
-        for entry in entries:
-            log.error("audit.lost", extra={"why": why, **{f"audit_{name}": it for name, it in asdict(entry).items()}})
+        with self._wake:
+            self.lost += len(entries)
+        _log_all("audit.lost", entries, why)
 
     def _run(self) -> None:
         while True:
@@ -126,3 +172,8 @@ class AuditWriter:
                     return
                 if not written:
                     self._wake.wait_for(lambda: self._closing, self._pause_s)
+
+
+def _log_all(event: str, entries: Sequence[AuditEntry], why: str) -> None:
+    for entry in entries:
+        log.error(event, extra={"why": why, **{f"audit_{name}": it for name, it in asdict(entry).items()}})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -86,3 +88,75 @@ def test_what_cannot_be_written_at_the_end_is_logged(caplog: pytest.LogCaptureFi
     assert writer.lost == 2
     writer.add(entries(1))
     assert writer.lost == 3
+
+
+def test_the_queue_is_bounded_by_characters_too(caplog: pytest.LogCaptureFixture) -> None:
+    audit = FakeAudit()
+    writer = AuditWriter(audit, queue_chars_max=2 * ENTRY.chars + 1_000)
+    huge, two = replace(ENTRY, what="x" * 2_000), [ENTRY, ENTRY]
+    writer.add([*two, huge])
+    assert writer.counters() == {"audit_waiting": 2, "audit_lost": 1}
+    assert writer.turn()
+    writer.add([*two, huge])  # what was written makes room
+    assert writer.counters() == {"audit_waiting": 2, "audit_lost": 2}
+
+
+class Hanging(FakeAudit):
+    """Its append ends when it is let, with an error if it is given one."""
+
+    def __init__(self, error: StorageError | None = None) -> None:
+        super().__init__()
+        self.begun, self.go_on, self.error = threading.Event(), threading.Event(), error
+
+    def append(self, entries: Sequence[AuditEntry]) -> None:
+        self.begun.set()
+        assert self.go_on.wait(20.0)
+        if self.error:
+            raise self.error
+        super().append(entries)
+
+
+@pytest.mark.parametrize("error", [None, StorageError("gone")])
+def test_what_is_being_written_when_a_node_stops_is_lost_only_if_it_fails(
+    caplog: pytest.LogCaptureFixture, error: StorageError | None
+) -> None:
+    audit = Hanging(error)
+    writer = AuditWriter(audit, close_s=0.1)
+    first, second, third = entries(3)
+    writer.add([first])
+    writer.start()
+    assert audit.begun.wait(10.0)
+    writer.add([second])
+    writer.close()
+    writer.add([third])
+
+    def logged(event: str) -> list[str]:
+        return [getattr(each, "audit_request_id", "") for each in caplog.records if each.message == event]
+
+    assert (logged("audit.lost"), logged("audit.unconfirmed"), writer.lost) == (["r1", "r2"], ["r0"], 2)
+    audit.go_on.set()
+    until(lambda: writer.counters() == {"audit_waiting": 0, "audit_lost": 3 if error else 2}, within_s=10.0)
+    assert audit.entries == ([] if error else [first])
+    until(lambda: logged("audit.lost") == (["r1", "r2", "r0"] if error else ["r1", "r2"]), within_s=10.0)
+    assert "audit.broken" not in caplog.messages
+
+
+def test_what_was_written_of_a_batch_is_not_written_again() -> None:
+    class Picky(FakeAudit):
+        """It cannot hold r3, and fails once after it has held something."""
+
+        def append(self, entries: Sequence[AuditEntry]) -> None:
+            if any(each.request_id == "r3" for each in entries):
+                raise InvalidRequest("cannot be held")
+            if self.entries and self.failures:
+                raise self.failures.pop()
+            self.entries.extend(entries)
+
+    audit = Picky(failures=[StorageError("gone")])
+    writer = AuditWriter(audit)
+    writer.add(entries(4))
+    assert not writer.turn()
+    assert writer.counters() == {"audit_waiting": 2, "audit_lost": 0}
+    assert writer.turn()
+    assert [each.request_id for each in audit.entries] == ["r0", "r1", "r2"]
+    assert writer.counters() == {"audit_waiting": 0, "audit_lost": 1}
