@@ -6,10 +6,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.audit_table import APPENDS_PER_COMPACTION, AUDIT_TABLE, AuditTable
+from iscp.adapters.delta.joblog.audit_table import APPENDS_PER_COMPACTION, AUDIT_TABLE, ROWS_AT_ONCE, AuditTable
 from iscp.core.audit_entry import AuditEntry, AuditQuery
 from iscp.core.errors import InvalidRequest, StorageError
 from iscp.runtime.access.audit_writer import AuditWriter
@@ -46,6 +47,25 @@ def test_what_was_appended_is_read_newest_first_and_filtered(tmp_path: Path) -> 
     assert table.read(AuditQuery(method="Register")) == [late]
     assert table.read(AuditQuery(method="egister")) == []
     assert table.read(AuditQuery(limit=1)) == [late]
+
+
+def test_of_a_large_table_few_rows_are_in_memory_at_a_time(tmp_path: Path) -> None:
+    table, what, count = AuditTable(str(tmp_path)), "x" * 2_000, 16 * ROWS_AT_ONCE
+    for first in range(0, count, count // 4):
+        many = [
+            replace(ENTRY, at_s=float(number * 7_919 % count), request_id=str(number), what=f"{what}{number}")
+            for number in range(first, first + count // 4)
+        ]
+        table.append(many)
+    DeltaTable(str(tmp_path / AUDIT_TABLE)).optimize.compact()
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        found = table.read(AuditQuery(limit=1_000))
+    finally:
+        pa.set_memory_pool(before)
+    assert [each.at_s for each in found] == [float(number) for number in range(count - 1, count - 1_001, -1)]
+    assert 0 < (pool.max_memory() or 0) < len(what) * count / 2
 
 
 def test_nodes_that_make_the_table_at_once_and_append_to_it_lose_nothing(tmp_path: Path) -> None:

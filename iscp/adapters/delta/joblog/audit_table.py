@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -34,6 +35,12 @@ ATTEMPTS_MAX = 8
 
 APPENDS_PER_COMPACTION = 200
 """Appends of a node to the audit after which it merges small files. Entries are never deleted."""
+
+ROWS_AT_ONCE = 2_000
+"""Rows of the audit in memory while it is read, besides those that the answer has so far."""
+
+BUFFER_BYTES = 1 << 20
+"""Bytes that are read at a time of each column of the audit."""
 
 _TEXTS_BEFORE = ("node_id", "account", "caller_account", "caller_role", "caller", "known_by", "peer")
 _TEXTS_AFTER = ("method", "what", "request_id", "result")
@@ -82,14 +89,12 @@ class AuditTable:
 
     def read(self, query: AuditQuery) -> list[AuditEntry]:
         try:
-            table = open_delta(self._uri)
-            found = table.to_pyarrow_dataset().to_table(filter=_condition(query))
+            found = _newest(open_delta(self._uri), query)
         except TableNotFoundError:
             return []  # nobody has changed anything yet
         except FOREIGN_ERRORS as error:
             raise storage_error(error, "cannot read the audit") from error
-        newest = found.sort_by([("at", "descending")]).slice(0, query.limit)
-        return [_entry(row) for row in newest.to_pylist()]
+        return [_entry(row) for row in found.to_pylist()]
 
     def _open(self) -> DeltaTable:
         path = local_path(self._uri)
@@ -118,6 +123,31 @@ def _rows_of(entries: Sequence[AuditEntry]) -> pa.Table:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
     except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException) as error:  # OSError: of a date
         raise InvalidRequest(f"the audit cannot hold {len(entries)} entries: {error_text(error)}") from error
+
+
+def _newest(table: DeltaTable, query: AuditQuery) -> pa.Table:
+    """The rows of an answer, newest first. The table may be of any size: few of its rows are in memory at a time."""
+    condition = _condition(query)
+    newest, gathered, rows = SCHEMA.empty_table(), list[pa.Table](), 0
+
+    def merged() -> pa.Table:
+        return pa.concat_tables([newest, *gathered]).sort_by([("at", "descending")]).slice(0, query.limit)
+
+    for batch in _batches(table, condition):
+        found = pa.Table.from_batches([batch]).filter(condition).cast(SCHEMA)
+        gathered.append(found)
+        rows += found.num_rows
+        if rows >= ROWS_AT_ONCE:
+            newest, gathered, rows = merged(), [], 0
+    return merged()
+
+
+def _batches(table: DeltaTable, condition: Any) -> Iterator[pa.RecordBatch]:
+    """Of the files in which there may be rows for which it is true. A scan of the dataset would read far ahead."""
+    dataset = table.to_pyarrow_dataset()
+    for fragment in dataset.get_fragments(condition):
+        with fragment.open() as opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+            yield from file.iter_batches(ROWS_AT_ONCE, columns=SCHEMA.names, use_threads=False)
 
 
 def _condition(query: AuditQuery) -> Any:
