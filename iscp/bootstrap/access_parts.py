@@ -51,5 +51,5 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
     callers = KnownCallers(certificates, cluster_account, node_name, tokens, clock)
     authorizer = RoleAuthorizer(cluster_account)
     parts = AccessParts(callers, authorizer, callers.still_valid, audit, clock, config.node_id, node_name)
-    service = TokenService(EtcdTokens(etcd, keys), audit_table, clock, secrets.token_hex)
+    service = TokenService(EtcdTokens(etcd, keys, cluster_account), audit_table, clock, secrets.token_hex)
     return AccessSide(AccessServer(service), (AccessInterceptor(parts),), (tokens, audit), audit.counters)

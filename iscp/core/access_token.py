@@ -22,7 +22,21 @@ _ID_FORM = re.compile(rf"(?:iscp_)?([0-9a-f]{{{_ID_CHARS}}})[0-9a-f]*")
 _SECRET = re.compile(rf"(iscp_[0-9a-f]{{{_ID_CHARS}}})[0-9a-f]+")
 
 TOKENS_MAX = 10_000
-"""Tokens of a cluster, with those that have ended; one more is refused."""
+"""Tokens of a cluster, with those that have ended and are not deleted yet; one more is refused."""
+
+TOKENS_PER_ACCOUNT_MAX = 1_000
+"""As TOKENS_MAX, of one account; it does not hold for the cluster-wide one."""
+
+TOKENS_SPARE = 100
+"""Tokens beyond TOKENS_MAX that the cluster-wide account may have, so that others cannot keep it out."""
+
+ENDED_KEPT_S = 3_600.0
+"""How long a token that has ended is kept at least, as the node's clock may be ahead of others'; it is deleted when
+another one is made then.
+"""
+
+ENDED_AT_ONCE = 100
+"""Tokens that have ended which are deleted when one is made, those of its account before others."""
 
 TTL_MAX_S = 366 * 86_400.0
 """How long a token may be valid; a longer time is refused."""
@@ -96,6 +110,12 @@ class TokenBook:
         """Whether the token of this id is valid still."""
         record = self._records.get(token_id)
         return record is not None and now_s < record.expires_at_s
+
+
+def ended_before(records: Iterable[TokenRecord], made: TokenRecord) -> list[TokenRecord]:
+    """Those to be deleted when one is made: long ended, and at most ENDED_AT_ONCE."""
+    ended = [record for record in records if record.expires_at_s + ENDED_KEPT_S <= made.created_at_s]
+    return sorted(ended, key=lambda record: record.account != made.account)[:ENDED_AT_ONCE]
 
 
 def check_wanted(account: str, ttl_s: float, note: str) -> None:

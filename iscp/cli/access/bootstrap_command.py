@@ -40,7 +40,7 @@ def bootstrap(file: Path | None, ttl_s: float) -> None:
     config, clock = load_settings(file, os.environ), SystemClock()
     account = config.security.cluster_account
     with EtcdClient(EtcdSettings.of(config.etcd), clock) as etcd:
-        store = EtcdTokens(etcd, Keys(config.etcd_prefix))
+        store = EtcdTokens(etcd, Keys(config.etcd_prefix), account)
         token, record = create_token(
             store, account, Role.ADMIN, ttl_s, "made by iscp token bootstrap", "", clock, secrets.token_hex
         )

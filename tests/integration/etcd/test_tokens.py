@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from iscp.adapters.etcd.tokens.token_store import EtcdTokens
 from iscp.adapters.etcd.tokens.token_watch import CONFIRM_S, TokenWatch
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.access_roles import Credentials, Role
-from iscp.core.access_token import TokenRecord, digest_of, draw_token, id_of
+from iscp.core.access_token import ENDED_KEPT_S, TokenRecord, digest_of, draw_token, id_of
 from iscp.core.errors import InvalidRequest, NotAuthenticated, Unavailable
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
 from iscp.runtime.loop.threads import THREADS
@@ -81,12 +82,29 @@ def test_a_token_is_revoked_by_its_account_alone(client: EtcdClient, prefix: str
     assert store.records() == []
 
 
-def test_there_are_no_more_tokens_than_there_may_be(client: EtcdClient, prefix: str) -> None:
-    store = EtcdTokens(client, Keys(prefix), tokens_max=2)
-    make(store)
-    make(store)
-    with pytest.raises(InvalidRequest, match="2 tokens, as many as there may be"):
+def test_one_account_cannot_use_up_the_tokens_of_others(client: EtcdClient, prefix: str) -> None:
+    store = EtcdTokens(client, Keys(prefix), "system", tokens_max=4, account_max=2)
+    for _ in range(2):
         make(store)
+    with pytest.raises(InvalidRequest, match="the account has 2 tokens, and may have 2"):
+        make(store)
+    make(store, "other")
+    for _ in range(3):
+        make(store, "system")  # beyond the bound of an account, and a few beyond that of all
+    with pytest.raises(InvalidRequest) as full:
+        make(store, "third")
+    assert not any(digit in str(full.value) for digit in "0123456789")  # nothing of what others have
+
+
+def test_what_has_ended_is_deleted_when_a_token_is_made(client: EtcdClient, prefix: str) -> None:
+    store = EtcdTokens(client, Keys(prefix), account_max=2)
+    valid, others = make(store), make(store, "other")
+    ended = record_of(draw_token(secrets.token_hex))
+    past_s = time.time() - ENDED_KEPT_S - 60
+    assert store.create(replace(ended, created_at_s=past_s - 1, expires_at_s=past_s))
+    assert len(store.records()) == 3
+    made = make(store)  # there is room for it, as another one goes
+    assert {record.token_id for record in store.records()} == {id_of(each) for each in (valid, others, made)}
 
 
 def test_a_node_knows_a_token_at_once_and_of_its_end_within_seconds(

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import pytest
 
 from iscp.core.access_roles import Role
-from iscp.core.access_token import TTL_MAX_S, TokenBook, TokenRecord, check_wanted, digest_of, draw_token, id_of
+from iscp.core.access_token import (
+    ENDED_AT_ONCE,
+    ENDED_KEPT_S,
+    TTL_MAX_S,
+    TokenBook,
+    TokenRecord,
+    check_wanted,
+    digest_of,
+    draw_token,
+    ended_before,
+    id_of,
+    id_within,
+    without_secrets,
+)
 from iscp.core.errors import InvalidRequest
 
 
@@ -67,3 +81,18 @@ def test_what_cannot_be_is_refused_by_its_field(account: str, ttl_s: float, note
     assert refused.value.field == field
     assert refused.value.remedy
     check_wanted("a", TTL_MAX_S, "for the nightly run")
+
+
+def test_of_what_holds_a_token_its_id_is_left() -> None:
+    token = draw_token(secrets.token_hex)
+    assert {id_within(text) for text in (token, token[5:], token[5:17], token[:20])} == {token[5:17]}
+    assert {id_within(text) for text in ("", "iscp_", token[5:16], f" {token}", "hunter2")} == {""}
+    assert without_secrets(f"{token}, {token[5:17]}") == f"{token[:17]}…, {token[5:17]}"
+
+
+def test_those_that_have_long_ended_go_first_those_of_the_same_account() -> None:
+    made = replace(record_of(draw_token(secrets.token_hex)), created_at_s=100.0 + ENDED_KEPT_S)
+    other = replace(record_of(draw_token(secrets.token_hex)), account="other")
+    ended = record_of(draw_token(secrets.token_hex))
+    assert ended_before([other, ended, replace(ended, expires_at_s=100.1)], made) == [ended, other]
+    assert ended_before([other] * ENDED_AT_ONCE + [ended], made) == [ended] + [other] * (ENDED_AT_ONCE - 1)
