@@ -12,7 +12,7 @@ import pytest
 
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.access.request_accounts import NAMED_MAX
-from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
@@ -36,7 +36,7 @@ def access() -> Access:
 
 @pytest.fixture
 def endpoint(access: Access) -> Iterator[str]:
-    services = [OperatorServer(FakeOperator()), AccessServer(access.service)]
+    services: list[Service] = [OperatorServer(FakeOperator()), AccessServer(access.service)]
     server = AdminServer(FakeAdmin(), "127.0.0.1:0", services=services, interceptors=[access.interceptor])
     server.start()
     server.ready()

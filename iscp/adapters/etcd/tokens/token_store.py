@@ -37,8 +37,8 @@ class EtcdTokens:
         own_ended = sum(each.account == record.account for each in ended)
         self._check_room(record.account, len(items) - len(ended), own - own_ended)
         key = self._keys.token(record.token_id)
-        deleted = (Delete(self._keys.token(each.token_id)) for each in ended if each.token_id != record.token_id)
-        writes = Put(key, value_of(record)), Put(self._keys.head, _CHANGED), *deleted
+        deleted = [Delete(self._keys.token(each.token_id)) for each in ended if each.token_id != record.token_id]
+        writes: tuple[Put | Delete, ...] = (Put(key, value_of(record)), Put(self._keys.head, _CHANGED), *deleted)
         return self._client.txn((Compare.absent(key),), writes).succeeded
 
     def _check_room(self, account: str, count: int, own: int) -> None:

@@ -98,8 +98,8 @@ def kept_text(text: str) -> str:
 
 
 def kept_uri(uri: str) -> str:
-    """Without the user and password in it, and without what follows `?` or `#`; where these cannot be told from each
-    other, without all but its scheme.
+    """Without the user and password in it, and without what follows `?` or `#`; where it may be either, nothing but
+    its scheme.
     """
     scheme, slashes, rest = uri.partition("//")
     if slashes and "@" in rest:
