@@ -117,7 +117,7 @@ class AuditWriter:
         try:
             self._write(batch)
         except IscpError as error:
-            log.error("audit.failed", extra={"error": str(error), "waiting": len(batch)})
+            log.error("audit.failed", extra={"error": str(error), "waiting": self.counters()["audit_waiting"]})
             return False
         finally:
             self._put_back()
