@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ssl
 from email.message import Message
+from ipaddress import ip_address
 from typing import Any
 
-from iscp.adapters.grpc.access.caller_evidence import NAMES_MAX, TOKEN_KEY, vouching
-from iscp.adapters.grpc.channel.call_metadata import Metadata
+from iscp.adapters.grpc.access.caller_evidence import NAMES_MAX, TOKEN_KEY, statement
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, Metadata
 from iscp.core.errors import NotAuthenticated
 
 
@@ -25,15 +26,20 @@ def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ..
     host, port = client_address[:2]
     family = "ipv6" if ":" in host else "ipv4"
     shown = f"[{host}]" if family == "ipv6" else host
-    return (*said, *vouching(_names_of(connection), f"{family}:{shown}:{port}"))
+    return (*said, (CALLER_KEY, statement(_names_of(connection), f"{family}:{shown}:{port}")))
 
 
 def _names_of(connection: ssl.SSLSocket) -> list[str]:
     certificate: Any = connection.getpeercert() or {}
-    names = [str(name) for _, name in certificate.get("subjectAltName", ())]
+    names = [_as_grpc(str(kind), str(name)) for kind, name in certificate.get("subjectAltName", ())]
     names += [str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     if len(names) > NAMES_MAX:
         raise NotAuthenticated(
             f"has {len(names)} names, more than {NAMES_MAX}", field="certificate", remedy="Use gRPC, or another one"
         )
     return names
+
+
+def _as_grpc(kind: str, name: str) -> str:
+    """ssl writes out an IPv6 address in full and in capitals, and gRPC in short."""
+    return str(ip_address(name.strip())) if kind == "IP Address" else name

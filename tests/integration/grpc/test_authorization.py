@@ -219,7 +219,7 @@ def test_whole_logs_and_everybodys_builds_are_for_the_cluster_wide_account(guard
 def test_what_a_node_may_say_of_a_caller_nobody_else_can(guarded: Guarded) -> None:
     """Headers that nodes send each other mean nothing without a node's certificate."""
     said = json.dumps({"names": ["root"], "peer": "ipv4:1.2.3.4:5"})
-    injected = ((CALLER_KEY, said), (FORWARDED_KEY, "1"), ("iscp-account", "system"), ("x-forwarded-for", "1.2.3.4"))
+    injected = ((CALLER_KEY, said), (FORWARDED_KEY, said), ("iscp-account", "system"), ("x-forwarded-for", "1.2.3.4"))
     request = admin_pb2.GetClusterRequest()
     assert isinstance(guarded.call("/iscp.wire.v1.Admin/GetCluster", request, *injected), NotAuthenticated)
     editor = bearer(guarded.access.token(Role.EDITOR))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from iscp.adapters.delta.joblog.audit_table import AuditTable
@@ -26,6 +27,7 @@ ACCOUNTS = {
     "acme": AccountConfig(certificates={"ana": Role.EDITOR, "eve": Role.VIEWER}),
 }
 REVOKED_WITHIN_S = 5.0
+GET_CLUSTER = admin_pb2.GetClusterRequest()
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +80,25 @@ def test_who_is_not_known_may_call_nothing(cluster: BareCluster, nodes: tuple[Ba
     for node in nodes:
         with connect(cluster, node, "client") as stranger, pytest.raises(NotAuthenticated):
             stranger.jobs()
-        files = cluster.files("client").read()
-        credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
-        with grpc.secure_channel(node.config.address, credentials) as channel:
-            cluster_view = channel.unary_stream("/iscp.wire.v1.Admin/GetCluster")
-            for metadata in (((CALLER_KEY, said),), ((CALLER_KEY, said), (FORWARDED_KEY, "1"))):
-                with pytest.raises(grpc.RpcError) as refused:
-                    list(cluster_view(admin_pb2.GetClusterRequest().SerializeToString(), metadata=metadata, timeout=10))
-                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        for metadata in (((CALLER_KEY, said),), ((FORWARDED_KEY, said),), ((CALLER_KEY, said), (FORWARDED_KEY, "1"))):
+            assert (
+                call(cluster, node, "client", "GetCluster", GET_CLUSTER, *metadata) is grpc.StatusCode.UNAUTHENTICATED
+            )
+
+
+def call(
+    cluster: BareCluster, node: BareNode, name: str, method: str, request: Message, *metadata: tuple[str, str]
+) -> grpc.StatusCode:
+    """How a call of `Admin` ends that comes with this certificate and says this."""
+    files = cluster.files(name).read()
+    credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
+    with grpc.secure_channel(node.config.address, credentials) as channel:
+        begin = channel.unary_stream(f"/iscp.wire.v1.Admin/{method}")
+        try:
+            list(begin(request.SerializeToString(), metadata=metadata, timeout=10))
+        except grpc.RpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
 
 
 def test_a_revoked_token_is_refused_at_every_node_within_seconds(
@@ -143,3 +156,28 @@ def test_the_audit_says_once_who_did_what_and_where_it_came_in(
     with connect(cluster, nodes[1], "root") as root:
         assert len(root.access.audit(account="acme", method="Pause")) == 3
         assert root.access.audit(account="nobody") == []
+
+
+def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+) -> None:
+    """It passes on whatever a client sends. By a token it is known who calls, and nobody has audited it."""
+    owner, other = nodes
+    passed_on = (FORWARDED_KEY, "1")
+    forged = CALLER_KEY, json.dumps({"names": ["root"], "peer": "ipv4:9.9.9.9:1"})
+    assert (
+        call(cluster, owner, other.name, "GetCluster", GET_CLUSTER, forged, passed_on)
+        is grpc.StatusCode.UNAUTHENTICATED
+    )
+    assert call(cluster, owner, other.name, "GetCluster", GET_CLUSTER, passed_on) is grpc.StatusCode.UNAUTHENTICATED
+    with connect(cluster, owner, "root") as root:
+        secret, record = root.access.create_token("editor", ttl_s=60, account="acme")
+    with connect(cluster, owner, "client", secret) as client:
+        until("the token is known", lambda: answers(client))
+    token = "authorization", f"Bearer {secret}"
+    job = admin_pb2.JobName(table="/lake/new0", name="j", account="acme")
+    resume = admin_pb2.ChangeJobRequest(job=job)
+    assert call(cluster, owner, other.name, "Resume", resume, token, forged, passed_on) is grpc.StatusCode.OK
+    (entry,) = audited_soon(cluster, 1, method="/iscp.wire.v1.Admin/Resume")
+    assert (entry.caller, entry.known_by, entry.node_id) == (record.token_id, "token", owner.name)
+    assert entry.peer.startswith("ipv4:127.0.0.1:")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, Metadata
+from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.tls.server_credentials import names_shown
 from iscp.core.access_roles import Credentials
 from iscp.core.errors import NotAuthenticated
@@ -24,9 +24,13 @@ NAMES_MAX = 32
 """Names of a certificate that a gateway passes on; a caller whose certificate has more is refused there."""
 
 
+UNSAID = "1"
+"""Of FORWARDED_KEY, from a node that says nothing of the caller: of an earlier version, or without authentication."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`peer`: where the call came from first. `passed_on`: by a node, at which it was decided already."""
+    """`peer`: where the call came from first. `passed_on`: by a node, at which it was decided and audited already."""
 
     credentials: Credentials
     peer: str
@@ -40,14 +44,17 @@ def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
     names = {*alternative, *common}
     if not node_name or node_name.lower() not in (name.lower() for name in alternative):
         return Evidence(Credentials(token, _but_of_nodes(names, node_name)), context.peer())
-    passed_on = any(key == FORWARDED_KEY for key, _ in metadata)
-    said = [value for key, value in metadata if key == CALLER_KEY]
-    if said:
-        shown, peer = _read(said)
+    if passed_on := [value for key, value in metadata if key == FORWARDED_KEY]:
+        # Nodes of earlier versions pass on whatever else a client sends, CALLER_KEY too; but no call that has this key.
+        if passed_on == [UNSAID]:
+            return Evidence(Credentials(token), context.peer())
+        shown, peer = _read(passed_on)
+        return Evidence(Credentials(token, shown), peer, passed_on=True)
+    if by_gateway := [value for key, value in metadata if key == CALLER_KEY]:
+        shown, peer = _read(by_gateway)
         # Whether somebody is a node its gateway does not know: it says the common name too.
-        return Evidence(Credentials(token, shown if passed_on else _but_of_nodes(shown, node_name)), peer, passed_on)
-    # A node of an earlier version, or without authentication, passes on calls and does not say whose.
-    return Evidence(Credentials(token, frozenset() if passed_on else frozenset(names)), context.peer(), passed_on)
+        return Evidence(Credentials(token, _but_of_nodes(shown, node_name)), peer)
+    return Evidence(Credentials(token, frozenset(names)), context.peer())
 
 
 def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:
@@ -55,9 +62,9 @@ def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:
     return frozenset(name for name in names if name.lower() != node_name.lower() or not node_name)
 
 
-def vouching(names: Iterable[str], peer: str) -> Metadata:
+def statement(names: Iterable[str], peer: str) -> str:
     """What a node says of a caller whose call it passes on."""
-    return ((CALLER_KEY, json.dumps({"names": sorted(names), "peer": peer})),)
+    return json.dumps({"names": sorted(names), "peer": peer})
 
 
 def _read(said: list[str | bytes]) -> tuple[frozenset[str], str]:

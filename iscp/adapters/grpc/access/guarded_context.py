@@ -7,8 +7,7 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.access.caller_evidence import vouching
-from iscp.adapters.grpc.channel.call_metadata import Metadata
+from iscp.adapters.grpc.access.caller_evidence import UNSAID, statement
 from iscp.core.access_roles import KnownBy, Principal
 
 
@@ -47,9 +46,9 @@ def note_for_audit(context: grpc.ServicerContext | GuardedContext, **noted: obje
         context.noted.update(noted)
 
 
-def vouched(context: grpc.ServicerContext | GuardedContext) -> Metadata:
+def said_of_caller(context: grpc.ServicerContext | GuardedContext) -> str:
     """What to say of the caller to the node that a call is passed on to; a token goes with it, and says it itself."""
     if not isinstance(context, GuardedContext):
-        return ()
+        return UNSAID
     by_name = context.principal.known_by is not KnownBy.TOKEN
-    return vouching([context.principal.name] if by_name else [], context.peer_named)
+    return statement([context.principal.name] if by_name else [], context.peer_named)

@@ -24,7 +24,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from iscp.adapters.grpc.access.guarded_context import vouched
+from iscp.adapters.grpc.access.guarded_context import said_of_caller
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
 from iscp.adapters.tls.tls_files import TlsSource
@@ -93,7 +93,7 @@ class _Caller:
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         given = self._context.invocation_metadata()
         kept = [(key, said) for key, said in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")]
-        return (*kept, *vouched(self._context), (FORWARDED_KEY, "1"))
+        return (*kept, (FORWARDED_KEY, said_of_caller(self._context)))
 
     def follow(self, call: Any) -> Any:
         # `_leave` sets `gone` and reads the call, this the other way round: whichever comes second cancels.

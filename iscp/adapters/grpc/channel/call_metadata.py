@@ -23,8 +23,10 @@ NODE_KEY = "iscp-node"
 OWNER_KEY = "iscp-owner"
 WIRE_FORMAT_KEY = "iscp-wire-format"
 FORWARDED_KEY = "iscp-forwarded"
+"""A node passes on the call; the value says whose it is."""
+
 CALLER_KEY = "iscp-caller"
-"""Whose call a node passes on; of nobody else is it read."""
+"""Whose call a node's own gateway makes; of nobody else is it read."""
 
 KEEPALIVE_MS = 3_000
 """Pings on a connection to a node come so often. A frozen or unreachable node is noticed after this and

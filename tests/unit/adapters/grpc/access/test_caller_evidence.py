@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of, vouching
+from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of, statement
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.core.access_roles import Credentials
 from iscp.core.errors import NotAuthenticated
 
 NODE = "node.lake.iscp"
-SAID = vouching(["ana"], "ipv4:9.9.9.9:1")
+SAID = statement(["ana"], "ipv4:9.9.9.9:1")
+BY_GATEWAY, BY_NODE = (CALLER_KEY, SAID), (FORWARDED_KEY, SAID)
 
 
 class Call:
@@ -50,36 +52,44 @@ def test_a_certificate_shows_all_of_its_names() -> None:
 
 
 def test_a_node_is_believed_whose_call_it_passes_on() -> None:
-    found = read(*SAID, (FORWARDED_KEY, "1"), names=(NODE,), common="n0")
+    found = read(BY_NODE, names=(NODE,), common="n0")
     assert found == Evidence(Credentials("", frozenset({"ana"})), "ipv4:9.9.9.9:1", passed_on=True)
-    by_gateway = read(*SAID, names=(NODE,))
-    assert not by_gateway.passed_on  # it has come in here
-    with_token = read(*SAID, ("authorization", "bearer t"), names=(NODE,))
+    by_gateway = read(BY_GATEWAY, names=(NODE,))
+    assert by_gateway == replace(found, passed_on=False)  # it has come in here
+    with_token = read(BY_NODE, ("authorization", "bearer t"), names=(NODE,))
     assert with_token.credentials.token == "t"
 
 
 @pytest.mark.parametrize("names", [(), ("ana",), ("xnode.lake.iscp",), ("node.other.iscp",)])
 def test_nobody_else_is(names: tuple[str, ...]) -> None:
-    found = read(*SAID, (FORWARDED_KEY, "1"), names=names)
+    found = read(BY_GATEWAY, BY_NODE, names=names)
     assert found == Evidence(Credentials("", frozenset(names)), "ipv4:1.1.1.1:1")
 
 
 def test_a_common_name_makes_nobody_a_node() -> None:
     """Nodes are known by a DNS name; who may sign any subject may not sign that. A gateway says common names too."""
-    found = read(*SAID, names=("ana",), common=NODE.upper())
+    found = read(BY_GATEWAY, BY_NODE, names=("ana",), common=NODE.upper())
     assert found == Evidence(Credentials("", frozenset({"ana"})), "ipv4:1.1.1.1:1")
-    by_gateway = read(*vouching([NODE, "ana"], "p"), names=(NODE,))
+    by_gateway = read((CALLER_KEY, statement([NODE, "ana"], "p")), names=(NODE,))
     assert by_gateway.credentials.names == {"ana"}
 
 
 def test_without_tls_nobody_is_a_node() -> None:
-    assert read(*SAID, names=("", "x"), node_name="").peer == "ipv4:1.1.1.1:1"
+    assert read(BY_GATEWAY, BY_NODE, names=("", "x"), node_name="").peer == "ipv4:1.1.1.1:1"
 
 
 def test_a_node_that_does_not_say_whose_call_it_passes_on_passes_on_nobodys() -> None:
-    """As one of an earlier version, which would be taken for the caller otherwise."""
-    assert read((FORWARDED_KEY, "1"), names=(NODE,)).credentials == Credentials()
+    """As one of an earlier version, which would be taken for the caller otherwise, and has audited nothing."""
+    found = read((FORWARDED_KEY, "1"), ("authorization", "Bearer t"), names=(NODE,), common="n0")
+    assert found == Evidence(Credentials("t"), "ipv4:1.1.1.1:1", passed_on=False)
     assert read(names=(NODE,)).credentials.names == {NODE}
+
+
+def test_what_a_client_says_is_not_believed_of_a_node_that_passes_it_on() -> None:
+    """One of an earlier version does that with all that a client sends."""
+    found = read(BY_GATEWAY, (FORWARDED_KEY, "1"), names=(NODE,))
+    assert found == Evidence(Credentials(), "ipv4:1.1.1.1:1")
+    assert read(BY_GATEWAY, (FORWARDED_KEY, statement(["ben"], "p")), names=(NODE,)).credentials.names == {"ben"}
 
 
 @pytest.mark.parametrize(
@@ -87,10 +97,11 @@ def test_a_node_that_does_not_say_whose_call_it_passes_on_passes_on_nobodys() ->
     ["", "x", "[]", "{}", '{"names": "x"}', '{"names": [1], "peer": ""}', json.dumps({"names": []}), "[" * 9_000],
 )
 def test_what_a_node_says_has_to_make_sense(said: str) -> None:
-    with pytest.raises(NotAuthenticated):
-        read((CALLER_KEY, said), names=(NODE,))
-    with pytest.raises(NotAuthenticated):
-        read(*SAID, *SAID, names=(NODE,))
+    for key in (CALLER_KEY, FORWARDED_KEY):
+        with pytest.raises(NotAuthenticated):
+            read((key, said), names=(NODE,))
+        with pytest.raises(NotAuthenticated):
+            read((key, SAID), (key, SAID), names=(NODE,))
 
 
 @pytest.mark.parametrize("value", ["t", "Basic t", "", "Bearer", "bearert"])
