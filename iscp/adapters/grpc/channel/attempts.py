@@ -147,7 +147,9 @@ class CallerBase:
         """A channel of `grpc`, or of `grpc.aio`."""
         target = channel_target(self._endpoint)
         if self._tls is None:
-            channel = library.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            # A proxy would be given the token in clear text, though the node is on this machine.
+            direct = (("grpc.enable_http_proxy", 0),) if self._token is not None else ()
+            channel = library.insecure_channel(target, options=(*_CHANNEL_OPTIONS, *direct))
         else:
             channel = secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
         return channel if self._token is None else TokenChannel(channel, self._token)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from iscp.adapters.grpc.channel.caller_token import (
     token_of_environment,
 )
 from iscp.client.admin_client import Client
-from iscp.core.errors import ConfigurationError
+from iscp.core.errors import ConfigurationError, IscpError
 from tests.fakes.clock import FakeClock
 
 
@@ -85,3 +87,18 @@ def test_a_token_is_not_sent_in_clear_text_to_another_machine() -> None:
             Client(endpoint, token="t")
     Client("127.0.0.1:1", token="t").close()
     Client("10.0.0.1:1").close()
+
+
+@pytest.mark.parametrize(("token", "by_proxy"), [("t", False), (None, True)])
+def test_a_token_is_not_given_to_a_proxy_in_clear_text(
+    token: str | None, by_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy", "ISCP_TOKEN", "ISCP_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("127.0.0.1", 0)) as node:
+        (_, proxy_port), (_, node_port) = proxy.getsockname(), node.getsockname()
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy_port}")
+        with Client(f"127.0.0.1:{node_port}", token=token, timeout_s=0.5) as client, pytest.raises(IscpError):
+            client.jobs()
+        reached, _, _ = select.select([proxy, node], [], [], 0.0)
+        assert reached == [proxy if by_proxy else node]
