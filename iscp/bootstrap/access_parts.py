@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.node import RunsBesideOwner
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class AccessSide:
@@ -41,6 +44,8 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
         return AccessSide(AccessServer(None))
     keys, cluster_account = Keys(config.etcd_prefix), config.security.cluster_account
     node_name = config.node_name if config.security.tls.used else ""
+    if not node_name:
+        log.warning("access.nodes_unknown", extra={"why": "there is no TLS: everybody may call what is for nodes"})
     tokens, audit_table = TokenWatch(etcd, keys, clock, THREADS), AuditTable(config.log.uri)
     audit = AuditWriter(audit_table)
     certificates = {

@@ -236,7 +236,9 @@ class SecurityConfig:
         "system", "The account whose callers may act for all others, each as far as its role goes"
     )
     insecure: bool = _setting(
-        False, "Whether a node may listen elsewhere than on the loopback interface without TLS and authentication"
+        False,
+        "Whether a node may listen elsewhere than on the loopback interface without TLS and authentication, and "
+        "authenticate callers without TLS",
     )
     tls: TlsConfig = field(default_factory=TlsConfig)
 

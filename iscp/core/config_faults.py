@@ -122,6 +122,13 @@ def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
     security, known = config.security, dict[str, str]()
     if config.accounts and not security.authentication:
         yield SettingFault("security.authentication", "is false beside accounts", "Set it, or leave out the accounts")
+    if security.authentication and not security.tls.used and not security.insecure:
+        yield SettingFault(
+            "security.tls.ca_file",
+            "is missing beside security.authentication: nodes are known by certificates, and what they call each other "
+            "for would be for everybody",
+            "Set security.tls.*, or security.insecure = true where everybody who reaches the node may do what nodes may",
+        )
     for path, listen in _listens_elsewhere(config):
         if security.tls.used and not security.authentication:
             yield SettingFault(

@@ -33,8 +33,12 @@ def test_loopback_is_this_machine_alone() -> None:
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES)}, ["security.authentication"]),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES, authentication=True)}, []),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES, insecure=True)}, []),
-        ({"listen": "0.0.0.0:7430", "security": SecurityConfig(authentication=True)}, ["listen"]),
-        ({"security": SecurityConfig(authentication=True)}, []),
+        (
+            {"listen": "0.0.0.0:7430", "security": SecurityConfig(authentication=True)},
+            ["listen", "security.tls.ca_file"],
+        ),
+        ({"security": SecurityConfig(authentication=True)}, ["security.tls.ca_file"]),
+        ({"security": SecurityConfig(authentication=True, insecure=True)}, []),
         ({"security": SecurityConfig(tls=FILES)}, []),
         ({"listen": "127.0.0.1:7430"}, []),
         ({"security": SecurityConfig(tls=replace(FILES, ca_file=""))}, ["security.tls.ca_file"]),
@@ -58,7 +62,7 @@ GUARDED = SecurityConfig(tls=FILES, authentication=True)
     [
         ({"acme": KNOWN}, GUARDED, []),
         ({"acme": KNOWN}, SecurityConfig(tls=FILES), ["security.authentication"]),
-        ({"acme": KNOWN}, SecurityConfig(authentication=True), ["accounts.acme.certificates.ana"]),
+        ({"acme": KNOWN}, SecurityConfig(authentication=True, insecure=True), ["accounts.acme.certificates.ana"]),
         (
             {"acme": KNOWN, "b": AccountConfig(certificates={"ANA": Role.ADMIN})},
             GUARDED,
