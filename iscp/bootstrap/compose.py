@@ -25,6 +25,7 @@ from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.config import NodeConfig
 from iscp.core.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -43,7 +44,7 @@ def compose(on: Foundation) -> Node:
     config, clock, moved = on.config, on.clock, ProgressSignal()
     cluster = Cluster.connect(config, clock)
     times = replace(CoordinationTimes(), lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
-    record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+    record = _record_of(config, clock.now_s())
     peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, said: owner.receive(node_id, said), tls=on.tls)
 
     def send(to: NodeRecord, message: OwnerMessage) -> None:
@@ -88,6 +89,11 @@ def compose(on: Foundation) -> Node:
     parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside, *access.beside])
     preflight = partial(refuse_misfit, config, record, cluster.membership, on.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
+
+
+def _record_of(config: NodeConfig, now_s: float) -> NodeRecord:
+    who = config.node_id, 0, config.address, os.getpid(), __version__, now_s
+    return NodeRecord(*who, authenticates=config.security.authentication)
 
 
 def _forward_to(owner: OwnerLoop, worker: WorkerLoop, on: Foundation) -> Forwarding:

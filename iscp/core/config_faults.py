@@ -127,7 +127,7 @@ def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
             "security.tls.ca_file",
             "is missing beside security.authentication: nodes are known by certificates, and what they call each other "
             "for would be for everybody",
-            "Set security.tls.*, or security.insecure = true where everybody who reaches the node may do what nodes may",
+            "Set security.tls.*, or security.insecure = true where everybody who reaches it may do what nodes may",
         )
     for path, listen in _listens_elsewhere(config):
         if security.tls.used and not security.authentication:

@@ -38,7 +38,8 @@ class NodeRecord:
     """One registered node: `epoch` is one process life, `lease_id` the etcd lease that its key hangs on.
 
     `leaving`: it stops in order, and waits until others have what it runs. `ttl_s`: the lease's TTL as etcd has granted
-    it, which may be longer than was requested; 0: the node is of a version that does not say.
+    it, which may be longer than was requested; 0: the node is of a version that does not say. `authenticates`: its
+    callers have to be known; those of a version that does not say need not.
     """
 
     node_id: str
@@ -51,6 +52,7 @@ class NodeRecord:
     wire_format: int = WIRE_FORMAT
     leaving: bool = False
     ttl_s: float = 0.0
+    authenticates: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

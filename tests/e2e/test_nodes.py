@@ -19,6 +19,7 @@ from benchmarks.dispatch import depose
 from iscp.adapters.system.child_process import tail
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
+from iscp.core.config import SecurityConfig
 from iscp.core.errors import InvalidRequest
 from iscp.core.members import WIRE_FORMAT
 from tests.selection import in_full
@@ -214,6 +215,11 @@ MISFITS = {
     ),
     "unreachable": Misfit(
         "n6", ("is not reached at",), changed=lambda cluster: {"advertise": f"127.0.0.1:{free_port()}"}
+    ),
+    "guarded": Misfit(
+        "n9",
+        ("lets everybody in, and this node knows its callers", "stop all first"),
+        changed=lambda cluster: {"security": SecurityConfig(authentication=True, insecure=True)},
     ),
     "stranger": Misfit(
         "n7", ("leads to n0",), changed=lambda cluster: {"advertise": cluster.members[0].config.address}

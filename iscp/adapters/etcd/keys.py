@@ -133,6 +133,7 @@ def encoded(record: NodeRecord) -> bytes:
             "wire_format": record.wire_format,
             "leaving": record.leaving,
             "ttl_s": record.ttl_s,
+            "authenticates": record.authenticates,
         }
     ).encode()
 
@@ -167,6 +168,7 @@ def _decode(kv: KeyValue) -> NodeRecord | None:
             wire_format=exact_int(fields.get("wire_format", 1), "wire_format"),
             leaving=bool(fields.get("leaving", False)),
             ttl_s=exact_float(fields.get("ttl_s", 0.0), "ttl_s", 0.0),
+            authenticates=bool(fields.get("authenticates", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = named_error(error)

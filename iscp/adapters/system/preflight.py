@@ -33,6 +33,15 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
                 field="etcd.lease_ttl_s",
                 remedy=f"Give all nodes about the same; none may be more than {TTL_RATIO_MAX:g} times another's",
             )
+        if each.authenticates != record.authenticates and each.node_id != record.node_id:
+            it, this = (
+                "knows its callers" if on else "lets everybody in" for on in (each.authenticates, record.authenticates)
+            )
+            raise ConfigurationError(
+                f"{each.node_id} {it}, and this node {this}",
+                field="security.authentication",
+                remedy="Give all nodes the same. To change it stop all first; those of earlier versions let everybody in",
+            )
     try:
         found = describe(record.address, tls=tls)
     except IscpError as error:
