@@ -286,9 +286,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     )
     engine = NoEngine(worker.report, os.environ.get(TRACE, ""), node_log)
     worker.orders.subscribe(engine.give, *get_args(ShardOrder))
-    record = NodeRecord(
-        config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s(), wire_format=wire_format
-    )
+    who = config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s()
+    record = NodeRecord(*who, wire_format=wire_format, authenticates=config.security.authentication)
     keeper = LeaseKeeper(membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, broken)
     served = NodeServer(
         config.node_id,

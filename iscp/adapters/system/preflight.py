@@ -40,7 +40,7 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
             raise ConfigurationError(
                 f"{each.node_id} {it}, and this node {this}",
                 field="security.authentication",
-                remedy="Give all nodes the same. To change it stop all first; those of earlier versions let everybody in",
+                remedy="Give all nodes the same. To change it, stop all first; those of earlier versions let all in",
             )
     try:
         found = describe(record.address, tls=tls)

@@ -100,4 +100,6 @@ def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -
     for uri in sorted(set(view.tables.values())) if view.hold_s else ():
         context.guard.check()  # this commits to the table itself, which no seq protects
         if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):
-            log.info("source.held", extra={"table": uri, "job": context.row.key.job_name})
+            log.info(
+                "source.held", extra={"table": uri, "account": context.row.key.account, "job": context.row.key.job_name}
+            )

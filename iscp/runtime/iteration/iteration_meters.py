@@ -62,7 +62,8 @@ class IterationMeter:
             try:
                 self._size = self._count()
             except IscpError as error:
-                log.info("iteration.size_unknown", extra={"table": self.iteration.table_uri, "error": str(error)})
+                named = {"table": self.iteration.table_uri, "account": self.iteration.account}
+                log.info("iteration.size_unknown", extra={**named, "error": str(error)})
                 self._size = TableSize(UNKNOWN, UNKNOWN)
         rows, size = (self._size.rows, self._size.bytes) if self._size else (UNKNOWN, UNKNOWN)
         if self._size is None and self._ranges:

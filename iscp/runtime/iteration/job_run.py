@@ -42,7 +42,10 @@ def log_rebuild(work: JobRun, table_uri: str) -> str:
     if work.data_type is not DataType.SNAPSHOT or work.row.watermark.version < 0:
         return ""
     why = work.position.void or "it holds nothing of this job's"
-    log.warning("target.rebuilt", extra={"table": table_uri, "job": work.row.key.job_name, "reason": why})
+    log.warning(
+        "target.rebuilt",
+        extra={"table": table_uri, "account": work.row.key.account, "job": work.row.key.job_name, "reason": why},
+    )
     return why
 
 

@@ -146,7 +146,9 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
     try:
         yield
     except PlanOutdated:
-        log.info("build.over", extra={"table": part.plan.table_uri, "job": part.plan.job_name})
+        log.info(
+            "build.over", extra={"table": part.plan.table_uri, "account": part.plan.account, "job": part.plan.job_name}
+        )
     except (PermanentError, EngineError) as error:
         guard.check()  # what fails as it is stopped says nothing of the rows
         about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}

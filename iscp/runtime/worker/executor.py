@@ -211,7 +211,7 @@ class Executor:
         except IscpError as error:
             return IterationEnded(number, error=error)
         except BaseException as error:  # an exit that a consumer calls ends no slot
-            log.exception("iteration.broke", extra={"iteration": number, "table": run.iteration.table_uri})
+            log.exception("iteration.broke", extra=_named(run.iteration))
             return IterationEnded(number, error=IscpError(named_error(error)))
 
     def _count(self, run: _Run, ended: IterationEnded) -> None:
@@ -263,7 +263,7 @@ class Executor:
                 self._force_end(run.iteration)
 
     def _force_end(self, iteration: Iteration) -> None:
-        log.error("iteration.stuck", extra={"iteration": iteration.number, "table": iteration.table_uri})
+        log.error("iteration.stuck", extra=_named(iteration))
         try:
             self._on_stuck(iteration)
         except Exception:
@@ -277,3 +277,8 @@ class Executor:
         due = [run.guard.due_s for run in self._runs.values() if run.stop_due_s is None]
         due += [run.stop_due_s for run in self._runs.values() if not run.stuck]
         return max(0.0, min((due_s - now_s for due_s in due if due_s is not None), default=IDLE_WAIT_S))
+
+
+def _named(iteration: Iteration) -> dict[str, object]:
+    """Of a line that is logged of it; who may read lines of an account's jobs reads those of no other."""
+    return {"iteration": iteration.number, "table": iteration.table_uri, "account": iteration.account}

@@ -18,6 +18,8 @@ JOB = JobOfLines("000000000001", "copy", "acme", ("t-1", "sales.orders", "/lake/
         ({"table": "sales.orders", "job": "copy"}, True),
         ({"table": "sales.orders", "job": "other"}, False),
         ({"table": "sales.orders", "job": "copy", "account": "other"}, False),
+        ({"table": "/lake/orders", "account": "acme"}, True),
+        ({"table": "/lake/orders", "account": "other"}, False),
         ({"shard": "t-1"}, True),
         ({"shard": "t-1/3", "node": "n"}, True),
         ({"shard": "t-10"}, False),

@@ -58,6 +58,7 @@ class Applier:
             "iteration.done",
             extra={
                 "table": iteration.table_uri,
+                "account": iteration.account,
                 "number": iteration.number,
                 "jobs": len(iteration.jobs),
                 "failed": sum(not outcome.ok for outcome in outcomes.values()),

@@ -99,7 +99,10 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     run.ports.failpoints.reach("snapshot.before")
     reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
     if reason:
-        log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
+        log.warning(
+            "changes.unavailable",
+            extra={"table": uri, "account": work.row.key.account, "job": work.row.key.job_name, "reason": reason},
+        )
     warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
     done = run.consume(session, work, handed, span, warning)
     remove_build(work)

@@ -98,7 +98,10 @@ def publish_build(run: ApplyRun, session: SparkSession, work: JobRun, build: Run
         consumed = build.consumer.publish(context, manifests, handed)
     if consumed is None:
         why = "what is staged does not make up the target" if manifests is not None else "staged files are gone"
-        log.warning("build.refused", extra={"table": run.uri, "job": work.row.key.job_name, "error": why})
+        log.warning(
+            "build.refused",
+            extra={"table": run.uri, "account": work.row.key.account, "job": work.row.key.job_name, "error": why},
+        )
         build.ranges.end(BuildEnd.REFUSED)
         return None
     warning = read_policy.warning(work.row.spec, build.span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import replace
 
@@ -12,6 +13,14 @@ from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.watermark import Position, Watermark
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
 from tests.fakes.bench import NUMBERS, URI, Bench, job
+
+
+def test_the_line_about_an_iteration_says_whose_it_is(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Several accounts may have jobs on a table, and each reads its own lines alone."""
+    with caplog.at_level(logging.INFO):
+        (built,) = bench.built("x")
+    accounts = [vars(record).get("account") for record in caplog.records if record.message == "iteration.done"]
+    assert set(accounts) == {built.key.account}
 
 
 def test_one_jobs_fault_is_its_own(bench: Bench) -> None:

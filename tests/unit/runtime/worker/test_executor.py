@@ -304,6 +304,25 @@ def test_an_iteration_of_which_a_job_failed_is_failed(make: Make) -> None:
     until(lambda: bench.counted(failed=1, completed=0))
 
 
+def test_lines_about_an_iteration_say_whose_it_is(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """Several accounts may have jobs on a table, and each reads its own lines alone."""
+
+    def breaks(one: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        raise KeyError("bug")
+
+    deaf = GatedRunner(deaf=True)
+    broken, stuck = make(FakeRunner(breaks)), make(deaf, cancel_wait_s=0.1)
+    for bench in (broken, stuck):
+        bench.submit(iteration(1, account="acme"))
+    until(lambda: deaf.order == [1])
+    stuck.executor.cancel(1)
+    until(lambda: stuck.stuck == [1])
+    deaf.gate(1).set()
+    broken.ends(1)
+    said = {record.message: vars(record).get("account") for record in caplog.records}
+    assert (said["iteration.broke"], said["iteration.stuck"]) == ("acme", "acme")
+
+
 def test_close_lets_what_runs_end_and_cancels_what_waits(make: Make) -> None:
     runner = GatedRunner()
     bench = make(runner)
