@@ -47,11 +47,12 @@ class JobLookup:
             raise no_jobs_on(table)
         return found
 
-    def of_account(self, writer: LogWriter, account: str) -> frozenset[str]:
-        """The ids of the tables that have jobs of the account."""
+    def of_account(self, writer: LogWriter, account: str) -> dict[str, str]:
+        """The tables that have jobs of the account: by id, the name under which its first job registered it."""
 
-        def find(book: JobBook) -> frozenset[str]:
-            return frozenset(each for each in book.tables() if _is_used(book, each, account))
+        def find(book: JobBook) -> dict[str, str]:
+            rows = (row for each in book.tables() for row in reversed(book.jobs_on(each)))
+            return {row.key.table_id: row.table_name for row in rows if row.key.account == account}
 
         return writer.read(find)
 

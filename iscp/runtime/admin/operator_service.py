@@ -143,13 +143,16 @@ class OwnerOperator:
 
     def placement(self, table: str, account: str = "") -> list[PlacedShard]:
         shards = self._shards(table, 0, account) if table else None
-        of_account = self._of_account(account)
+        names = self._names(account)
 
         def read(term: Term) -> list[PlacedShard]:
             found = term.assignments if shards is None else map(term.assignments.get, shards)
-            return _placed(term, (each for each in found if each is not None and of_account(each.shard.table_id)))
+            return _placed(term, (each for each in found if each is not None))
 
-        return self._read_term(read)
+        placed: list[PlacedShard] = self._read_term(read)
+        if names is None:
+            return placed
+        return [replace(each, table=names[each.table_id]) for each in placed if each.table_id in names]
 
     def events(
         self,
@@ -160,30 +163,29 @@ class OwnerOperator:
         table: str = "",
         account: str = "",
     ) -> list[EventView]:
-        left_s = wait_s
-        wanted = self._about(table, account)
+        left_s, names = wait_s, self._names(account)
+        wanted = self._about(table, account, names)
         while True:
             self._owner.current_writer()  # events of a term that is over are not to be waited for
             events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S), wanted)
             left_s -= ALIVE_LOOK_S
             if events or left_s <= 0 or not alive():
-                return events
+                return events if names is None else [replace(each, table=names[_table_id(each)]) for each in events]
 
-    def _about(self, table: str, account: str) -> Callable[[EventView], bool]:
+    def _about(self, table: str, account: str, names: Mapping[str, str] | None) -> Callable[[EventView], bool]:
         """Whether an event is about a shard of the table, also one that is gone by now, or about one of the account."""
-        if not table and not account:
+        if not table and names is None:
             return lambda event: True
-        of_account = self._of_account(account)
-        if table:
-            table_ids = frozenset(self._finder.table_ids(self._owner.current_writer(), table, account))
-            of_account = table_ids.__contains__
-        return lambda event: bool(event.shard) and of_account(parse_shard(event.shard).table_id)
+        found = self._finder.table_ids(self._owner.current_writer(), table, account) if table else names or ()
+        table_ids = {each for each in found if names is None or each in names}
+        return lambda event: bool(event.shard) and _table_id(event) in table_ids
 
-    def _of_account(self, account: str) -> Callable[[str], bool]:
-        """Whether a table has jobs of the account (empty: any)."""
-        if not account:
-            return lambda table_id: True
-        return self._finder.of_account(self._owner.current_writer(), account).__contains__
+    def _names(self, account: str) -> Mapping[str, str] | None:
+        """Of the tables that have jobs of the account, what it calls them: another may have registered them first.
+
+        None: of no account, so all count.
+        """
+        return self._finder.of_account(self._owner.current_writer(), account) if account else None
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_node(node_id, query, after)
@@ -213,6 +215,10 @@ class OwnerOperator:
             return read(loop.machine.term)
 
         return self._owner.query(read_term)
+
+
+def _table_id(event: EventView) -> str:
+    return parse_shard(event.shard).table_id
 
 
 def _held(term: Term, node_id: str) -> int:

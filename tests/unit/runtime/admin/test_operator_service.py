@@ -10,7 +10,7 @@ from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.messages import Sync
 from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
-from iscp.core.ids import ShardId
+from iscp.core.ids import JobKey, ShardId
 from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.members import NodeRecord
 from iscp.ports.consumer import ConsumerKind, Needs
@@ -83,6 +83,20 @@ def test_a_cordon_is_kept_before_it_counts_and_may_be_repeated(operated: Operate
     assert operator.change_node(NodeVerb.UNCORDON, "n-1") == (True, 1)
     until(lambda: operated.overrides() == Overrides())
     assert operator.change_node(NodeVerb.UNCORDON, "n-1") == (False, 1)
+
+
+def test_an_account_sees_a_table_by_the_name_that_it_has_given_it(operated: Operated) -> None:
+    """Under which name another registered it first is that one's own."""
+    operator = operated.operator
+    for name, called in (("z", "mine"), ("y", "later")):
+        register(operated.world, row(name)._replace(key=JobKey("b", "t-1", name), table_name=called))
+    for table in ("t-1", ""):
+        for account, name in (("a", "orders"), ("b", "mine"), ("", "orders")):
+            assert {each.table for each in operator.placement(table, account)} == {name}
+            events = operator.events(0, 0, 0.0, lambda: True, table, account)
+            assert {each.table for each in events if each.shard} == {name}
+    assert operator.placement("", "c") == []
+    assert operator.events(0, 0, 0.0, lambda: True, "", "c") == []
 
 
 def test_what_makes_no_sense_is_refused_and_nothing_changes(operated: Operated) -> None:
