@@ -150,9 +150,11 @@ def test_who_is_not_known_may_call_nothing(guarded: Guarded) -> None:
 
 
 def test_nothing_of_another_account_can_be_seen_or_named(guarded: Guarded) -> None:
-    """The answers are the same, whether the other account has such a job or not."""
-    with guarded.client(Role.EDITOR, "other") as other:
+    """The answers are the same, whether the other account has such a job or not, on a table that both have jobs on."""
+    with guarded.client(Role.EDITOR, "other") as other, guarded.client(Role.EDITOR) as acme:
         other.register("/lake/t", "j", target="/x", account="other")
+        acme.register("/lake/t", "k", target="/y", account="acme")
+        assert [job.name for job in acme.jobs(table="/lake/t")] == ["k"]
     admin = bearer(guarded.access.token(Role.ADMIN))
     for method, rule in RULES.items():
         if rule.scope is not Scope.ACCOUNT:

@@ -15,24 +15,29 @@ from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.tls.development_authority import CertificateKind
+from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest
+from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import NODE_NAME, Certs
 
+ADDRESS = "2001:db8::1"
 JOB = {"job": {"table": "/lake/t", "name": "j"}}
 
 
-def serve(access: Access, tls: Any = None) -> GatewayServer:
-    server = AdminServer(
+def admin_server(access: Access, tls: Any = None) -> AdminServer:
+    return AdminServer(
         FakeAdmin(),
         "localhost:0",
         tls=tls,
         services=[AccessServer(access.service)],
         interceptors=[access.interceptor],
     )
+
+
+def serve(server: AdminServer, tls: Any = None) -> GatewayServer:
     made = GatewayServer(server, "localhost:0", "1", tls=tls)
     made.start()
     made.ready()
@@ -58,7 +63,7 @@ def access() -> Access:
 
 @pytest.fixture
 def gateway(access: Access) -> Iterator[GatewayServer]:
-    made = serve(access)
+    made = serve(admin_server(access))
     yield made
     made.stop(0.0)
 
@@ -90,7 +95,6 @@ def test_a_token_says_who_calls(gateway: GatewayServer, access: Access) -> None:
         (bearer("é"),),
         (("Authorization", "Basic dXNlcjpwYXNz"),),
         (("Authorization", ""),),
-        (("iscp-caller", '{"names": ["root"], "peer": ""}'), ("iscp-forwarded", "1")),
         (("Grpc-Metadata-authorization", "Bearer x"),),
     ],
 )
@@ -105,32 +109,66 @@ def test_two_tokens_are_none(gateway: GatewayServer, access: Access) -> None:
     assert post(HTTPConnection(gateway.address, timeout=30), "GetJob", JOB, token, token)[0] == 401
 
 
-def test_a_header_cannot_end_and_another_begin(gateway: GatewayServer, access: Access) -> None:
-    """What looks like a further header within a value reaches nobody as one."""
-    folded = "Bearer x\r\n iscp-caller: {}"
-    status, _, body = post(HTTPConnection(gateway.address, timeout=30), "GetJob", JOB, ("Authorization", folded))
-    assert (status, body["error"]["name"]) == (401, "NOT_AUTHENTICATED")
+class Guarded:
+    """A gateway with TLS, that knows the certificates `client` and of an address, and callers with certificates."""
+
+    def __init__(self, root: Path) -> None:
+        self.certs = Certs(root / "certs")
+        self.certs.make(CertificateKind.CLIENT, "nobody")
+        abroad = CertificateRequest(CertificateKind.NODE, "abroad", (ADDRESS,), "node.other.iscp")
+        self.certs.authority.make(abroad)
+        editor = CertificateCaller("acme", Role.EDITOR)
+        self.access = Access(SystemClock(), {"client": editor, ADDRESS: editor}, NODE_NAME)
+        tls = self.certs.files("node", NODE_NAME).read()
+        self.server = admin_server(self.access, tls)
+        self.gateway = serve(self.server, tls)
+
+    def post(self, name: str, method: str, body: object, *headers: tuple[str, str]) -> tuple[int, Any]:
+        context = ssl.create_default_context(cafile=str(self.certs.directory / "ca.pem"))
+        context.load_cert_chain(self.certs.directory / f"{name}.pem", self.certs.directory / f"{name}.key")
+        connection = HTTPSConnection(self.gateway.address, timeout=30, context=context)
+        status, _, answer = post(connection, method, body, *headers)
+        return status, answer
 
 
-def test_a_certificate_says_who_calls_and_from_where(tmp_path: Path) -> None:
-    certs = Certs(tmp_path / "certs")
-    certs.make(CertificateKind.CLIENT, "nobody")
-    access = Access(SystemClock(), {"client": CertificateCaller("acme", Role.EDITOR)}, NODE_NAME)
-    gateway = serve(access, certs.files("node", NODE_NAME).read())
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    made = Guarded(tmp_path)
+    yield made
+    made.gateway.stop(0.0)
 
-    def connect(name: str) -> HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(certs.directory / "ca.pem"))
-        context.load_cert_chain(certs.directory / f"{name}.pem", certs.directory / f"{name}.key")
-        return HTTPSConnection(gateway.address, timeout=30, context=context)
 
-    status, _, body = post(connect("client"), "Unregister", JOB)
-    assert (status, body) == (200, {"changed": False})
-    forged = ("iscp-caller", json.dumps({"names": ["client"], "peer": ""}))
-    assert post(connect("nobody"), "GetJob", JOB, forged)[0] == 401
-    assert post(connect("client"), "GetJob", JOB, bearer("garbage"))[0] == 401  # a token counts alone
+def test_a_header_cannot_end_and_another_begin(guarded: Guarded) -> None:
+    """What looks like a further header within a value reaches nobody as one; as one of its own each would count."""
+    said = json.dumps({"names": ["client"], "peer": "ipv4:1.1.1.1:1"})
+    name, token = bearer(guarded.access.token(Role.VIEWER, "other"))
+    assert guarded.post("nobody", "ListJobs", {}, (name, token))[0] == 200
+    for folded in (f"x\r\n {name}: {token}", f"x\r\n iscp-caller: {said}", f"x\r\n iscp-forwarded: {said}"):
+        assert guarded.post("nobody", "ListJobs", {}, ("x-any", folded))[0] == 401
+    assert guarded.post("nobody", "ListJobs", {}, (name, f"{token}\r\n iscp-caller: {said}"))[0] == 401
+
+
+def test_what_nodes_say_of_callers_is_not_taken_from_a_request(guarded: Guarded) -> None:
+    said = json.dumps({"names": ["client"], "peer": "ipv4:1.1.1.1:1"})
+    for forged in ((("iscp-caller", said),), (("iscp-forwarded", said),), (("Grpc-Metadata-iscp-caller", said),)):
+        assert guarded.post("nobody", "GetJob", JOB, *forged)[0] == 401
+        assert guarded.post("client", "ListJobs", {}, *forged)[0] == 200
+
+
+def test_an_address_in_a_certificate_is_written_as_grpc_writes_it(guarded: Guarded) -> None:
+    """ssl writes out an IPv6 address in full."""
+    assert guarded.post("abroad", "ListJobs", {})[0] == 200
+    tls = guarded.certs.files("abroad", NODE_NAME)
+    with Client(guarded.server.address, tls=tls, timeout_s=10.0) as client:
+        assert client.jobs() == []
+
+
+def test_a_certificate_says_who_calls_and_from_where(guarded: Guarded) -> None:
+    access = guarded.access
+    assert guarded.post("client", "Unregister", JOB) == (200, {"changed": False})
+    assert guarded.post("client", "GetJob", JOB, bearer("garbage"))[0] == 401  # a token counts alone
     token = access.token(Role.VIEWER, "other")
-    assert post(connect("nobody"), "ListJobs", {}, bearer(token))[0] == 200
+    assert guarded.post("nobody", "ListJobs", {}, bearer(token))[0] == 200
     (entry,) = access.audit.entries
     assert (entry.caller, entry.known_by, entry.account) == ("client", "certificate", "acme")
     assert entry.peer.startswith(("ipv4:127.0.0.1:", "ipv6:[::1]:"))
-    gateway.stop(0.0)

@@ -24,7 +24,7 @@ from iscp.wire.v1 import admin_pb2
 SHARDS = 4
 ACCOUNTS = {
     "system": AccountConfig(certificates={"root": Role.ADMIN}),
-    "acme": AccountConfig(certificates={"ana": Role.EDITOR, "eve": Role.VIEWER}),
+    "acme": AccountConfig(certificates={"ana": Role.EDITOR, "eve": Role.VIEWER, "oz": Role.OPERATOR}),
 }
 REVOKED_WITHIN_S = 5.0
 GET_CLUSTER = admin_pb2.GetClusterRequest()
@@ -181,3 +181,29 @@ def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(
     (entry,) = audited_soon(cluster, 1, method="/iscp.wire.v1.Admin/Resume")
     assert (entry.caller, entry.known_by, entry.node_id) == (record.token_id, "token", owner.name)
     assert entry.peer.startswith("ipv4:127.0.0.1:")
+
+
+def test_of_a_table_that_accounts_share_each_sees_its_own(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+) -> None:
+    shared, theirs = "/lake/shared", "/lake/theirs"
+    with connect(cluster, nodes[0], "root") as root:
+        for table in (shared, theirs):
+            root.register(table, "x", target=f"/x{table}", key=["id"], account="other")
+    with connect(cluster, nodes[0], "ana") as ana:
+        ana.register(shared, "y", target="/y", key=["id"], account="acme")
+    for node in nodes:
+        with connect(cluster, node, "oz") as oz:
+            assert [job.name for job in oz.jobs(table=shared)] == ["y"]
+            assert {each.table for each in oz.operator.placement(shared)} == {shared}
+            until("it is placed", lambda oz=oz: shared in {each.table for each in oz.operator.events()})  # type: ignore[misc]
+            seen = {each.table for each in (*oz.operator.placement(), *oz.operator.events()) if each.table}
+            assert shared in seen
+            assert not seen & {theirs, *(f"/lake/{number}" for number in range(SHARDS))}
+            assert oz.operator.job_logs(shared, "y", account="acme")
+            for read in (oz.operator.job_logs, oz.status):
+                with pytest.raises(TableNotFound, match="/lake/shared has no jobs"):
+                    read(shared, "x", account="other")
+            for show in (oz.operator.placement, lambda table, oz=oz: oz.operator.events(table=table)):
+                with pytest.raises(TableNotFound, match="/lake/theirs has no jobs"):
+                    show(theirs)
