@@ -28,10 +28,11 @@ from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.config import AccountConfig, EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
+from iscp.core.security_config import AccountConfig, SecurityConfig, TlsConfig
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks

@@ -30,8 +30,8 @@ from benchmarks.bare_cluster import BareCluster, BareNode, until
 from benchmarks.dispatch import measure_cluster
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
-from iscp.core.config import AccountConfig
 from iscp.core.errors import NotAuthenticated
+from iscp.core.security_config import AccountConfig
 
 AIM_RATIO = 0.8
 AIM_REVOKED_S = 5.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
 
-from iscp.core.access_roles import Role
 from iscp.core.iteration import Bounds
+from iscp.core.security_config import AccountConfig, SecurityConfig
+from iscp.core.setting_fields import about, setting
 
 ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
@@ -26,15 +26,6 @@ DIRECT_BYTES_MAX = 8 * 1024**2
 """Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others
 go to Spark.
 """
-
-
-def about(text: str, *, least: float | None = None, above: float | None = None) -> dict[str, Any]:
-    """What is known of a setting besides its type: a sentence, and bounds (`least` inclusive, `above` exclusive)."""
-    return {"about": text, "least": least, "above": above}
-
-
-def _setting(default: Any, text: str, *, least: float | None = None, above: float | None = None) -> Any:
-    return field(default=default, metadata=about(text, least=least, above=above))
 
 
 class LogFormat(StrEnum):
@@ -53,16 +44,16 @@ class LogLevel(StrEnum):
 class EtcdConfig:
     """Where the cluster meets. Invariant: 0 < `margin_s` < `lease_ttl_s`."""
 
-    endpoints: tuple[str, ...] = _setting(("127.0.0.1:2379",), "Addresses of etcd's members, HOST:PORT each")
-    prefix: str = _setting("/iscp", "All keys begin with it; the cluster's name follows")
-    user: str = _setting("", "User for etcd's password authentication; empty: none")
+    endpoints: tuple[str, ...] = setting(("127.0.0.1:2379",), "Addresses of etcd's members, HOST:PORT each")
+    prefix: str = setting("/iscp", "All keys begin with it; the cluster's name follows")
+    user: str = setting("", "User for etcd's password authentication; empty: none")
     password: str = field(default="", repr=False, metadata=about("The user's password"))
-    ca_file: str = _setting("", "Certificate authorities to trust (PEM); given: TLS is used")
-    cert_file: str = _setting("", "Client certificate (PEM)")
-    key_file: str = _setting("", "The client certificate's key (PEM)")
-    lease_ttl_s: float = _setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
-    margin_s: float = _setting(2.0, "Writes stop this long before the lease can end", above=0.0)
-    request_timeout_s: float = _setting(5.0, "Longest wait for an answer of etcd; then the call fails", above=0.0)
+    ca_file: str = setting("", "Certificate authorities to trust (PEM); given: TLS is used")
+    cert_file: str = setting("", "Client certificate (PEM)")
+    key_file: str = setting("", "The client certificate's key (PEM)")
+    lease_ttl_s: float = setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
+    margin_s: float = setting(2.0, "Writes stop this long before the lease can end", above=0.0)
+    request_timeout_s: float = setting(5.0, "Longest wait for an answer of etcd; then the call fails", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +61,21 @@ class JobLogConfig:
     """The job log, and how the owner writes it."""
 
     uri: str = field(metadata=about("Directory (it must exist) or URI below which the Delta tables of the job log lie"))
-    status_batch_s: float = _setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
-    compact_commits: int = _setting(500, "Commits after which the log is compacted", least=2)
-    compact_interval_s: float = _setting(3_600.0, "It is also compacted after this time, if it grew", above=0.0)
-    flush_interval_s: float = _setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
-    collect_interval_s: float = _setting(3_600.0, "How often rows of dropped jobs are collected", above=0.0)
-    keep_dropped_s: float = _setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
+    status_batch_s: float = setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
+    compact_commits: int = setting(500, "Commits after which the log is compacted", least=2)
+    compact_interval_s: float = setting(3_600.0, "It is also compacted after this time, if it grew", above=0.0)
+    flush_interval_s: float = setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
+    collect_interval_s: float = setting(3_600.0, "How often rows of dropped jobs are collected", above=0.0)
+    keep_dropped_s: float = setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
     """The node's Spark session."""
 
-    master: str = _setting("local[*]", "Spark's master: whose executors work; `local[*]`: the node's own JVM")
-    driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
-    direct_bytes_max: int = _setting(
+    master: str = setting("local[*]", "Spark's master: whose executors work; `local[*]`: the node's own JVM")
+    driver_memory_mb: int = setting(2_048, "Heap of the driver's JVM", least=512)
+    direct_bytes_max: int = setting(
         DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0
     )
     conf: Mapping[str, str] = field(
@@ -100,8 +91,8 @@ class SparkConfig:
 class S3Config:
     """Tables on S3, or on a store with its API. Credentials come from the usual `AWS_*` variables and roles."""
 
-    region: str = _setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
-    endpoint: str = _setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
+    region: str = setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
+    endpoint: str = setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
 
     @property
     def used(self) -> bool:
@@ -112,7 +103,7 @@ class S3Config:
 class StorageConfig:
     """Where tables may lie besides local paths."""
 
-    self_test: tuple[str, ...] = _setting(
+    self_test: tuple[str, ...] = setting(
         (), "Directories and URIs below which the node tests at its start that it can write safely"
     )
     s3: S3Config = field(default_factory=S3Config)
@@ -122,18 +113,18 @@ class StorageConfig:
 class ProbeConfig:
     """How tables are probed. Invariant: `interval_min_s` <= `interval_max_s`."""
 
-    interval_min_s: float = _setting(10.0, "Busy tables are probed so often", above=0.0)
-    interval_max_s: float = _setting(300.0, "Idle tables are probed at least so often", above=0.0)
+    interval_min_s: float = setting(10.0, "Busy tables are probed so often", above=0.0)
+    interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """When iterations run, and how many at once."""
 
-    concurrency: int = _setting(2, "Iterations at once", least=1)
-    queue_max: int = _setting(10_000, "Most iterations that wait; one more is refused with QUEUE_FULL", least=1)
-    iteration_timeout_s: float = _setting(3_600.0, "An iteration that takes longer is stopped; 0 or less: never")
-    cancel_wait_s: float = _setting(
+    concurrency: int = setting(2, "Iterations at once", least=1)
+    queue_max: int = setting(10_000, "Most iterations that wait; one more is refused with QUEUE_FULL", least=1)
+    iteration_timeout_s: float = setting(3_600.0, "An iteration that takes longer is stopped; 0 or less: never")
+    cancel_wait_s: float = setting(
         30.0, "A cancelled iteration may take so long to stop; then the JVM is killed", above=0.0
     )
 
@@ -142,22 +133,22 @@ class SchedulerConfig:
 class BackoffConfig:
     """When what failed is tried again. Invariant: `base_s` <= `cap_s`."""
 
-    base_s: float = _setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
-    cap_s: float = _setting(300.0, "Longest wait between attempts", above=0.0)
-    quarantine_after: int = _setting(10, "Failures in a row after which a job is quarantined", least=1)
-    quarantine_s: float = _setting(3_600.0, "A quarantined job is retried so often", above=0.0)
+    base_s: float = setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
+    cap_s: float = setting(300.0, "Longest wait between attempts", above=0.0)
+    quarantine_after: int = setting(10, "Failures in a row after which a job is quarantined", least=1)
+    quarantine_s: float = setting(3_600.0, "A quarantined job is retried so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildConfig:
     """First snapshots of large tables, which all nodes build, range by range."""
 
-    table_bytes_min: int = _setting(
+    table_bytes_min: int = setting(
         1024**3, "Tables of so many bytes are built by ranges, smaller ones by one node at once; 0: none is", least=0
     )
-    range_bytes: int = _setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
-    tables_at_once: int = _setting(1, "Tables that are built at a time", least=1)
-    kept_bytes_max: int = _setting(
+    range_bytes: int = setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
+    tables_at_once: int = setting(1, "Tables that are built at a time", least=1)
+    kept_bytes_max: int = setting(
         KEPT_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
     )
 
@@ -166,22 +157,22 @@ class BuildConfig:
 class UpkeepConfig:
     """Refreshes and purges that consumers of others offer."""
 
-    concurrency: int = _setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
-    timeout_s: float = _setting(600.0, "One that takes longer is given up, and retried; 0 or less: never")
+    concurrency: int = setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
+    timeout_s: float = setting(600.0, "One that takes longer is given up, and retried; 0 or less: never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumersConfig:
     """Whose code runs in the node besides iscp's own."""
 
-    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
+    allow: tuple[str, ...] = setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggersConfig:
     """Code of others that this node runs to decide when jobs start."""
 
-    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.triggers` that custom jobs may name")
+    allow: tuple[str, ...] = setting((), "Entry points of `iscp.triggers` that custom jobs may name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +182,8 @@ class NotifyConfig:
     webhooks: tuple[str, ...] = field(
         default=(), repr=False, metadata=about("URLs (http, https) that the owner posts notifications of jobs to")
     )
-    secret_file: str = _setting("", "File with the secret that notifications are signed with; empty: they are not")
-    late_after_s: float = _setting(
+    secret_file: str = setting("", "File with the secret that notifications are signed with; empty: they are not")
+    late_after_s: float = setting(
         0.0, "A job that lags by more is reported late, whatever its target lag is; 0: only that counts", least=0.0
     )
 
@@ -201,54 +192,14 @@ class NotifyConfig:
 class GatewayConfig:
     """The service `Admin` as JSON over HTTP. See docs/gateway.md."""
 
-    listen: str = _setting("", "Where the node serves JSON over HTTP, HOST:PORT; empty: nowhere")
+    listen: str = setting("", "Where the node serves JSON over HTTP, HOST:PORT; empty: nowhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
     """Health checks of those who cannot do TLS, such as Kubernetes."""
 
-    listen: str = _setting("", "Where health alone is served too, by gRPC without TLS, HOST:PORT; empty: nowhere")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
-    """Mutual TLS of the node's gRPC and JSON, towards users and other nodes alike. Invariant: all files or none."""
-
-    ca_file: str = _setting("", "Authorities (PEM) that certificates of users and nodes must come from; empty: no TLS")
-    cert_file: str = _setting("", "The node's certificate (PEM), with what lies between it and an authority")
-    key_file: str = _setting("", "The certificate's key (PEM), without a password")
-    node_name: str = _setting("", "DNS name in certificates of nodes, and of nobody else; empty: node.CLUSTER.iscp")
-
-    @property
-    def used(self) -> bool:
-        return bool(self.ca_file or self.cert_file or self.key_file)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
-    """Who may reach the node. See docs/security.md and docs/authorization.md."""
-
-    authentication: bool = _setting(
-        False, "Whether callers have to be known, by a certificate or a token, and may do what their role allows"
-    )
-    cluster_account: str = _setting(
-        "system", "The account whose callers may act for all others, each as far as its role goes"
-    )
-    insecure: bool = _setting(
-        False,
-        "Whether a node may listen elsewhere than on the loopback interface without TLS and authentication, and "
-        "authenticate callers without TLS",
-    )
-    tls: TlsConfig = field(default_factory=TlsConfig)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountConfig:
-    """Who is of an account: the names in certificates, each with a role. See docs/authorization.md."""
-
-    certificates: Mapping[str, Role] = field(default_factory=dict)
-    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+    listen: str = setting("", "Where health alone is served too, by gRPC without TLS, HOST:PORT; empty: nowhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,17 +208,17 @@ class NodeConfig:
 
     node_id: str = field(metadata=about("The node's name in the cluster; the same after a restart"))
     log: JobLogConfig
-    cluster: str = _setting("default", "The cluster's name; it distinguishes clusters of one etcd")
-    listen: str = _setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
-    advertise: str = _setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
-    data_dir: str = _setting("", "Scratch space; nothing in it is needed after the node. Empty: a temporary directory")
+    cluster: str = setting("default", "The cluster's name; it distinguishes clusters of one etcd")
+    listen: str = setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
+    advertise: str = setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
+    data_dir: str = setting("", "Scratch space; nothing in it is needed after the node. Empty: a temporary directory")
     log_format: LogFormat = field(
         default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
     )
     log_level: LogLevel = field(
         default=LogLevel.INFO, metadata=about("The lowest level that is logged: `debug`, `info`, `warning` or `error`")
     )
-    stop_timeout_s: float = _setting(20.0, "An orderly stop may take so long", above=0.0)
+    stop_timeout_s: float = setting(20.0, "An orderly stop may take so long", above=0.0)
     catalog: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about("Spark's catalogs: `name.type` = … is passed as `spark.sql.catalog.name.type`"),

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults
-from iscp.core.config import EtcdConfig, NodeConfig, TlsConfig
+from iscp.core.config import EtcdConfig, NodeConfig
 from iscp.core.config_faults import SettingFault
+from iscp.core.security_config import TlsConfig
 
 SECTION = "security.tls."
 ETCD_SECTION = "etcd."

@@ -16,8 +16,8 @@ from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
 from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.config import AccountConfig
 from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound
+from iscp.core.security_config import AccountConfig
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.wire.v1 import admin_pb2
 

@@ -10,8 +10,9 @@ import pytest
 
 from iscp.adapters.tls.node_certificates import certificate_faults, certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults, tls_of_environment
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig, SecurityConfig, TlsConfig
+from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import ConfigurationError
+from iscp.core.security_config import SecurityConfig, TlsConfig
 from tests.fakes.certs import NODE_NAME, Certs
 
 NOW = datetime.now(UTC)
