@@ -11,7 +11,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
-from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from iscp.adapters.etcd.keys import encoded
-from iscp.adapters.etcd.member_watch import MemberReads, MemberWatch
+from iscp.adapters.etcd.members.member_watch import MemberReads, MemberWatch
 from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem
 from iscp.core.members import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, RELIST_S, Change, Etcd, Item, Link
@@ -27,7 +27,7 @@ def key_value(key: str, item: Item) -> KeyValue:
 
 
 class MemberKeys(Asks):
-    """Port MemberStore of one process."""
+    """Port WatchedStore of one process."""
 
     def get(self, key: str) -> KeyValue | None:
         def look(etcd: Etcd) -> KeyValue | None:

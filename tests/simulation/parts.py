@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from iscp.adapters.etcd.member_watch import MemberReads
+from iscp.adapters.etcd.members.member_watch import MemberReads
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.global_checkpoint import GlobalCheckpoint

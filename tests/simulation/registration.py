@@ -1,7 +1,7 @@
 """A node's name in etcd, and who else is there.
 
 Registration stands for `iscp/runtime/node/lease_keeper.py` with `EtcdMembership.register`
-(`iscp/adapters/etcd/member_keys.py`).
+(`iscp/adapters/etcd/members/member_keys.py`).
 """
 
 from __future__ import annotations

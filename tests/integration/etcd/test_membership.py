@@ -13,7 +13,7 @@ import pytest
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.core.errors import ConfigurationError, QueueFull
 from iscp.core.members import Moment, NodeRecord

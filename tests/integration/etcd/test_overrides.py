@@ -11,7 +11,7 @@ from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import WRITES_AT_ONCE_MAX, EtcdOverrides
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import ConfigurationError, NotOwner

@@ -10,7 +10,7 @@ import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.members import Moment, NodeRecord

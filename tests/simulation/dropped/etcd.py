@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iscp.adapters.etcd.member_watch import MemberReads
+from iscp.adapters.etcd.members.member_watch import MemberReads
 from iscp.core.members import NodeRecord
 from tests.simulation.election import Candidacy
 from tests.simulation.etcd import Etcd

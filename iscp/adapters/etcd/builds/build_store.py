@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Protocol
 
 from iscp.adapters.etcd.builds.build_keys import BuildKeys
-from iscp.adapters.etcd.builds.build_watch import BuildWatch
+from iscp.adapters.etcd.builds.build_watch import watch_builds
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_watch import MemberStore
+from iscp.adapters.etcd.prefix_watch import WatchedStore
 from iscp.adapters.etcd.values import Compare, Delete, Put
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.core.members import Leader
@@ -29,7 +29,7 @@ class FencedWrites(Protocol):
 class EtcdBuilds:
     """The port `BuildStore` on etcd; `load` and `write` from one thread at a time."""
 
-    def __init__(self, client: MemberStore, election: FencedWrites, keys: Keys, threads: Threads) -> None:
+    def __init__(self, client: WatchedStore, election: FencedWrites, keys: Keys, threads: Threads) -> None:
         self._client = client
         self._election = election
         self._keys = BuildKeys(keys.builds)
@@ -50,4 +50,4 @@ class EtcdBuilds:
     def watch(
         self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]
     ) -> Callable[[], None]:
-        return BuildWatch(self._client, self._keys, on_read, on_changed, self._threads).close
+        return watch_builds(self._client, self._keys, on_read, on_changed, self._threads).close

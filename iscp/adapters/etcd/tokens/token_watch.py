@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.member_watch import CLOSE_WAIT_S, RELIST_PAUSE_S, MemberStore, WatchItems
+from iscp.adapters.etcd.prefix_watch import CLOSE_WAIT_S, PrefixWatch, WatchedStore, apply_events
 from iscp.adapters.etcd.tokens.token_keys import TokenKeys
-from iscp.adapters.etcd.values import Changed, EventType, KeyValue
+from iscp.adapters.etcd.values import KeyValue, WatchEvent
 from iscp.core.access_token import TokenBook
 from iscp.core.errors import IscpError
 from iscp.ports.system import Clock, Threads
@@ -32,20 +31,18 @@ BEHIND_MAX_S = 2.0
 class TokenWatch:
     """The port `TokenView`: one thread follows, one confirms."""
 
-    def __init__(self, client: MemberStore, keys: Keys, clock: Clock, threads: Threads) -> None:
+    def __init__(self, client: WatchedStore, keys: Keys, clock: Clock, threads: Threads) -> None:
         self._client = client
         self._keys = TokenKeys(keys.access)
         self._clock = clock
+        self._known: dict[str, KeyValue] = {}
         self._book = TokenBook()
         self._revision = 0
         self._confirmed_s = -math.inf
-        self._closed = False
-        (self._ended,) = threads.conditions(1)
-        self._watch: WatchItems | None = None
-        self._threads = [
-            threads.thread("etcd-tokens", self._run),
-            threads.thread("etcd-tokens-confirm", self._confirm_always),
-        ]
+        self._watch = PrefixWatch(
+            client, self._keys.prefix, self._read, self._follow, "access.tokens_unreadable", "etcd-tokens", threads
+        )
+        self._confirmer = threads.thread("etcd-tokens-confirm", self._confirm_always)
 
     @property
     def book(self) -> TokenBook:
@@ -56,61 +53,36 @@ class TokenWatch:
         return self._clock.monotonic_s() - self._confirmed_s
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._watch.start()
+        self._confirmer.start()
 
     def close(self) -> None:
-        with self._ended:
-            self._closed = True
-            if self._watch is not None:
-                self._watch.close()
-            self._ended.notify_all()
-        for thread in self._threads:
-            thread.join(CLOSE_WAIT_S)
+        self._watch.close()
+        self._confirmer.join(CLOSE_WAIT_S)
 
-    def _run(self) -> None:
-        while not self._closed:
-            try:
-                self._follow()
-            except EtcdCompactedError:  # between two pages of the list: the next one is of a newer revision
-                continue
-            except IscpError as error:
-                log.warning("access.tokens_unreadable", extra={"reason": str(error)})
-                self._pause(RELIST_PAUSE_S)
-
-    def _follow(self) -> None:
+    def _read(self) -> int:
         sent_s = self._clock.monotonic_s()
         listing = self._client.list_prefix(self._keys.prefix)
-        known = {kv.key: kv for kv in listing.items}
-        self._take(known, listing.revision)
+        self._known = {kv.key: kv for kv in listing.items}
+        self._take(listing.revision)
         self._confirmed_s = max(self._confirmed_s, sent_s)
-        watch = self._client.watch(
-            self._keys.prefix, prefix=True, start_revision=listing.revision + 1, survives_connection=False
-        )
-        with self._ended:
-            self._watch = watch
-            if self._closed:  # `close` found no watch to close
-                return
-        for item in watch:
-            if isinstance(item, Changed):
-                for event in item.events:
-                    if event.type is EventType.PUT:
-                        known[event.kv.key] = event.kv
-                    else:
-                        known.pop(event.kv.key, None)
-                self._take(known, max(event.kv.mod_revision for event in item.events))
+        return listing.revision
 
-    def _take(self, known: Mapping[str, KeyValue], revision: int) -> None:
-        self._book = TokenBook(record for record in map(self._keys.read, known.values()) if record is not None)
+    def _follow(self, events: Sequence[WatchEvent]) -> None:
+        self._take(apply_events(self._known, events))
+
+    def _take(self, revision: int) -> None:
+        records = map(self._keys.read, self._known.values())
+        self._book = TokenBook(record for record in records if record is not None)
         self._revision = revision  # after the book: what is confirmed by it is there
 
     def _confirm_always(self) -> None:
-        while not self._closed:
+        while not self._watch.closed:
             try:
                 self._confirm()
             except IscpError as error:
                 log.warning("access.tokens_unconfirmed", extra={"reason": str(error), "age_s": round(self.age_s, 1)})
-            self._pause(CONFIRM_S)
+            self._watch.pause(CONFIRM_S)
 
     def _confirm(self) -> None:
         sent_s = self._clock.monotonic_s()
@@ -121,10 +93,4 @@ class TokenWatch:
             self._confirmed_s = sent_s
         elif sent_s - self._confirmed_s > BEHIND_MAX_S:
             log.warning("access.tokens_behind", extra={"revision": self._revision})
-            with self._ended:
-                if self._watch is not None:
-                    self._watch.close()  # all are listed then
-
-    def _pause(self, pause_s: float) -> None:
-        with self._ended:
-            self._ended.wait_for(lambda: self._closed, pause_s)
+            self._watch.read_again()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.adapters.etcd.keys import Keys, encoded
-from iscp.adapters.etcd.member_watch import MemberReads
+from iscp.adapters.etcd.members.member_watch import MemberReads
 from iscp.adapters.etcd.values import KeyValue, Listing
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.members import Moment, NodeRecord

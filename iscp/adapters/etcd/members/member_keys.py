@@ -16,7 +16,7 @@ from dataclasses import replace
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys, encoded, epoch_of
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.member_watch import MemberReads, Members, MemberWatch
+from iscp.adapters.etcd.members.member_watch import MemberReads, Members, MemberWatch
 from iscp.adapters.etcd.values import (
     Compare,
     Put,

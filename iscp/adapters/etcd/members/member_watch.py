@@ -4,50 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys, epoch_of, snapshot_of
-from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, Progress, WatchItem
+from iscp.adapters.etcd.prefix_watch import CLOSE_WAIT_S, RELIST_PAUSE_S, WatchedStore, WatchItems, apply_events
+from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Listing, Progress
 from iscp.core.errors import ConfigurationError, IscpError
 from iscp.core.members import Moment, NodeRecord
 from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)
 
-RELIST_PAUSE_S = 0.5
-"""Pause before the members are listed again after that failed."""
-
 REDELIVER_PAUSE_S = 0.5
 """Pause before a list of members that could not be delivered is delivered again."""
 
-CLOSE_WAIT_S = 10.0
-"""How long the watch's thread is waited for at the end; then it is left to end by itself."""
-
 Members = tuple[tuple[NodeRecord, ...], Moment]
 """Who is registered, and at which moment of etcd."""
-
-
-class MemberStore(Protocol):
-    """Of EtcdClient, what reads the members."""
-
-    def get(self, key: str) -> KeyValue | None: ...
-
-    def list_prefix(self, prefix: str) -> Listing: ...
-
-    def watch(
-        self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True
-    ) -> WatchItems: ...
-
-
-class WatchItems(Protocol):
-    """Of Watch, what is used here."""
-
-    def __iter__(self) -> Iterator[WatchItem]: ...
-
-    def close(self) -> None: ...
 
 
 class Moments:
@@ -102,7 +76,7 @@ class MemberReads:
     gone while its epoch was never given is not gone, and may be writing.
     """
 
-    def __init__(self, client: MemberStore, keys: Keys) -> None:
+    def __init__(self, client: WatchedStore, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self.moments = Moments()
@@ -149,7 +123,7 @@ class MemberWatch:
 
     def __init__(
         self,
-        client: MemberStore,
+        client: WatchedStore,
         keys: Keys,
         on_change: Callable[[tuple[NodeRecord, ...], Moment], None],
         reads: MemberReads,
@@ -213,12 +187,7 @@ class MemberWatch:
             for item in watch:
                 match item:
                     case Changed(events):
-                        for event in events:
-                            if event.type is EventType.PUT:
-                                known[event.kv.key] = event.kv
-                            else:
-                                known.pop(event.kv.key, None)
-                        revision = max(event.kv.mod_revision for event in events)
+                        revision = apply_events(known, events)
                         self._publish(self._reads.follow(known, moment, revision))
                     case Progress() | Compacted():
                         pass  # a compacted watch ends: the next listing shows it
