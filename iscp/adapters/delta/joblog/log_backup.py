@@ -63,10 +63,12 @@ def create_backup(log_uri: str, destination: str, taken_at_s: float, program: st
         _make_directory(at)
         _put(f"{at}/{manifest.file}", content)
         _check_rows(f"{at}/{manifest.file}", manifest, "DEST")
-        _put(f"{at}/{MANIFEST}", manifest.to_bytes())
+        path = f"{at}/{MANIFEST}"
+        _put(path, manifest.to_bytes())
+        written = parse_manifest(storage.read(path)[0], path)
     except OSError as error:
         raise storage_error(error, f"cannot write a backup to {at}") from error
-    if read_backup(destination).manifest != manifest:
+    if written != manifest:
         raise StorageError(f"the backup at {at} does not read as it was written", remedy="Take another one")
     return manifest
 
