@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from iscp.adapters.delta.joblog.log_opening import open_or_create
+from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT_PROPERTY
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
@@ -52,13 +52,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-_PROPERTIES = {
-    FORMAT_PROPERTY: str(FORMAT),
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.enableExpiredLogCleanup": "true",
-}
+_PROPERTIES = {FORMAT_PROPERTY: str(FORMAT), **APPENDED_TABLE}
 
 
 class AuditTable:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.log_check import find_damage, is_there
-from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
+from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -45,13 +45,7 @@ APPENDS_PER_COMPACTION = 200
 KEPT_S = 30 * 86_400
 """How long an entry of the history is kept; older ones are deleted with the next compaction."""
 
-TABLE_PROPERTIES = {
-    FORMAT_PROPERTY: str(FORMAT),
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.enableExpiredLogCleanup": "true",
-}
+TABLE_PROPERTIES = {FORMAT_PROPERTY: str(FORMAT), **APPENDED_TABLE}
 
 
 class HistoryTable:
