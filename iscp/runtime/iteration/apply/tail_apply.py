@@ -31,7 +31,7 @@ class _Changes:
     """Where the changes of a range are read, and by what jobs go on where they turn out to be gone, and why."""
 
     columns: Callable[[], Sequence[str]]
-    read: Callable[[SparkSession, Sequence[str], int], ChangeSet]
+    read: Callable[[Reading, SparkSession, Sequence[str], int], ChangeSet]
     without: Callable[[list[JobRun], str], list[JobOutcome]]
 
 
@@ -50,13 +50,11 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
     except Exception as error:  # noqa: BLE001  (reported for each job)
         return run.fail_all(group, error)
 
-    def read(by_cdf: bool, session: SparkSession, names: Sequence[str], readers: int) -> ChangeSet:
-        open_changes = source.read_cdf if by_cdf else source.read_appends
+    def read(way: Reading, session: SparkSession, names: Sequence[str], readers: int) -> ChangeSet:
+        open_changes = source.read_cdf if way is Reading.FEED else source.read_appends
         return open_changes(session, uri, span, names, readers)
 
-    columns = partial(source.columns, uri, span.last_version)
-    ways = {way: _Changes(columns, partial(read, way is Reading.FEED), without) for way in Reading}
-    return _apply_range(run, group, span, ways)
+    return _apply_range(run, group, span, _Changes(partial(source.columns, uri, span.last_version), read, without))
 
 
 def _apply_kept(run: ApplyRun, since: Watermark, group: list[JobRun], reason: str) -> list[JobOutcome]:
@@ -77,10 +75,10 @@ def _apply_kept(run: ApplyRun, since: Watermark, group: list[JobRun], reason: st
         return apply_full_to_all(run, group, reason)
     changes = _Changes(
         partial(kept.columns, table, span),
-        lambda session, names, readers: kept.read(session, table, span, names, readers),
+        lambda way, session, names, readers: kept.read(session, table, span, names, readers),
         partial(apply_full_to_all, run),
     )
-    return _apply_range(run, group, span, dict.fromkeys(Reading, changes))
+    return _apply_range(run, group, span, changes)
 
 
 def _check_range(run: ApplyRun, since: Watermark, group: list[JobRun], span: SourceRange) -> None:
@@ -91,24 +89,23 @@ def _check_range(run: ApplyRun, since: Watermark, group: list[JobRun], span: Sou
         raise ChangesUnavailableError("the source was replaced")
 
 
-def _apply_range(
-    run: ApplyRun, group: list[JobRun], span: SourceRange, changes: dict[Reading, _Changes]
-) -> list[JobOutcome]:
+def _apply_range(run: ApplyRun, group: list[JobRun], span: SourceRange, changes: _Changes) -> list[JobOutcome]:
     if not span.changes_data:
         return run.run_each(group, lambda work: renew_position(run.ports, run.guard, work, span))
-    columns = changes[Reading.COMPARE].columns
-    group, others = split_by_columns(run.ports.source, run.uri, group, span, columns)
+    group, others = split_by_columns(run.ports.source, run.uri, group, span, changes.columns)
     outcomes = [each for work, reason in others for each in apply_full_to_all(run, [work], reason)]
     for way in Reading:
         works = [work for work in group if read_policy.reading(work.row.spec, span) is way]
         if way is Reading.COMPARE:
             outcomes += run.run_each(works, lambda work: apply_full(run, work, read_policy.unread(work.row.spec)))
         elif works:
-            outcomes += _apply_changes(run, works, span, changes[way])
+            outcomes += _apply_changes(run, works, span, way, changes)
     return outcomes
 
 
-def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, changes: _Changes) -> list[JobOutcome]:
+def _apply_changes(
+    run: ApplyRun, group: list[JobRun], span: SourceRange, way: Reading, changes: _Changes
+) -> list[JobOutcome]:
     """Hand the changes of `span`, read once, to `group`."""
     feed = None
     with run.ports.engine.session() as session:
@@ -120,7 +117,7 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, change
             wanted, lost = _collect_columns(group, span, available)
             if span.steps and any(not work.row.spec.consumer.key for work in group):
                 wanted = set(available)  # rows without a key are distinguished by all that they hold
-            feed = changes.read(session, [name for name in available if name in wanted], len(group))
+            feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
             able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             kept = feed
