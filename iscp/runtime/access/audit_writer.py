@@ -12,6 +12,7 @@ from iscp.core.errors import InvalidRequest, IscpError
 from iscp.core.untrusted_values import error_text
 from iscp.ports.access.token_ports import AuditLog
 from iscp.ports.system import Threads
+from iscp.runtime.loop.halved_append import append_in_halves
 from iscp.runtime.loop.threads import THREADS
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,8 @@ class AuditWriter:
                 self._writing.append(self._pending.popleft())
             batch = list(self._writing)
         try:
-            self._write(batch)
+            if batch:
+                append_in_halves(batch, self._append, self._refuse)
         except IscpError as error:
             log.error("audit.failed", extra={"error": str(error), "waiting": self.counters()["audit_waiting"]})
             return False
@@ -123,20 +125,18 @@ class AuditWriter:
             self._put_back()
         return True
 
-    def _write(self, batch: Sequence[AuditEntry]) -> None:
-        if not batch:
-            return
-        try:
-            self._audit.append(batch)
-        except InvalidRequest as error:  # of what no table can hold only that is left out
-            if len(batch) > 1:
-                middle = len(batch) // 2
-                self._write(batch[:middle])
-                self._write(batch[middle:])
-                return
-            self._lose(batch, error_text(error))
+    def _append(self, batch: Sequence[AuditEntry]) -> None:
+        self._audit.append(batch)
+        self._forget(len(batch))
+
+    def _refuse(self, entry: AuditEntry, error: InvalidRequest) -> None:
+        self._lose([entry], error_text(error))
+        self._forget(1)
+
+    def _forget(self, count: int) -> None:
+        """Those in front are done with: batches are written in order."""
         with self._wake:
-            for _ in batch:  # in order: they are those in front
+            for _ in range(count):
                 self._chars -= self._writing.popleft().chars
 
     def _put_back(self) -> None:

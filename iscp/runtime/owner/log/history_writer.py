@@ -11,6 +11,7 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.untrusted_values import error_text, shown
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
+from iscp.runtime.loop.halved_append import append_in_halves
 from iscp.runtime.loop.threads import THREADS
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class HistoryWriter:
             batch = [self._pending[index] for index in range(min(BATCH_MAX, len(self._pending)))]
         try:
             if batch:
-                self._write(batch)
+                append_in_halves(batch, self._log.append_history, self._quarantine)
                 self._damage, self._pause_s = "", self._retry_s
                 with self._wake:
                     # Only now: until they are in the table, `pending` has to show them.
@@ -127,21 +128,10 @@ class HistoryWriter:
             log.error("history.dropped", extra={"entries": dropped, "error": self._damage})
         self._tell_written()
 
-    def _write(self, batch: Sequence[HistoryEntry]) -> None:
-        """All but those that no table can hold: these are dead-lettered, each by itself, as nobody could wait for them.
-
-        Halves of halves, so that the neighbours are written in few commits.
-        """
-        try:
-            self._log.append_history(batch)
-        except InvalidRequest as error:
-            if len(batch) > 1:
-                middle = len(batch) // 2
-                self._write(batch[:middle])
-                self._write(batch[middle:])
-                return
-            self.quarantined += 1
-            log.error("history.quarantined", extra={"entry": shown(batch[0]), "error": error_text(error)})
+    def _quarantine(self, entry: HistoryEntry, error: InvalidRequest) -> None:
+        """What no table can hold is dead-lettered, as nobody could wait for it."""
+        self.quarantined += 1
+        log.error("history.quarantined", extra={"entry": shown(entry), "error": error_text(error)})
 
     def _run(self) -> None:
         while True:
