@@ -69,7 +69,9 @@ class Site:
         assert "is whole" in self.operator.run(BACKUP)
 
     def lose_job_log(self) -> None:
-        shutil.rmtree(self.cluster.layout.job_log)
+        """At once, as a disk is lost: while files are removed one by one the nodes write others beside them."""
+        lost = self.cluster.layout.job_log.rename(self.cluster.layout.job_log.with_name("lost"))
+        shutil.rmtree(lost)
 
     def assert_right(self, *more: Job) -> None:
         """At rest each target has the rows of its source, each as often, and each seq was committed once."""
