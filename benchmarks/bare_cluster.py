@@ -32,7 +32,7 @@ from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
-from iscp.core.security_config import AccountConfig, SecurityConfig, TlsConfig
+from iscp.core.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
@@ -154,6 +154,7 @@ class BareCluster:
     etcd_host: str = "127.0.0.1"
     tls: bool = False
     accounts: Mapping[str, AccountConfig] = field(default_factory=dict)
+    oidc: OidcConfig = field(default_factory=OidcConfig)
 
     def __post_init__(self) -> None:
         if self.tls:
@@ -175,7 +176,7 @@ class BareCluster:
         """As the cluster's own nodes have it, at a port of its own."""
         if self.tls:
             tls = TlsConfig(**self._files(node_id))
-            security = SecurityConfig(tls=tls, authentication=bool(self.accounts))
+            security = SecurityConfig(tls=tls, authentication=bool(self.accounts), oidc=self.oidc)
             changed = {"security": security, "accounts": self.accounts, **changed}
         return replace(self._base, node_id=node_id, **{"listen": f"127.0.0.1:{free_port()}", **changed})
 

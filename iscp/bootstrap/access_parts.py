@@ -16,11 +16,13 @@ from iscp.adapters.etcd.tokens.token_store import EtcdTokens
 from iscp.adapters.etcd.tokens.token_watch import TokenWatch
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
 from iscp.adapters.grpc.access.access_server import AccessServer
+from iscp.adapters.oidc.jwks_source import HttpJwks
 from iscp.core.config import NodeConfig
 from iscp.core.role_authorizer import RoleAuthorizer
 from iscp.ports.system import Clock
 from iscp.runtime.access.audit_writer import AuditWriter
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
+from iscp.runtime.access.provider_keys import ProviderKeys
 from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.node import RunsBesideOwner
@@ -53,8 +55,11 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
         for account, each in config.accounts.items()
         for name, role in each.certificates.items()
     }
-    callers = KnownCallers(certificates, cluster_account, node_name, tokens, clock)
+    oidc = config.security.oidc
+    provider = ProviderKeys(HttpJwks(oidc), oidc, cluster_account, clock, THREADS) if oidc.used else None
+    callers = KnownCallers(certificates, cluster_account, node_name, tokens, clock, provider)
     authorizer = RoleAuthorizer(cluster_account)
     parts = AccessParts(callers, authorizer, callers.still_valid, audit, clock, config.node_id, node_name)
     service = TokenService(EtcdTokens(etcd, keys, cluster_account), audit_table, clock, secrets.token_hex)
-    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), (tokens, audit), audit.counters)
+    beside = (tokens, audit, *((provider,) if provider else ()))
+    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), beside, audit.counters)

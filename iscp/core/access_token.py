@@ -20,6 +20,8 @@ _ID_CHARS = 12
 _FORM = re.compile(rf"iscp_([0-9a-f]{{{2 * _TOKEN_BYTES}}})")
 _ID_FORM = re.compile(rf"(?:iscp_)?([0-9a-f]{{{_ID_CHARS}}})[0-9a-f]*")
 _SECRET = re.compile(rf"(iscp_[0-9a-f]{{{_ID_CHARS}}})[0-9a-f]+")
+_JWT = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]*){2}")
+_JWT_SIGNATURE = re.compile(r"(eyJ[A-Za-z0-9_=-]*\.[A-Za-z0-9_=-]*\.)[A-Za-z0-9_=-]+")
 
 TOKENS_MAX = 10_000
 """Tokens of a cluster, with those that have ended and are not deleted yet; one more is refused."""
@@ -40,6 +42,11 @@ ENDED_AT_ONCE = 100
 
 TTL_MAX_S = 366 * 86_400.0
 """How long a token may be valid; a longer time is refused."""
+
+TOKEN_CHARS_MAX = 6_000
+"""Characters of a token, one of a provider included; a longer one is refused, as it would not fit into a call's
+metadata.
+"""
 
 NOTE_CHARS_MAX = 200
 """Characters of what a token is said to be for; a longer note is refused."""
@@ -77,8 +84,13 @@ def id_within(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the ids alone of the tokens that are in it."""
-    return _SECRET.sub(r"\1…", text)
+    """`text` with the ids alone of the tokens that are in it, and those of providers without their signatures."""
+    return _JWT_SIGNATURE.sub(r"\1…", _SECRET.sub(r"\1…", text))
+
+
+def is_jwt(token: str) -> bool:
+    """Whether it has the form of a token that a provider of OpenID Connect signs; those of iscp have no dots."""
+    return _JWT.fullmatch(token) is not None
 
 
 def digest_of(token: str) -> str:

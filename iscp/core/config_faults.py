@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
+from iscp.core.access_roles import is_account
 from iscp.core.config import EtcdConfig, NodeConfig, NotifyConfig
+from iscp.core.oidc_faults import oidc_faults
+from iscp.core.setting_faults import URL, SettingFault, is_loopback, url_fault
 from iscp.core.setting_list import Setting
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
-_ACCOUNT = re.compile(r"\S(.{0,126}\S)?")
 _ACCOUNT_REMEDY = "Give one of at most 128 characters, without blanks around it"
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 
 WEBHOOKS_MAX = 8
 """Receivers of notifications; more are refused at the node's start."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingFault:
-    """What is wrong with one setting, and what to do about it."""
-
-    path: str
-    message: str
-    remedy: str = ""
 
 
 def port_of(address: str) -> int | None:
@@ -60,6 +49,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_notify_faults(config.notify),
         *_security_faults(config),
         *access_faults(config),
+        *oidc_faults(config.security),
     ]
 
 
@@ -101,15 +91,6 @@ def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
         )
 
 
-def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is reached from this machine alone. A name other than localhost may be anybody's."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def _listens_elsewhere(config: NodeConfig) -> Iterator[tuple[str, str]]:
     """Where the node can be reached from other machines, unless that is admitted."""
     for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
@@ -137,10 +118,10 @@ def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
                 "Set it, or security.insecure = true where everybody who has a certificate may do everything",
             )
             break
-    if not _ACCOUNT.fullmatch(security.cluster_account):
+    if not is_account(security.cluster_account):
         yield SettingFault("security.cluster_account", f"{security.cluster_account!r} is no name", _ACCOUNT_REMEDY)
     for account, each in config.accounts.items():
-        if not _ACCOUNT.fullmatch(account):
+        if not is_account(account):
             yield SettingFault(f"accounts.{account}", f"{account!r} is no name of an account", _ACCOUNT_REMEDY)
         for name in each.certificates:
             path = f"accounts.{account}.certificates.{name}"
@@ -175,7 +156,7 @@ def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
 
 def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
     s3 = config.storage.s3
-    if s3.endpoint and not _URL.fullmatch(s3.endpoint):
+    if s3.endpoint and not URL.fullmatch(s3.endpoint):
         yield SettingFault(
             "storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT"
         )
@@ -202,29 +183,9 @@ def _notify_faults(notify: NotifyConfig) -> Iterator[SettingFault]:
         yield SettingFault("notify.webhooks", f"has more than {WEBHOOKS_MAX} URLs", "Leave some out")
     for number, url in enumerate(notify.webhooks):
         path = f"notify.webhooks.{number}"
-        if fault := webhook_fault(url):  # which does not repeat the URL: it may hold a secret
+        if fault := url_fault(url):  # which does not repeat the URL: it may hold a secret
             yield SettingFault(path, fault, "Write https://HOST/PATH or http://HOST:PORT/PATH")
         elif url in notify.webhooks[:number]:
             yield SettingFault(path, "is there twice", "Remove one of the two")
     if notify.secret_file and not notify.webhooks:
         yield SettingFault("notify.webhooks", "is empty beside notify.secret_file", "Name whom to notify")
-
-
-def webhook_fault(url: str) -> str:
-    """What is wrong with the URL of a webhook; empty: nothing."""
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return "has a blank, or a character that URLs cannot have"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "has a host or a port that cannot be one"
-    if parts.scheme not in ("http", "https"):
-        return "is neither http nor https"
-    if "@" in parts.netloc:
-        return "has a user or a password in it"
-    if not host or not _URL.fullmatch(f"{parts.scheme}://{parts.netloc}"):
-        return "names no host"
-    if port == 0 or parts.netloc.endswith(":"):
-        return "has a port that cannot be one"
-    return "has a fragment" if "#" in url else ""

@@ -12,6 +12,7 @@ from iscp.core.access_token import TokenBook, TokenRecord
 from iscp.core.audit_entry import AuditEntry, AuditQuery
 from iscp.core.errors import IscpError
 from iscp.core.role_authorizer import RoleAuthorizer
+from iscp.ports.access.oidc_ports import TokenProvider
 from iscp.ports.system import Clock
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
 from iscp.runtime.access.token_service import TokenService
@@ -70,10 +71,14 @@ class Access:
     """What a node has of access control. `token` makes one of any account and role."""
 
     def __init__(
-        self, clock: Clock, certificates: Mapping[str, CertificateCaller] | None = None, node_name: str = ""
+        self,
+        clock: Clock,
+        certificates: Mapping[str, CertificateCaller] | None = None,
+        node_name: str = "",
+        provider: TokenProvider | None = None,
     ) -> None:
         self.tokens, self.audit = FakeTokens(), FakeAudit()
-        self.callers = KnownCallers(certificates or {}, SYSTEM, node_name, self.tokens, clock)
+        self.callers = KnownCallers(certificates or {}, SYSTEM, node_name, self.tokens, clock, provider)
         self.service = TokenService(self.tokens, self.audit, clock, secrets.token_hex)
         still_valid, authorizer = self.callers.still_valid, RoleAuthorizer(SYSTEM)
         self.interceptor = AccessInterceptor(

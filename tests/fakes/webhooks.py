@@ -69,7 +69,7 @@ class HttpReceiver:
         reader = connection.makefile("rb")
         line = reader.readline().decode().strip()
         headers = dict(each.decode().strip().lower().split(": ", 1) for each in iter(reader.readline, b"\r\n"))
-        self.received.append(Received(line, headers, reader.read(int(headers["content-length"]))))
+        self.received.append(Received(line, headers, reader.read(int(headers.get("content-length", 0)))))
         try:
             self.answer(connection)
         except OSError:

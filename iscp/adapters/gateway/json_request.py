@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from iscp.adapters.gateway.caller_headers import metadata_of
 from iscp.adapters.gateway.json_calls import METHODS, JsonCalls
 from iscp.adapters.gateway.openapi import document, media_type, path_of
 from iscp.adapters.grpc.channel.grpc_errors import status_of
+from iscp.adapters.system.bounded_reader import BoundedReader
 from iscp.core.errors import IscpError, PermanentError
 
 log = logging.getLogger(__name__)
@@ -60,33 +60,6 @@ _STATUSES = {
 class GatewayBounds:
     read_timeout_s: float = READ_TIMEOUT_S
     write_timeout_s: float = WRITE_TIMEOUT_S
-
-
-class BoundedReader(io.RawIOBase):
-    """What comes over a connection, until a time and up to a number of bytes, however slowly it trickles."""
-
-    def __init__(self, connection: socket.socket, timeout_s: float, bytes_max: int) -> None:
-        self._connection = connection
-        self._until_s = time.monotonic() + timeout_s
-        self._left = bytes_max
-
-    def readable(self) -> bool:
-        return True
-
-    def allow(self, more: int) -> None:
-        """So many bytes are to come besides."""
-        self._left += more
-
-    def readinto(self, buffer: Any) -> int:
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the request did not come in time")
-        if self._left <= 0:
-            raise ConnectionAbortedError("the request is too long")
-        self._connection.settimeout(left_s)
-        count = self._connection.recv_into(memoryview(buffer)[: self._left])
-        self._left -= count
-        return count
 
 
 class RefusedError(Exception):

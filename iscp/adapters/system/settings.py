@@ -21,8 +21,9 @@ from iscp.adapters.system.toml_file import read_toml
 from iscp.adapters.tls.node_certificates import certificate_faults
 from iscp.adapters.tls.tls_files import TLS_VARIABLES
 from iscp.core.config import NodeConfig
-from iscp.core.config_faults import SettingFault, faults, range_fault
+from iscp.core.config_faults import faults, range_fault
 from iscp.core.errors import ConfigurationError
+from iscp.core.setting_faults import SettingFault
 from iscp.core.setting_list import Setting, settings
 
 VARIABLE_PREFIX = "ISCP_"

@@ -1,4 +1,4 @@
-"""The certificates of a node's configuration: towards users and other nodes, and towards etcd."""
+"""The certificates of a node's configuration: towards users and other nodes, towards etcd and a provider of OIDC."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults
 from iscp.core.config import EtcdConfig, NodeConfig
-from iscp.core.config_faults import SettingFault
 from iscp.core.security_config import TlsConfig
+from iscp.core.setting_faults import SettingFault
 
 SECTION = "security.tls."
 ETCD_SECTION = "etcd."
+OIDC_SECTION = "security.oidc."
 
 
 def certificate_watch(config: NodeConfig) -> CertificateWatch | None:
@@ -32,6 +33,8 @@ def certificate_faults(config: NodeConfig) -> Iterator[SettingFault]:
     now = datetime.now(UTC)
     if files := etcd_files(config.etcd):
         yield from examine(files, ETCD_SECTION, now)[1]
+    if authorities := config.security.oidc.ca_file:
+        yield from examine(TlsFiles.named(authorities, "", ""), OIDC_SECTION, now)[1]
     if (files := _files_of(config)) is None or None in (files.ca_file, files.cert_file, files.key_file):
         return
     tls, faults = examine(files, SECTION, now)

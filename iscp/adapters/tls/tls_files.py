@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.adapters.grpc.channel.endpoint import Tls
-from iscp.core.config_faults import SettingFault
 from iscp.core.errors import ConfigurationError
+from iscp.core.setting_faults import SettingFault
 
 if TYPE_CHECKING:
     from cryptography import x509

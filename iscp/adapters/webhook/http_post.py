@@ -59,7 +59,7 @@ def signature(secret: bytes, at_s: int, body: bytes) -> str:
 
 
 class HttpWebhook:
-    """The port `Webhook` on a URL that `webhook_fault` has nothing against."""
+    """The port `Webhook` on a URL that `url_fault` has nothing against."""
 
     def __init__(self, name: str, url: str, secret: bytes, clock: Clock, timeout_s: float = POST_TIMEOUT_S) -> None:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Says who calls, by a token or by a name in a certificate (port Authenticator)."""
+"""Says who calls: by a token, iscp's or a provider's, or by a name in a certificate (port Authenticator)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iscp.core.access_roles import Credentials, KnownBy, Principal, Role
-from iscp.core.access_token import TokenRecord
+from iscp.core.access_token import TokenRecord, is_jwt
 from iscp.core.errors import NotAuthenticated, Unavailable
+from iscp.ports.access.oidc_ports import TokenProvider
 from iscp.ports.access.token_ports import TokenView
 from iscp.ports.system import Clock
 
@@ -29,7 +30,8 @@ class KnownCallers:
     """A token counts alone where there is one: a certificate says nothing besides it.
 
     `certificates`: callers by names in certificates, in lower case. `node_name`: what nodes are known by (empty: by
-    nothing); a node that calls for itself may see everything, as it could anyway.
+    nothing); a node that calls for itself may see everything, as it could anyway. `provider`: whose tokens
+    count besides those of iscp.
     """
 
     def __init__(
@@ -39,14 +41,18 @@ class KnownCallers:
         node_name: str,
         tokens: TokenView,
         clock: Clock,
+        provider: TokenProvider | None = None,
     ) -> None:
         self._certificates = certificates
         self._cluster_account = cluster_account
         self._node_name = node_name.lower()
         self._tokens = tokens
         self._clock = clock
+        self._provider = provider
 
     def identify(self, credentials: Credentials) -> Principal | None:
+        if self._provider is not None and is_jwt(credentials.token):
+            return self._provider.identify(credentials.token)
         if credentials.token:
             return self._by_token(credentials.token)
         return self._by_certificate({name.lower() for name in credentials.names})
@@ -54,7 +60,7 @@ class KnownCallers:
     def still_valid(self, principal: Principal) -> bool:
         """Whether who was let in may stay: calls that wait are ended by it. Of a certificate nothing changes."""
         if principal.known_by is not KnownBy.TOKEN:
-            return True
+            return self._clock.now_s() < principal.expires_at_s
         fresh = self._tokens.age_s <= TOKENS_STALE_MAX_S
         return fresh and self._tokens.book.holds(principal.name, self._clock.now_s())
 

@@ -15,11 +15,13 @@ from iscp.adapters.delta.joblog.audit_table import AuditTable
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
+from iscp.core.access_token import TOKEN_CHARS_MAX
 from iscp.core.audit_entry import AuditEntry, AuditQuery
 from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound
 from iscp.core.security_config import AccountConfig
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.wire.v1 import admin_pb2
+from tests.fakes.provider import OidcProvider
 
 SHARDS = 4
 ACCOUNTS = {
@@ -31,8 +33,16 @@ GET_CLUSTER = admin_pb2.GetClusterRequest()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareCluster]:
-    made = BareCluster(tmp_path_factory.mktemp("cluster"), 2, SHARDS, tls=True, accounts=ACCOUNTS)
+def provider() -> Iterator[OidcProvider]:
+    made = OidcProvider("p256-1")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, provider: OidcProvider) -> Iterator[BareCluster]:
+    root, oidc = tmp_path_factory.mktemp("cluster"), provider.config()
+    made = BareCluster(root, 2, SHARDS, tls=True, accounts=ACCOUNTS, oidc=oidc)
     try:
         made.start()
         yield made
@@ -156,6 +166,27 @@ def test_the_audit_says_once_who_did_what_and_where_it_came_in(
     with connect(cluster, nodes[1], "root") as root:
         assert len(root.access.audit(account="acme", method="Pause")) == 3
         assert root.access.audit(account="nobody") == []
+
+
+def test_by_a_token_of_a_provider_somebody_is_known_at_every_node(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode], provider: OidcProvider
+) -> None:
+    """The node that passes a call on and the owner decide it alike, and neither by the certificate besides it."""
+    groups = "x" * (TOKEN_CHARS_MAX * 3 // 5)  # as long as those are that name many groups
+    for number, node in enumerate(nodes):
+        with connect(cluster, node, "root", provider.token(sub="li", groups=groups)) as editor:
+            assert editor.register(f"/lake/li{number}", "j", target=f"/li{number}", key=["id"], account="acme").created
+            assert {job.account for job in editor.jobs()} == {"acme"}
+            with pytest.raises(NotAuthorized, match="'system' alone"):
+                editor.cluster()
+        for refused in (provider.token(aud="x"), provider.token(account="system")):
+            with connect(cluster, node, "root", refused) as nobody, pytest.raises(NotAuthenticated):
+                nobody.jobs()
+    entries = audited_soon(cluster, 2, caller="oidc:li")
+    assert {(each.node_id, each.known_by, each.account, each.result) for each in entries} == {
+        (node.name, "oidc", "acme", "OK") for node in nodes
+    }
+    assert all(each.peer.startswith("ipv4:127.0.0.1:") for each in entries)
 
 
 def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(

@@ -20,6 +20,7 @@ from iscp.core.access_token import (
     ended_before,
     id_of,
     id_within,
+    is_jwt,
     without_secrets,
 )
 from iscp.core.errors import InvalidRequest
@@ -88,6 +89,14 @@ def test_of_what_holds_a_token_its_id_is_left() -> None:
     assert {id_within(text) for text in (token, token[5:], token[5:17], token[:20])} == {token[5:17]}
     assert {id_within(text) for text in ("", "iscp_", token[5:16], f" {token}", "hunter2")} == {""}
     assert without_secrets(f"{token}, {token[5:17]}") == f"{token[:17]}…, {token[5:17]}"
+    assert without_secrets("of eyJh.eyJz.c2ln-_A: no") == "of eyJh.eyJz.…: no"
+
+
+def test_a_token_of_a_provider_is_known_by_its_form() -> None:
+    assert is_jwt("eyJh.eyJz.c2ln-_A=")
+    assert is_jwt("eyJh..")  # whoever reads it refuses it as one
+    others = ("", "..", ".a.b", "a.b", "a.b.c.d", "a b.c.d", "a.b.c\n", "é.b.c", draw_token(secrets.token_hex))
+    assert not any(map(is_jwt, others))
 
 
 def test_those_that_have_long_ended_go_first_those_of_the_same_account() -> None:

@@ -11,9 +11,10 @@ import pytest
 from iscp.adapters.system.settings import load_settings, to_toml
 from iscp.core.access_roles import Role
 from iscp.core.config import GatewayConfig, JobLogConfig, NodeConfig
-from iscp.core.config_faults import faults, is_loopback
+from iscp.core.config_faults import faults
 from iscp.core.errors import ConfigurationError
 from iscp.core.security_config import AccountConfig, SecurityConfig, TlsConfig
+from iscp.core.setting_faults import is_loopback
 
 NODE = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake"))
 FILES = TlsConfig(ca_file="a", cert_file="c", key_file="k")

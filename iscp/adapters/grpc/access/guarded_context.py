@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.access.caller_evidence import UNSAID, statement
-from iscp.core.access_roles import KnownBy, Principal
+from iscp.core.access_roles import Principal
 
 
 class GuardedContext:
@@ -50,5 +50,4 @@ def said_of_caller(context: grpc.ServicerContext | GuardedContext) -> str:
     """What to say of the caller to the node that a call is passed on to; a token goes with it, and says it itself."""
     if not isinstance(context, GuardedContext):
         return UNSAID
-    by_name = context.principal.known_by is not KnownBy.TOKEN
-    return statement([context.principal.name] if by_name else [], context.peer_named)
+    return statement([] if context.principal.by_token else [context.principal.name], context.peer_named)

@@ -10,13 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from iscp.core.config_faults import is_loopback
+from iscp.core.access_token import TOKEN_CHARS_MAX
 from iscp.core.errors import ConfigurationError
+from iscp.core.setting_faults import is_loopback
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ISCP_TOKEN", "ISCP_TOKEN_FILE"
-
-TOKEN_CHARS_MAX = 4_000
-"""Characters of a token; a longer one is refused, as it would not fit into a call's metadata."""
 
 TOKEN_CHECK_S = 1.0
 """Least time between two checks whether a file with a token has changed; calls that begin later send what it holds."""
@@ -105,7 +103,9 @@ def _read(file: Path) -> str:
 
 def _checked(token: str, field: str) -> str:
     if not _TOKEN.fullmatch(token) or len(token) > TOKEN_CHARS_MAX:
-        raise ConfigurationError("holds no token", field=field, remedy="Give what `iscp-admin token create` has shown")
+        raise ConfigurationError(
+            "holds no token", field=field, remedy="Give what `iscp-admin token create` or your provider has shown"
+        )
     return token
 
 

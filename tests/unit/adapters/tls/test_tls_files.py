@@ -12,7 +12,7 @@ from iscp.adapters.tls.node_certificates import certificate_faults, certificate_
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults, tls_of_environment
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import ConfigurationError
-from iscp.core.security_config import SecurityConfig, TlsConfig
+from iscp.core.security_config import OidcConfig, SecurityConfig, TlsConfig
 from tests.fakes.certs import NODE_NAME, Certs
 
 NOW = datetime.now(UTC)
@@ -94,6 +94,8 @@ def test_a_nodes_configuration_is_checked_as_a_whole(certs: Certs) -> None:
     )
     found = [fault.path for fault in certificate_faults(config)]
     assert found == ["etcd.ca_file", "security.tls.cert_file", "security.tls.cert_file"]
+    oidc = replace(config, etcd=EtcdConfig(), security=SecurityConfig(oidc=OidcConfig(ca_file=client["key_file"])))
+    assert [fault.path for fault in certificate_faults(oidc)] == ["security.oidc.ca_file"]
     good = replace(config, etcd=EtcdConfig(), security=SecurityConfig(tls=TlsConfig(**node)))
     assert list(certificate_faults(good)) == []
     watch = certificate_watch(good)

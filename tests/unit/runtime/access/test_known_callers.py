@@ -19,8 +19,13 @@ CERTIFICATES = {
 
 
 @pytest.fixture
-def access() -> Access:
-    return Access(FakeClock(), CERTIFICATES, NODE)
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def access(clock: FakeClock) -> Access:
+    return Access(clock, CERTIFICATES, NODE)
 
 
 def identify(access: Access, *names: str, token: str = "") -> Principal | None:
@@ -55,6 +60,33 @@ def test_a_token_counts_alone(access: Access) -> None:
     system = identify(access, token=access.token(Role.ADMIN, "system"))
     assert system is not None
     assert system.everywhere
+
+
+class FakeProvider:
+    def identify(self, token: str) -> Principal:
+        if token != "a.b.c":
+            raise NotAuthenticated("is another provider's")
+        return Principal("acme", Role.EDITOR, "oidc:root", KnownBy.OIDC, expires_at_s=FakeClock().now_s() + 60)
+
+
+def test_a_token_of_a_provider_counts_alone_too_until_its_end(clock: FakeClock) -> None:
+    access = Access(clock, CERTIFICATES, NODE, FakeProvider())
+    found = identify(access, "root", NODE, token="a.b.c")
+    assert found is not None
+    assert (found.account, found.name, found.known_by) == ("acme", "oidc:root", KnownBy.OIDC)
+    with pytest.raises(NotAuthenticated, match="another provider"):
+        identify(access, "root", token="a.b.d")
+    assert identify(access, token=access.token(Role.VIEWER)) is not None  # others go on
+    access.tokens.age_s = TOKENS_STALE_MAX_S + 0.1  # etcd has nothing to do with it
+    assert identify(access, token="a.b.c") == found
+    assert access.callers.still_valid(found)
+    clock.advance(60.0)
+    assert not access.callers.still_valid(found)
+
+
+def test_without_a_provider_its_tokens_are_as_any_other(access: Access) -> None:
+    with pytest.raises(NotAuthenticated, match="not known"):
+        identify(access, "root", token="a.b.c")
 
 
 def test_tokens_are_good_until_their_end_and_while_they_are_known_well(access: Access) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.grpc.channel.caller_token import (
-    TOKEN_CHARS_MAX,
     TOKEN_CHECK_S,
     CallerToken,
     TokenChannel,
     token_of_environment,
 )
 from iscp.client.admin_client import Client
+from iscp.core.access_token import TOKEN_CHARS_MAX
 from iscp.core.errors import ConfigurationError, IscpError
 from tests.fakes.clock import FakeClock
 

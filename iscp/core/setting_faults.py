@@ -1,0 +1,49 @@
+"""What is wrong with one setting, and which addresses and URLs are none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
+"""Scheme, host and port of a URL, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFault:
+    """What is wrong with one setting, and what to do about it."""
+
+    path: str
+    message: str
+    remedy: str = ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is reached from this machine alone. A name other than localhost may be anybody's."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def url_fault(url: str) -> str:
+    """What is wrong with a URL that is called by http or https; empty: nothing."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return "has a blank, or a character that URLs cannot have"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "has a host or a port that cannot be one"
+    if parts.scheme not in ("http", "https"):
+        return "is neither http nor https"
+    if "@" in parts.netloc:
+        return "has a user or a password in it"
+    if not host or not URL.fullmatch(f"{parts.scheme}://{parts.netloc}"):
+        return "names no host"
+    if port == 0 or parts.netloc.endswith(":"):
+        return "has a port that cannot be one"
+    return "has a fragment" if "#" in url else ""
