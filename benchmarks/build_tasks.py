@@ -42,6 +42,7 @@ from iscp.coordination.builds.builder_events import (
     BuildsWritten,
     BuildTick,
     CallNode,
+    CheckBuilds,
     LoadBuilds,
     NodesPlaced,
     RangeAnswered,
@@ -94,6 +95,9 @@ class Owner:
                     case WriteBuilds(number, changes):
                         self._store.write(self._leader, changes)
                         self.writes[int(self.now_s())] += 1
+                        events.append(BuildsWritten(number))
+                    case CheckBuilds(number):
+                        assert self._store.is_current()
                         events.append(BuildsWritten(number))
                     case CallNode(number, _, _, task_ids):
                         self.calls += 1

@@ -130,7 +130,7 @@ class LogMarks(Protocol):
 
 
 class BuildStore(Protocol):
-    """`load` and `write` are called from one thread at a time."""
+    """`load`, `write` and `is_current` are called from one thread at a time."""
 
     def load(self) -> BuildState:
         """All that is there, of one moment. Raises Unavailable."""
@@ -140,6 +140,9 @@ class BuildStore(Protocol):
 
         Raises NotOwner, Conflict (another write has come first: load again), OutcomeUnknown (load again).
         """
+
+    def is_current(self) -> bool:
+        """Whether what was loaded or written last is still what was written last. Raises Unavailable."""
 
     def watch(
         self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.core.build_task import RangeBatch, StagingBatch, StagingTask
-from iscp.core.errors import Canceled, IscpError
+from iscp.core.errors import Canceled, Conflict, IscpError
 from iscp.core.members import Leader
 from iscp.core.progress import TableSize
 from iscp.ports.system import Guard
@@ -22,10 +22,12 @@ class FakeBuildStore:
 
     def __init__(self) -> None:
         self.faults: list[IscpError] = []
+        self._current = True
         self.writes = 0
         self._lock = threading.Lock()
         self._state = BuildState()
         self._followers: list[Follow] = []
+        self._readers: list[Follow] = []
 
     @property
     def state(self) -> BuildState:
@@ -35,14 +37,27 @@ class FakeBuildStore:
     def empty(self) -> bool:
         return not list(self.load().changes())
 
+    def lose_all(self) -> None:
+        """As an etcd that is emptied: those who follow it read it again."""
+        with self._lock:
+            self._state, self._current = BuildState(), False
+            for read in self._readers:
+                read(())
+
+    def is_current(self) -> bool:
+        return self._current
+
     def load(self) -> BuildState:
         with self._lock:
+            self._current = True
             return BuildState.of(list(self._state.changes()))
 
     def write(self, leader: Leader, changes: Sequence[Change]) -> None:
         with self._lock:
             if self.faults:
                 raise self.faults.pop(0)
+            if not self._current:
+                raise Conflict("another write has come first")
             for change in changes:
                 self._state.apply(change)
             self.writes += 1
@@ -52,6 +67,7 @@ class FakeBuildStore:
     def watch(self, on_read: Follow, on_changed: Follow) -> Callable[[], None]:
         with self._lock:
             on_read(list(self._state.changes()))
+            self._readers.append(on_read)
             self._followers.append(on_changed)
         return lambda: self._followers.remove(on_changed)
 

@@ -19,6 +19,10 @@ LOAD_RETRY_S = 1.0
 """Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
 
 
+CHECK_EVERY_S = 15.0
+"""How long after its last transaction an owner reads whether etcd still has that, and again after each such read."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
     tables_at_once: int = 1
@@ -29,3 +33,6 @@ class BuildLimits:
 
     kept_bytes_max: int = KEPT_BYTES_MAX
     """As `build.kept_bytes_max`."""
+
+    check_every_s: float = CHECK_EVERY_S
+    """As CHECK_EVERY_S."""

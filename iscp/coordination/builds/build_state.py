@@ -210,6 +210,10 @@ class BuildState:
         yield from map(PutKept, self.kept.values())
         yield from map(PutStaging, self.staging.values())
 
+    @property
+    def empty(self) -> bool:
+        return next(self.changes(), None) is None
+
     def is_live(self, task_id: str) -> bool:
         """Whether it is a task, of either type, that is not aborted."""
         return task_id in self.live or task_id in self.staging

@@ -5,7 +5,7 @@ etcd, channels or files. Rules:
 
 - etcd has the tasks that are unfinished, and no more; what is finished, the storage knows (iscp.ports.range_builder).
 - What is decided rests on what is written: a change counts once its transaction is done. One is on its way at a time;
-  when one fails, the builder begins again with what etcd has, like the next owner would.
+  when one fails, or is not there any more, the builder begins again with what etcd has, like the next owner would.
 - A task is finished when its node has said so, unless it was aborted or deleted before that is written.
 - An aborted task is never revived: others take its place, under ids that were never given before (term, counter).
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from iscp.coordination.builds.build_counts import BuildStarts, removals
-from iscp.coordination.builds.build_limits import GROUP_WRITES_MAX, LOAD_RETRY_S, REMOVE_EVERY_S, BuildLimits
+from iscp.coordination.builds.build_limits import GROUP_WRITES_MAX, REMOVE_EVERY_S, BuildLimits
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
@@ -38,7 +38,6 @@ from iscp.coordination.builds.builder_events import (
     BuildTick,
     BuildWanted,
     CancelCall,
-    LoadBuilds,
     MergeRange,
     NodesPlaced,
     NotifyBuilt,
@@ -47,11 +46,11 @@ from iscp.coordination.builds.builder_events import (
     RangeFailed,
     SplitRange,
     TableSeen,
-    WriteBuilds,
 )
 from iscp.coordination.builds.range_calls import RangeCalls
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.staging_tasks import StagingTasks
+from iscp.coordination.builds.store_turns import StoreTurns
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
@@ -81,9 +80,8 @@ class Builder:
         self._writes_max = limits.writes_max
         self._unbuilt = set(unbuilt)
         self._placement, self._staying = Placement(), frozenset[str]()
-        self._counter = self._number = self._awaited = 0
-        self._writing: tuple[Change, ...] = ()
-        self._load_at_s: float | None = now_s
+        self._counter = 0
+        self._store = StoreTurns(limits.check_every_s, now_s)
         self._remove_at_s: float | None = None
         self._now_s = now_s
         self._out: list[BuilderEffect] = []
@@ -92,8 +90,9 @@ class Builder:
 
     def next_due_s(self) -> float | None:
         """When to send a BuildTick, if nothing happens before; None: not at all."""
-        due = [self._load_at_s, self.calls.next_due_s(self._now_s), self.turns.next_due_s(self._now_s)]
-        if self.state is not None and not self._awaited:
+        due = [self.calls.next_due_s(self._now_s), self.turns.next_due_s(self._now_s)]
+        due.append(self._store.next_due_s(self.state))
+        if self.state is not None and not self._store.awaited:
             due.append(self._remove_at_s)
         return min((each for each in due if each is not None), default=None)
 
@@ -132,13 +131,13 @@ class Builder:
             case NodesPlaced(placement, staying):
                 self._placement, self._staying = placement, staying
                 self._move()
-            case BuildsLoaded(number, state) if number == self._awaited:
+            case BuildsLoaded(number, state) if number == self._store.awaited:
                 self._take_loaded(state)
-            case BuildsWritten(number) if number == self._awaited and self.state is not None:
+            case BuildsWritten(number) if number == self._store.awaited and self.state is not None:
                 self._take_written(self.state)
-            case BuildsUnknown(number) if number == self._awaited:
-                self._awaited, self._writing, self.state = 0, (), None
-                self._load_at_s = self._now_s + LOAD_RETRY_S
+            case BuildsUnknown(number) if number == self._store.awaited:
+                self._store.fail(self._now_s)
+                self.state = None
             case RangeAnswered(number, finished):
                 self._take_answer(number, finished)
             case TableSeen():
@@ -175,7 +174,8 @@ class Builder:
         return self.state
 
     def _take_loaded(self, state: BuildState) -> None:
-        self._awaited, self.state = 0, state
+        self._store.end(self._now_s)
+        self.state = state
         self.replacements.clear()
         self.turns.creation = None
         for job_id in (*state.plans, *state.jobs, *state.built, *state.done):
@@ -187,14 +187,14 @@ class Builder:
         self._move()
 
     def _take_written(self, state: BuildState) -> None:
-        for change in self._writing:
+        written = self._store.end(self._now_s)
+        for change in written:
             if isinstance(change, MarkBuilt):
                 self._out.append(NotifyBuilt(state.plans[change.job_id]))
             state.apply(change)
             self.turns.note_written(change, self._now_s)
-        self.starts.note_written(self._writing, self._now_s)
-        new = [change.task for change in self._writing if isinstance(change, PutTask) and not change.task.aborted]
-        self._awaited, self._writing = 0, ()
+        self.starts.note_written(written, self._now_s)
+        new = [change.task for change in written if isinstance(change, PutTask) and not change.task.aborted]
         self.replacements.forget(state.aborted)
         self._follow(state)
         if any(task.node_id not in self._staying for task in new):  # its node has left while that was written
@@ -231,15 +231,14 @@ class Builder:
     # --- what follows ------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        if self._load_at_s is not None and self._load_at_s <= self._now_s:
-            self._load_at_s = None
-            self._awaited = self._next_number()
-            self._out.append(LoadBuilds(self._awaited))
+        if (load := self._store.load(self._now_s)) is not None:
+            self._out.append(load)
         if (state := self.state) is None:
             return
-        if not self._awaited and (changes := self._next_changes(state)):
-            self._awaited, self._writing = self._next_number(), changes
-            self._out.append(WriteBuilds(self._awaited, changes))
+        if not self._store.awaited and (changes := self._next_changes(state)):
+            self._out.append(self._store.write(changes))
+        elif (check := self._store.check(state, self._now_s)) is not None:
+            self._out.append(check)
         finished = ChainMap(self.finished, self.staging.finished)
         self._out += self.calls.begin(state, self._staying, finished, self.turns.held, self._now_s)
 
@@ -289,10 +288,6 @@ class Builder:
     def _stays(self, task: BuildTask) -> bool:
         """What is in work is left to its node, as long as that stays."""
         return task.node_id in self._staying and self.calls.works_on(task, place_of(task))
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
 
     def _next_id(self) -> str:
         """Never given before: terms only rise, and the counter goes on within one, also after a failed write."""

@@ -1,7 +1,7 @@
 """What the owner's builder takes in, and what it wants done.
 
-Effects are carried out in their order, and only writes and loads one after the other: each is answered before the next
-one comes.
+Effects are carried out in their order, and only writes, loads and checks one after the other: each is answered before
+the next one comes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ class BuildsLoaded:
 
 @dataclass(frozen=True, slots=True)
 class BuildsWritten:
+    """Etcd has what was written, or, of a check, still has what was loaded or written last."""
+
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class BuildsUnknown:
-    """The load or the write failed; what was written may be in etcd or not, or come later."""
+    """The load, the write or the check failed, or etcd has something else.
+
+    What was written may be there or not, or come later.
+    """
 
     number: int
 
@@ -142,6 +147,13 @@ class WriteBuilds:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckBuilds:
+    """Whether etcd still has what was loaded or written last."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallNode:
     """Have the node work on these tasks, all of one place and `BuildPlan.reading`, and wait for what it finishes."""
 
@@ -163,4 +175,4 @@ class NotifyBuilt:
     plan: BuildPlan
 
 
-BuilderEffect = LoadBuilds | WriteBuilds | CallNode | CancelCall | NotifyBuilt
+BuilderEffect = LoadBuilds | WriteBuilds | CheckBuilds | CallNode | CancelCall | NotifyBuilt

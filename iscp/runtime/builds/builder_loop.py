@@ -22,6 +22,7 @@ from iscp.coordination.builds.builder_events import (
     BuildTick,
     CallNode,
     CancelCall,
+    CheckBuilds,
     LoadBuilds,
     MergeRange,
     NotifyBuilt,
@@ -209,6 +210,8 @@ class BuilderLoop:
                 self._etcd.submit(self._load, builder, number)
             case WriteBuilds():
                 self._etcd.submit(self._write, builder, effect, self._leader)
+            case CheckBuilds(number):
+                self._etcd.submit(self._check, builder, number)
             case CallNode():
                 self._call(builder, effect)
             case CancelCall(number):
@@ -261,6 +264,15 @@ class BuilderLoop:
             return BuildsWritten(effect.number)
 
         self._say(builder, effect.number, write)
+
+    def _check(self, builder: Builder, number: int) -> None:
+        def check() -> BuildsWritten | BuildsUnknown:
+            if self._store.is_current():
+                return BuildsWritten(number)
+            log.warning("builds.changed_in_etcd")
+            return BuildsUnknown(number)
+
+        self._say(builder, number, check)
 
     def _say(self, builder: Builder, number: int, act: Callable[[], BuilderEvent]) -> None:
         try:

@@ -15,6 +15,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.etcd.values import Delete
 from iscp.coordination.builds.build_limits import WRITES_OF_BUILDS_MAX
 from iscp.coordination.builds.build_state import (
     BeginTable,
@@ -109,6 +110,24 @@ def test_what_is_written_is_loaded(term: Term) -> None:
     assert term.again().load() == BuildState.of([*CHANGES, *more])
     term.write(DropBuild("j1"))
     assert term.again().load() == BuildState()
+
+
+def test_what_was_written_last_is_current_until_somebody_else_writes_or_it_is_gone(
+    term: Term, client: EtcdClient, prefix: str
+) -> None:
+    term.store.load()
+    assert term.store.is_current(), "of nothing too"
+    term.write(*CHANGES)
+    assert term.store.is_current()
+    other = term.again()
+    other.load()
+    assert other.is_current()
+    other.write(term.leader, [EndTable("flights")])
+    assert not term.store.is_current()
+    client.txn((), (Delete(Keys(prefix).builds, prefix=True),))
+    assert not other.is_current()
+    assert other.load() == BuildState()
+    assert other.is_current()
 
 
 def test_a_job_that_is_built_has_no_plan_left(term: Term) -> None:

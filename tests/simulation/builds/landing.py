@@ -41,6 +41,12 @@ class Landing:
         found = [version for table, version in self.applied.values() if table == table_id]
         return TableSeen(table_id, self.of(table_id), min(found, default=None))
 
+    def forget(self) -> None:
+        """Nobody knows any more that something is kept: it is nobody's, and missed."""
+        for table_id, kept in self.kept.items():
+            self.missed.setdefault(table_id, set()).update(kept)
+            kept.clear()
+
     def keep(self, task: StagingTask, plans: tuple[BuildPlan, ...]) -> list[BuildPlan]:
         """The builds that have to begin again, as a commit after their version is gone."""
         if task.removes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
+from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
@@ -86,9 +88,16 @@ class GoesOnAfterAFailure(Builder):
 
     def _take(self, event: BuilderEvent) -> None:
         if isinstance(event, BuildsUnknown) and self.state is not None:
-            self._awaited, self._writing = 0, ()
+            self._store.end(self._now_s)
             return
         super()._take(event)
+
+
+class NeverReadsAgain(Builder):
+    """An owner that has nothing to write does not notice that etcd was emptied."""
+
+    def __init__(self, owner_rev: int, limits: BuildLimits, *given: Any) -> None:
+        super().__init__(owner_rev, replace(limits, check_every_s=inf), *given)
 
 
 class KeepsHalf(Replacements):
@@ -295,6 +304,7 @@ MUTANTS: dict[str, BuildMutant] = {
     "owner: counts with the removal": BuildMutant(Parts(builder=RemovesUncounted), seeds=(0, 1)),
     "owner: ids by term": BuildMutant(Parts(builder=CountsFromOne), seeds=(0, 1)),
     "owner: begins again after a failed write": BuildMutant(Parts(builder=GoesOnAfterAFailure), seeds=(6, 8)),
+    "owner: etcd is read again": BuildMutant(Parts(builder=NeverReadsAgain), seeds=(56, 151)),
     "owner: both halves of a split": BuildMutant(Parts(builder=with_replacements(KeepsHalf)), seeds=(0, 1)),
     "owner: one task of a merge": BuildMutant(Parts(builder=with_replacements(MergesEachHalf)), seeds=(0, 2)),
     "owner: one replacement of a task": BuildMutant(Parts(builder=with_replacements(AbortsTwice)), seeds=(35, 36)),

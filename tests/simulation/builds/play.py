@@ -9,6 +9,7 @@ from random import Random
 
 from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
+from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.core.build_task import BuildPlan
 from iscp.core.errors import IscpError
 from iscp.core.range_tree import parent
@@ -20,6 +21,9 @@ NODES = ("n1", "n2", "n3", "n4")
 TROUBLE_S = 60.0
 PEACE_S = 600.0
 LATER_S = 60.0
+EMPTIED = 0.1
+"""So often etcd is emptied in the middle of the trouble, and so often once it is over, while one job is built."""
+CALM_S = 30.0
 
 
 def plan(job_id: str, table_id: str, version: int = 7, depth: int = 3) -> BuildPlan:
@@ -28,10 +32,11 @@ def plan(job_id: str, table_id: str, version: int = 7, depth: int = 3) -> BuildP
 
 @dataclass
 class Play:
-    """What happens to a world until a time, drawn from a seed."""
+    """What happens to a world until a time, drawn from a seed. What is drawn `aside` changes nothing else."""
 
     world: BuildWorld
     random: Random
+    aside: Random
     jobs: int = 0
 
     def begin(self) -> None:
@@ -51,6 +56,15 @@ class Play:
         for _ in range(self.random.randint(1, 4)):
             self.add_job()
         self.world.agenda.after(0.5, self.disturb)
+        if self.aside.random() < EMPTIED:
+            self.world.agenda.after(self.aside.random() * TROUBLE_S, self.world.empty_etcd)
+        if self.aside.random() < EMPTIED:
+            self.world.agenda.after(TROUBLE_S + CALM_S, self.lose_etcd_in_peace)
+
+    def lose_etcd_in_peace(self) -> None:
+        """While the owner waits for nodes, and has nothing to write."""
+        self.add_job(depth=3)
+        self.world.agenda.after(self.aside.uniform(GATHER_S, 3 * GATHER_S), self.world.empty_etcd)
 
     def disturb(self) -> None:
         if self.world.agenda.now_s < TROUBLE_S:
@@ -73,9 +87,10 @@ class Play:
 
     # --- what may happen -----------------------------------------------------------------------------------------
 
-    def add_job(self) -> None:
+    def add_job(self, depth: int | None = None) -> None:
         self.jobs += 1
-        version, depth = self.random.choice((7, 7, 8)), self.random.choice((0, 1, 2, 3, 3))
+        version, drawn = self.random.choice((7, 7, 8)), self.random.choice((0, 1, 2, 3, 3))
+        depth = drawn if depth is None else depth
         self.world.want(plan(f"j{self.jobs}", self.random.choice(TABLES), version, depth))
 
     def drop_job(self) -> None:
@@ -158,7 +173,7 @@ def play(seed: int, parts: Parts = REAL, trace: Trace | None = None) -> BuildWor
     random = Random(seed)
     limits = BuildLimits(random.choice((1, 1, 2)), random.choice((5, 12, 100)))
     world = BuildWorld(random, parts, trace, limits)
-    each = Play(world, random)
+    each = Play(world, random, Random(f"{seed} aside"))
     each.begin()
     world.agenda.run_until(TROUBLE_S)
     each.settle()

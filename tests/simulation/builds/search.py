@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from math import inf
 from typing import Any
 
 from iscp.coordination.builds.build_limits import BuildLimits
@@ -66,6 +67,8 @@ _RINGS = {nodes: Ring(nodes, 50) for nodes in (frozenset(NODES), frozenset(NODES
 
 
 STATES_MAX = 200_000
+LIMITS = BuildLimits(check_every_s=inf)
+"""Etcd loses nothing here."""
 
 
 @dataclass(slots=True)
@@ -228,7 +231,7 @@ class BuildSearch:
     def _elect(self, world: World) -> None:
         term = 1 + max(world.owners, default=0)
         wanted = [] if world.over else [PLAN]
-        world.owners[term] = Owner(self._builder(term, BuildLimits(), wanted, [each.job_id for each in wanted], 0.0))
+        world.owners[term] = Owner(self._builder(term, LIMITS, wanted, [each.job_id for each in wanted], 0.0))
         self._step(world, term, BuildTick())
         self._place(world, term, frozenset(NODES[1:] if world.counts.get("drains") else NODES))
 

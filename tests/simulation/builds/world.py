@@ -6,13 +6,24 @@ the files under the targets, and the jobs' own iterations, which publish. `Check
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
 from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, PutTask
+from iscp.coordination.builds.build_state import (
+    BuildState,
+    Change,
+    DeleteKept,
+    DeleteStaging,
+    DeleteTask,
+    DropBuild,
+    EndTable,
+    ForgetBuilt,
+    PutTask,
+    SetPriority,
+)
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
@@ -26,6 +37,7 @@ from iscp.coordination.builds.builder_events import (
     BuildWanted,
     CallNode,
     CancelCall,
+    CheckBuilds,
     LoadBuilds,
     NodesPlaced,
     NotifyBuilt,
@@ -109,9 +121,27 @@ class Store:
         expect(len(tasks) == len({*tasks}), "etcd refuses two writes of one key in a transaction: {}", changes)
         for change in changes:
             self.state.apply(change)
+        self._note(changes)
+        return True
+
+    def empty(self) -> None:
+        """As by somebody's hand."""
+        state, self.state = self.state, BuildState()
+        self._note(tuple(_undone(state)))
+
+    def _note(self, changes: tuple[Change, ...]) -> None:
         self.head += 1
         self.log.append(changes)
-        return True
+
+
+def _undone(state: BuildState) -> Iterator[Change]:
+    """What makes nothing of a state."""
+    yield from map(DropBuild, {*state.plans, *state.jobs, *state.done})
+    yield from map(ForgetBuilt, state.built)
+    yield from map(EndTable, state.tables)
+    yield from (SetPriority(table_id, 0) for table_id in state.priorities)
+    yield from (DeleteStaging(task.table_id, task.task_id) for task in state.staging.values())
+    yield from map(DeleteKept, state.kept)
 
 
 @dataclass(frozen=True)
@@ -309,6 +339,8 @@ class BuildWorld:
             case WriteBuilds():
                 owner.storing = effect.number
                 after(self.draw(conduct.etcd_s), partial(self._write, owner, effect, owner.head))
+            case CheckBuilds(number):
+                after(self.draw(conduct.etcd_s), partial(self._check, owner, number))
             case CallNode():
                 after(self.draw(conduct.call_s), partial(self._request, owner, effect))
                 after(CALL_S, partial(self.to_owner, owner, RangeFailed(effect.number, "no answer")))
@@ -330,6 +362,10 @@ class BuildWorld:
             return
         owner.head = self.store.head
         self.to_owner(owner, BuildsLoaded(number, BuildState.of(self.store.state.changes())))
+
+    def _check(self, owner: Owner, number: int) -> None:
+        same = owner.head == self.store.head and not self.happens(self.conduct.write_lost)
+        self.to_owner(owner, BuildsWritten(number) if same else BuildsUnknown(number))
 
     def _write(self, owner: Owner, effect: WriteBuilds, head: int) -> None:
         """One that is not answered may come into effect at once, later or never."""
@@ -354,12 +390,21 @@ class BuildWorld:
             return False
         self.checks.check_write(before, changes, self.store.state, self.files)
         self.landing.check_write(self.store.state)
-        for process in list(self.members.values()):
-            self.agenda.after(self.draw(self.conduct.watch_s), partial(self._follow, process))
+        self._changed()
         return True
 
     def _commit_late(self, term: int, head: int, changes: tuple[Change, ...]) -> None:
         self._commit(term, head, changes)
+
+    def empty_etcd(self) -> None:
+        """Of builds: nobody knows any more what is kept."""
+        self.store.empty()
+        self.landing.forget()
+        self._changed()
+
+    def _changed(self) -> None:
+        for process in list(self.members.values()):
+            self.agenda.after(self.draw(self.conduct.watch_s), partial(self._follow, process))
 
     # --- the nodes ---------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class FencedWrites(Protocol):
 
 
 class EtcdBuilds:
-    """The port `BuildStore` on etcd; `load` and `write` from one thread at a time."""
+    """The port `BuildStore` on etcd."""
 
     def __init__(self, client: WatchedStore, election: FencedWrites, keys: Keys, threads: Threads) -> None:
         self._client = client
@@ -46,6 +46,10 @@ class EtcdBuilds:
         writes = chain((Put(head, str(leader.revision).encode()),), *map(self._keys.writes_of, changes))
         known = Compare.modified_at(head, self._head)
         self._head = self._election.write_fenced(leader, *writes, when=(known,))
+
+    def is_current(self) -> bool:
+        there = self._client.get(self._keys.head)
+        return (there.mod_revision if there is not None else 0) == self._head
 
     def watch(
         self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]

@@ -132,6 +132,17 @@ def test_what_fails_is_tried_again(building: Building) -> None:
     assert len(building.builder.batches) == 5
 
 
+def test_an_etcd_that_is_emptied_while_ranges_are_built_is_filled_again(building: Building) -> None:
+    """The owner has nothing to write meanwhile, and nodes work on nothing that etcd does not have."""
+    register(building.world, row("full"))
+    building.until(lambda: len(building.builder.batches) == 2)
+    building.store.lose_all()
+    building.until(lambda: building.builder.canceled == 2)
+    building.builder.go.set()
+    building.until(lambda: building.notified)
+    assert building.store.state.built
+
+
 def test_requests_are_carried_out_or_refused(building: Building) -> None:
     register(building.world, row("full"))
     building.until(lambda: len(building.builder.batches) == 2)
