@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from enum import Enum, auto
 
+REPAIR_MARK = "iscp.repair"
+"""The user metadata of a commit marked as a repair; or, where that is a JSON object, a name in it that is true."""
+
+_RESTORE = "RESTORE"
+
 
 class JobPhase(Enum):
-    """`WAITING`: its build has not begun; `BUILDING`: it has, and its rows are not published; `BUILT`: it tails."""
+    """`WAITING`: its turn is not near; `BUILDING`: it is built, or next, and not published; `BUILT`: it tails."""
 
     WAITING = auto()
     BUILDING = auto()
@@ -19,11 +25,28 @@ class CommitRoute(Enum):
     STAGING = auto()
 
 
-def route_commit(phases: Collection[JobPhase]) -> CommitRoute:
-    """`phases`: of the table's jobs.
+def route_commit(phases: Collection[JobPhase], *, repair: bool = False) -> CommitRoute:
+    """`phases`: of the table's jobs; `repair`: it is one (is_repair).
 
     Staging never applies anything: two versions of a key may lie in different ranges of a build. It only keeps the
     change rows from being deleted (VACUUM, log cleanup) until every job that needs them has taken them, in order of
-    version. What is committed before a build begins is for its snapshot, or for whoever tails already.
+    version. What is committed before a build begins is for its snapshot, or for whoever tails already. What a repair
+    takes back is often deleted at once: so it is kept too where all jobs tail.
     """
-    return CommitRoute.STAGING if JobPhase.BUILDING in phases else CommitRoute.TAIL
+    staged = JobPhase.BUILDING in phases or (repair and JobPhase.BUILT in phases)
+    return CommitRoute.STAGING if staged else CommitRoute.TAIL
+
+
+def is_repair(operation: str, user_metadata: str) -> bool:
+    """Whether a commit puts the table back to what it was or should have been, as its commitInfo says: a RESTORE, or
+    one that is marked by REPAIR_MARK.
+    """
+    if operation == _RESTORE or user_metadata == REPAIR_MARK:
+        return True
+    if REPAIR_MARK not in user_metadata:
+        return False
+    try:
+        said = json.loads(user_metadata)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get(REPAIR_MARK) is True

@@ -64,12 +64,14 @@ class ProbeState:
 
     `stamp` is the identity of the newest commit file (inode and time, or ETag); empty: not probed yet, only
     the version is known. `since_s`: when the first of the commits that came with the last change was made, or, at a
-    first probe that finds just the version that was known, this one (Unix seconds; 0: not known).
+    first probe that finds just the version that was known, this one (Unix seconds; 0: not known). `repair`: the newest
+    repair (iscp.core.commit_route) among what was committed since the first probe; 0: none.
     """
 
     version: int
     stamp: tuple[int, ...] = ()
     since_s: float = 0.0
+    repair: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,12 @@ class CommitProbe(Protocol):
 
     def first_probe(self, table_uri: str) -> ProbeState: ...
 
+    def newest_repair(self, table_uri: str, after: int, until: int) -> int:
+        """The newest repair (iscp.core.commit_route) of the commits (`after`, `until`]; 0: none is known of.
+
+        Reads the beginnings of their files, at most of so many as REPAIR_COMMITS_MAX, the newest of them.
+        """
+
 
 class TargetProbe(Protocol):
     """Probes whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""

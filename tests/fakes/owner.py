@@ -124,9 +124,16 @@ class OwnerWorld:
         self.owner.receive("n-1", [Checkpoint(self._term, self._epoch, self._sent, shards)])
         return self._sent
 
-    def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1", further: Sequence[FurtherSeen] = ()) -> None:
+    def see(
+        self,
+        version: int,
+        lag_s: float = 0.0,
+        table_id: str = "t-1",
+        further: Sequence[FurtherSeen] = (),
+        repair: int = 0,
+    ) -> None:
         shard = ShardId(table_id)
-        seen = SourceSeen(shard, version, self.clock.now_s(), lag_s, tuple(further))
+        seen = SourceSeen(shard, version, self.clock.now_s(), lag_s, tuple(further), repair)
         self.checkpoint(ShardCheckpoint(shard, seen=seen))
         self.settle()
 

@@ -7,7 +7,10 @@ from iscp.core.start_rule import ProbeState
 
 
 class FakeProbe:
-    """`versions` and `errors` by URI; `anew` recreates a log. `looks` counts the probes. `far` are remote."""
+    """`versions` and `errors` by URI; `anew` recreates a log. `looks` counts the probes. `far` are remote.
+
+    `repairs`: versions that are repairs; `read` are those that were read for that.
+    """
 
     def __init__(self) -> None:
         self.versions: dict[str, int] = {}
@@ -16,6 +19,8 @@ class FakeProbe:
         self._lives: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
         self.far: set[str] = set()
+        self.repairs: set[int] = set()
+        self.read: list[int] = []
 
     def remote(self, table_uri: str) -> bool:
         return table_uri in self.far
@@ -33,6 +38,11 @@ class FakeProbe:
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         state = self.first_probe(table_uri)
         return seen if (seen.version, seen.stamp) == (state.version, state.stamp) else state
+
+    def newest_repair(self, table_uri: str, after: int, until: int) -> int:
+        versions = range(after + 1, until + 1)
+        self.read += versions
+        return max(self.repairs.intersection(versions), default=0)
 
     def first_probe(self, table_uri: str) -> ProbeState:
         self.looks[table_uri] = self.looks.get(table_uri, 0) + 1

@@ -32,6 +32,7 @@ from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
 from iscp.core.job_row import JobReport, JobRow
 from iscp.core.watermark import Watermark
+from iscp.runtime.worker.source_probe import probe_source
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
 from tests.fakes.targets import FakeTargets
@@ -111,8 +112,7 @@ class Timetable:
     def answer(self) -> None:
         probe = self.probes.pop(0)
         try:
-            seen = probe.seen
-            state = self.source.first_probe(probe.uri) if seen is None else self.source.probe(probe.uri, seen)
+            state = probe_source(self.source, probe.uri, probe.seen)
             targets, further = self.look_at_targets(probe), self.look_further(probe)
             self.step(ProbeAnswered(probe.shard, probe.uri, state, targets=targets, further=further))
         except IscpError as error:
@@ -226,6 +226,10 @@ class Timetable:
         self.reports, self.history, self.news, self.submitted = [], [], [], []
         self.source.looks.clear()
         self.targets.looks.clear()
+
+
+def repairs(world: Timetable) -> list[int]:
+    return [news.seen.repair_version for news in world.news if isinstance(news, Seen)]
 
 
 def seen(world: Timetable) -> list[tuple[int, float]]:

@@ -204,6 +204,17 @@ def dropped_while_commits_are_kept(scene: Scene) -> None:
     scene.run(4)
 
 
+def repair_of_a_table_that_is_built(scene: Scene) -> None:
+    """A repair lands on a table whose jobs all tail: it is kept until they have applied it, and so is a second one."""
+    scene.begin(plan("j1", "flights", depth=0), nodes=("n1",))
+    scene.run(5)
+    scene.world.landing.commit("flights")
+    scene.world.landing.commit("flights", repair=True)
+    scene.run(1.5)
+    scene.world.landing.commit("flights", repair=True)
+    scene.run(12)
+
+
 SCENARIOS: tuple[Callable[[Scene], None], ...] = (
     migration,
     split,
@@ -216,6 +227,7 @@ SCENARIOS: tuple[Callable[[Scene], None], ...] = (
     commit_gone_in_the_middle,
     owner_change_before_kept_commits_are_counted,
     dropped_while_commits_are_kept,
+    repair_of_a_table_that_is_built,
 )
 
 

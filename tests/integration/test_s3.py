@@ -82,6 +82,17 @@ def test_the_probe_follows_a_table_and_sees_that_it_was_recreated(uri: str) -> N
     assert (anew.version, anew.stamp == moved.stamp) == (1, False)
 
 
+def test_a_repair_is_found_by_the_beginning_of_its_commit(uri: str) -> None:
+    for number in range(3):
+        write_deltalake(uri, rows(number), mode="append")
+    DeltaTable(uri).restore(0)
+    assert DeltaProbe().newest_repair(uri, 0, 3) == 3
+    assert DeltaProbe().newest_repair(uri, 0, 2) == 0
+    whole = files.read(commit_file(uri, 3))[0]
+    assert files.read_head(commit_file(uri, 3), 100) == whole[:100]
+    assert files.read_head(commit_file(uri, 3), 1 << 20) == whole
+
+
 def test_removing_a_directory_spares_what_lies_beside_it(s3: FakeS3, uri: str) -> None:
     write_deltalake(uri, rows(1))
     beside = f"{log_of(uri)}2/x"

@@ -168,7 +168,8 @@ class Engine:
         version = self._world.sources[table]
         if seen is not None and seen.version == version and seen.stamp:
             return seen
-        return ProbeState(version, (version,), self._process.wall_s)
+        repair = self._world.newest_repair(seen.version, version) or seen.repair if seen is not None else 0
+        return ProbeState(version, (version,), self._process.wall_s, repair)
 
     def _arrange_tick(self) -> None:
         due_s = self.schedule.next_due_s()

@@ -37,6 +37,9 @@ STANDS_STILL = 1.95
 ALIVE = {"alive_s": 1.5, "sync_deadline_s": 6.0}
 """Where nodes say that they are there: longer than one may be silent that repeats its Sync."""
 
+REPAIR_EVERY = 2
+"""Of a source's commits, where builds are simulated."""
+
 NOTHING = Random(0)
 
 Note = Callable[[float, str, object], None]
@@ -191,6 +194,11 @@ class World:
         self._committed_s[table].append(self.agenda.now_s)
         for process in self.processes.values():
             process.act(partial(process.engine.notify, table))
+
+    def newest_repair(self, after: int, until: int) -> int:
+        """Where builds are simulated every so many commits of a source one is a repair."""
+        newest = until - until % REPAIR_EVERY
+        return newest if self.trouble_drawn.builds and newest > after else 0
 
     def vacuum(self) -> None:
         self.staging.vacuum(self.aside.choice(self.tables))

@@ -103,12 +103,19 @@ class TableSeen:
     """What is known of a table, no earlier than the BuildOver that came before.
 
     `newest`: its version when it was probed (-1: it was not yet). `applied`: how far the last of its jobs that tail has
-    come (None: none tails).
+    come (None: none tails), at `table_uri`. `repair`: the newest repair that one of them had not applied (0: none).
     """
 
     table_id: str
     newest: int
     applied: int | None
+    repair: int = 0
+    table_uri: str = ""
+
+    @property
+    def repaired(self) -> bool:
+        """Whether a job that tails is yet to apply a repair."""
+        return self.applied is not None and self.repair > self.applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Which commits are kept for jobs while they are built: tasks of the type process_staging, and when they are deleted.
+"""Which commits are kept for jobs that are built, and for those that are to apply a repair: tasks of the type
+process_staging, and when what is kept is deleted.
 
 One task a table at a time, so that commits are kept in order of version, each once. Rules:
 
@@ -7,11 +8,12 @@ One task a table at a time, so that commits are kept in order of version, each o
 - All that is kept of a table is deleted together, once no job needs any of it.
 - From when it is to be deleted nothing of it counts as kept: the task may do so without anybody hearing of it.
 - A task that nobody needs any more is deleted, whether or not it ever comes to its end.
+- A repair is kept with the unread commits before it, which alone make it one that the tail can take in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.coordination.builds.build_state import (
@@ -30,27 +32,39 @@ from iscp.core.progress import TableSize
 from iscp.core.range_tree import WHOLE
 
 COMMITS_OF_TASK_MAX = 100
-"""Commits that one task keeps; the others are for the next one, and another node may take it."""
+"""Commits that one task keeps; the others are for the next one, and another node may take it. Of a repair so many are
+kept, with those before it: a job that is further behind compares.
+"""
+
+WAITING_TABLES_MAX = 10
+"""Tables of which commits are kept before they are built: those whose turn is next."""
 
 
 @dataclass(slots=True)
 class _Needs:
     """Of one table. `building`: the versions at which its jobs are built; `others`: how far each other one has come.
 
-    `newest` as in TableSeen; `known`: that was reported since the last of them was published.
+    `seen`: what was reported last; `known`: that was since the last of them was published.
     """
 
     uri: str = ""
     building: list[int] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     phases: set[JobPhase] = field(default_factory=set)
-    newest: int = -1
+    seen: TableSeen | None = None
     known: bool = False
 
     def wanted(self) -> tuple[int, int] | None:
         """The commits to be kept, as (after, until]; None: what lands is for the tail."""
-        staged = route_commit(self.phases) is CommitRoute.STAGING
-        return (min(self.building), self.newest) if staged else None
+        repaired = self.seen is not None and self.seen.repaired
+        if route_commit(self.phases, repair=repaired) is CommitRoute.TAIL:
+            return None
+        spans: list[tuple[int, int]] = []
+        if self.building:
+            spans.append((min(self.building), self.seen.newest if self.seen else -1))
+        if (seen := self.seen) is not None and seen.applied is not None and seen.repaired:
+            spans.append((max(seen.applied, seen.repair - COMMITS_OF_TASK_MAX), seen.repair))
+        return min(after for after, _ in spans), max(until for _, until in spans)
 
     def before(self, version: int) -> bool:
         """Whether a job is still to take this commit."""
@@ -65,10 +79,15 @@ class StagingTasks:
         self._kept_bytes_max = kept_bytes_max
         self._seen: dict[str, TableSeen] = {}
         self._doubted: set[str] = set()
+        self._repaired: dict[str, None] = {}
 
     def see(self, event: TableSeen) -> None:
         self._seen[event.table_id] = event
         self._doubted.discard(event.table_id)
+        if event.repaired:
+            self._repaired[event.table_id] = None
+        else:
+            self._repaired.pop(event.table_id, None)
 
     def doubt(self, over: BuildPlan | None) -> None:
         """Its job is not built any more, and may tail: how far that has come is yet to be reported."""
@@ -76,8 +95,8 @@ class StagingTasks:
             self._doubted.add(over.table_id)
 
     def tables(self, state: BuildState, turns: TableTurns) -> set[str]:
-        """Of which something is built or kept."""
-        return {plan.table_id for plan in (*state.plans.values(), *_built(state, turns))} | state.kept.keys()
+        """Of which something is built or kept, or soon will be."""
+        return {plan.table_id for plan in _open_builds(state, turns)} | state.kept.keys() | self._repaired.keys()
 
     def follow(self, state: BuildState) -> None:
         """What is gone is not finished."""
@@ -139,10 +158,11 @@ class StagingTasks:
         return needed and (wanted is None or wanted[0] >= kept.since)
 
     def _needs(self, state: BuildState, turns: TableTurns) -> dict[str, _Needs]:
-        """Of the tables of which something is built or kept."""
-        begun = {plan.job_id: plan for plan in (*state.plans.values(), *_built(state, turns))}
-        places: list[BuildPlan | KeptSpan | StagingTask] = [*begun.values(), *state.kept.values()]
-        places += state.staging.values()
+        """Of the tables of which something is built or kept, or soon will be."""
+        begun = {plan.job_id: plan for plan in _open_builds(state, turns)}
+        repaired = [self._seen[table_id] for table_id in self._repaired]
+        places: list[TableSeen | BuildPlan | KeptSpan | StagingTask] = [*repaired, *begun.values()]
+        places += [*state.kept.values(), *state.staging.values()]
         found = {each.table_id: _Needs(each.table_uri) for each in places}
         for plan in begun.values():
             found[plan.table_id].building.append(plan.version)
@@ -152,16 +172,21 @@ class StagingTasks:
             needs.others += waiting
             needs.phases |= {JobPhase.WAITING} if waiting else set()
             if (seen := self._seen.get(table_id)) is not None:
-                needs.newest, needs.known = seen.newest, table_id not in self._doubted
+                needs.seen, needs.known = seen, table_id not in self._doubted
                 if seen.applied is not None:
                     needs.others.append(seen.applied)
                     needs.phases.add(JobPhase.BUILT)
         return found
 
 
-def _built(state: BuildState, turns: TableTurns) -> Iterable[BuildPlan]:
-    """Jobs of which all is staged, and nothing published: what lands meanwhile is as much in danger."""
+def _open_builds(state: BuildState, turns: TableTurns) -> Iterator[BuildPlan]:
+    """Those that have begun, those of which all is staged and nothing published, and those whose turn is next: what
+    lands meanwhile is as much in danger.
+    """
+    yield from state.plans.values()
     for job_id, version in state.built.items():
         plan = turns.wanted.get(job_id)
         if plan is not None and plan.version == version:
             yield plan
+    for table_id in (*state.tables, *turns.in_turn(state)[:WAITING_TABLES_MAX]):
+        yield from (plan for plan in turns.plans_on(table_id) if plan.job_id not in state.plans)

@@ -117,6 +117,7 @@ class SourceSeen:
     """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
 
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
+    `repair_version`: the newest repair (iscp.core.commit_route) that some job has not applied, 0 if there is none.
     """
 
     shard: ShardId
@@ -124,13 +125,15 @@ class SourceSeen:
     checked_at_s: float
     lag_s: float
     further: tuple[FurtherSeen, ...] = ()
+    repair_version: int = 0
 
     def moved_since(self, before: SourceSeen) -> bool:
-        """Whether a table has another version, or a lag has begun or ended."""
-        versions = [(each.uri, each.version) for each in self.further]
-        return (self.source_version, self.lag_s > 0) != (before.source_version, before.lag_s > 0) or versions != [
-            (each.uri, each.version) for each in before.further
-        ]
+        """Whether a table has another version or repair, or a lag has begun or ended."""
+        return self._marks() != before._marks()
+
+    def _marks(self) -> tuple[object, ...]:
+        further = [(each.uri, each.version) for each in self.further]
+        return self.source_version, self.repair_version, self.lag_s > 0, further
 
 
 def exact_seen(seen: SourceSeen) -> SourceSeen:
@@ -145,7 +148,9 @@ def exact_seen(seen: SourceSeen) -> SourceSeen:
         )
         for each in seen.further
     )
-    return SourceSeen(exact_shard(seen.shard), version, exact_float(seen.checked_at_s, "checked_at_s"), lag_s, further)
+    checked_at_s = exact_float(seen.checked_at_s, "checked_at_s")
+    repair = exact_int(seen.repair_version, "repair_version")
+    return SourceSeen(exact_shard(seen.shard), version, checked_at_s, lag_s, further, repair)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
 from iscp.core.start_rule import TARGET_LAG_S, ProbeState
 from iscp.core.target_state import TargetQuery
+from iscp.core.watermark import Watermark
 
 GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are probed: those due about the same time go together."""
@@ -269,20 +270,22 @@ class TrackedTable:
         if self.seen is None or self.fault or not self.probed_at_s:
             return None
         further = self._see_further(self.probed_at_s) if self.further else ()
-        lag_s = max([self._lag_s(self.seen, self.probed_at_s), *(each.lag_s for each in further)])
-        seen, reported = SourceSeen(self.shard, self.seen.version, self.probed_at_s, lag_s, further), self.reported
+        slowest, version, repair = self._slowest(), self.seen.version, self.seen.repair
+        lag_s = max([self._lag_s(self.seen, slowest, self.probed_at_s), *(each.lag_s for each in further)])
+        repair = repair if slowest is not None and slowest.version < repair else 0
+        seen, reported = SourceSeen(self.shard, version, self.probed_at_s, lag_s, further, repair), self.reported
         if reported and not seen.moved_since(reported) and 0 <= at_s - reported.checked_at_s < every_s:
             return None
         self.reported = seen
         return seen
 
-    def _lag_s(self, seen: ProbeState, at_s: float) -> float:
-        """The age of the oldest commit not applied by some job that is built and not paused; 0 if there is none."""
-        slowest = None
-        for job in self.jobs:
-            mark = job.row.watermark
-            if mark.version >= 0 and (slowest is None or mark.version < slowest.version) and not job.row.paused:
-                slowest = mark
+    def _slowest(self) -> Watermark | None:
+        """How far the last of its jobs that are built and not paused has come."""
+        built = (job.row.watermark for job in self.jobs if job.row.watermark.version >= 0 and not job.row.paused)
+        return min(built, key=lambda mark: mark.version, default=None)
+
+    def _lag_s(self, seen: ProbeState, slowest: Watermark | None, at_s: float) -> float:
+        """The age of the oldest commit not applied by the slowest job; 0 if there is none."""
         if slowest is None or slowest.version >= seen.version:
             self.behind_at_s = 0.0
             return 0.0

@@ -155,20 +155,16 @@ class BuilderLoop:
         if self._owner.writer is not self._writer:
             self._end_term()
             self._begin_term()
-        if self._builder is not None:
-            found = self._owner.query(read_nodes)
+        if (builder := self._builder) is not None:
+            tables = builder.followed_tables()
+            found, news = self._owner.query(lambda loop: (read_nodes(loop), read_table_news(loop, tables)))
             if found is not None:
                 self._nodes.records = found.records
                 if found.placed != self._nodes.placed:
                     self._nodes.placed = found.placed
-                    self._step(self._builder, found.placed)
-            self._follow_tables(self._builder)
-
-    def _follow_tables(self, builder: Builder) -> None:
-        """What nodes have found at their sources, and how far jobs have come there."""
-        if tables := builder.followed_tables():
-            for news in self._owner.query(partial(read_table_news, table_ids=tables)):
-                self._step(builder, news)
+                    self._step(builder, found.placed)
+            for each in news:  # what nodes have found at sources, and how far jobs have come there
+                self._step(builder, each)
 
     def _begin_term(self) -> None:
         writer, leader, owner_rev = self._owner.query(lambda loop: (loop.writer, loop.leader, loop.machine.owner_rev))

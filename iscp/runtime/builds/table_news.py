@@ -1,4 +1,4 @@
-"""What the owner knows of the tables that are built, or of which commits are kept."""
+"""What the owner knows of the tables that are built, or of which commits are kept or are to be."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 def read_table_news(loop: OwnerLoop, table_ids: Collection[str]) -> list[TableSeen]:
-    """On the owner's loop. Between terms there is none."""
+    """On the owner's loop: of these, and of those with a repair that some job has not applied. Between terms none."""
     found: list[TableSeen] = []
     if (writer := loop.writer) is None:
         return found
-    for table_id in table_ids:
+    for table_id in sorted({*table_ids, *(shard.table_id for shard in loop.repaired)}):
         rows = writer.read(lambda book, table_id=table_id: book.jobs_on(table_id))  # type: ignore[misc]
         probed = [loop.seen[shard] for shard in {row.key.shard for row in rows} if shard in loop.seen]
         found.append(table_seen(table_id, rows, probed))
@@ -27,6 +27,12 @@ def table_seen(table_id: str, rows: Sequence[JobRow], probed: Sequence[SourceSee
     """`rows`: of its jobs. When one that is paused, or has failed for good, goes on, nobody knows: nothing is kept for
     it.
     """
-    applied = [row.watermark.version for row in rows if row.drop_at_s is None and counts(row)]
-    newest = max((each.source_version for each in probed), default=-1)
-    return TableSeen(table_id, newest, min(applied, default=None))
+    tailing = [row for row in rows if row.drop_at_s is None and counts(row)]
+    slowest = min(tailing, key=lambda row: row.watermark.version, default=None)
+    return TableSeen(
+        table_id,
+        max((each.source_version for each in probed), default=-1),
+        None if slowest is None else slowest.watermark.version,
+        max((each.repair_version for each in probed), default=0),
+        "" if slowest is None else slowest.table_uri,
+    )

@@ -29,7 +29,8 @@ LoopEvent = OwnerEvent | Won | Lost | Committed | Query | Heard | Members
 class OwnerIntake:
     """All that is here is written by the loop's thread alone.
 
-    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `query`.
+    `seen` maps shards to what their nodes last saw of the sources, `repaired` are those of them with a repair that some
+    job has not applied; like `machine`, they are read through `query`.
     `claim_fault`: why the last claim failed, until one succeeds.
     """
 
@@ -39,6 +40,7 @@ class OwnerIntake:
     def __init__(self, machine: OwnerMachine, clock: Clock, roll: Roll, marker: LogMarker) -> None:
         self.machine = machine
         self.seen: dict[ShardId, SourceSeen] = {}
+        self.repaired: dict[ShardId, None] = {}
         self.leader: Leader | None = None
         self.writer: LogWriter | None = None
         self.claim_fault: IscpError | None = None
@@ -68,6 +70,17 @@ class OwnerIntake:
         except QueueFull:
             self._unread.mark_read(came_s)
             raise
+
+    def take_seen(self, seen: SourceSeen) -> None:
+        self.seen[seen.shard] = seen
+        if seen.repair_version:
+            self.repaired[seen.shard] = None
+        else:
+            self.repaired.pop(seen.shard, None)
+
+    def forget_seen(self, shard: ShardId) -> None:
+        self.seen.pop(shard, None)
+        self.repaired.pop(shard, None)
 
     def notify(self, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
         """What an operator has said; without effect between terms."""

@@ -176,7 +176,7 @@ class OwnerLoop(OwnerIntake):
         self._marker.note(term.joblog.version)
         follows = term.owner_rev > 1  # before the first owner nobody has run anything
         roll_hold_s = self._take_roll(term.members, term.members_at, follows)
-        self.seen, self.claim_fault = {}, None
+        self.seen, self.repaired, self.claim_fault = {}, {}, None
         self.decisions.begin(term.owner_rev)
         hold_s, overrides = max(term.hold_s, roll_hold_s), term.overrides
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
@@ -238,7 +238,7 @@ class OwnerLoop(OwnerIntake):
             else:
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
             if not jobs:
-                self.seen.pop(shard, None)
+                self.forget_seen(shard)
             self.checkpoint.take(shard, jobs, self.seen.get(shard), self._clock.monotonic_s())
         self._hooks.on_moved()
         self._hooks.on_tables(shard.table_id for shard in moved)
@@ -288,7 +288,7 @@ class OwnerLoop(OwnerIntake):
         for seen in checkpoint.seen:
             # A last word of what is not wanted any more would make it lag for ever.
             if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
-                self.seen[seen.shard] = seen
+                self.take_seen(seen)
                 self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._hooks.on_moved()

@@ -41,6 +41,7 @@ from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
 from iscp.runtime.loop.subscriptions import Subscriptions
 from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.source_probe import probe_source
 
 log = logging.getLogger(__name__)
 
@@ -229,8 +230,7 @@ class Scheduler:
 
     def _answer(self, probe: Probe) -> ProbeAnswered:
         try:
-            prober, seen = self._probe, probe.seen
-            state = prober.first_probe(probe.uri) if seen is None else prober.probe(probe.uri, seen)
+            state = probe_source(self._probe, probe.uri, probe.seen)
             targets, further = self._probe_targets(probe.targets), self._probe_further(probe.further)
             return ProbeAnswered(probe.shard, probe.uri, state, targets=targets, further=further)
         except IscpError as error:

@@ -1,22 +1,25 @@
-"""What lands on a source while it is built is kept: VACUUM and log cleanup in the middle of a build lose nothing."""
+"""What lands on a source while it is built is kept, and what repairs it: VACUUM and log cleanup then lose nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.kept_commits import KEPT
 from iscp.core.build_task import BuildPlan, StagingBatch, StagingTask
 from iscp.core.errors import Canceled, PlanOutdated
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.progress import NOTHING
+from iscp.core.start_rule import ProbeState
 from iscp.runtime.builds.build_jobs import plan_of
+from iscp.runtime.worker.source_probe import probe_source
 from tests.fakes.build_driver import BuildDriver, after
 from tests.fakes.build_program import kind_of
 from tests.fakes.builds import FakeBatchGuard
@@ -202,6 +205,62 @@ def test_a_table_that_is_there_again_is_not_read_from_what_was_kept_of_the_one_b
     said = before.read_text()
     cluster.nodes[0].build(work, OpenGuard())
     assert before.read_text() != said, "it is another commit of that version"
+
+
+RESTORED = 2
+"""Rows are brought back that a later version lacks, others are gone, and one has its former value again."""
+
+
+def restore_by_spark(pipeline: Pipeline) -> None:
+    pipeline.sql(f"RESTORE TABLE SOURCE TO VERSION AS OF {RESTORED}")
+
+
+def restore_by_delta_rs(pipeline: Pipeline) -> None:
+    DeltaTable(pipeline.source).restore(RESTORED)
+
+
+def delete_again(pipeline: Pipeline) -> None:
+    """What was loaded twice, say, as somebody marks it who repairs a table by hand."""
+    marked = CommitProperties(custom_metadata={"userMetadata": '{"iscp.repair": true}'})
+    DeltaTable(pipeline.source).delete("id >= 3", commit_properties=marked)
+
+
+@SPARK_IN_FULL
+@pytest.mark.parametrize(
+    "repair",
+    in_full([restore_by_spark, restore_by_delta_rs, delete_again], but=[restore_by_spark]),
+    ids=lambda repair: repair.__name__,
+)
+def test_vacuum_right_after_a_repair_was_probed_and_kept_loses_nothing(
+    pipeline: Pipeline, repair: Callable[[Pipeline], None]
+) -> None:
+    """Of a table whose jobs all tail, with an unread commit before it. The feed is as one that read the source."""
+    cluster = Cluster(pipeline, kinds=kind_of)
+    for number in range(RESTORED, FIRST):
+        pipeline.insert(range(number * 10, number * 10 + 10))
+    jobs = [feed_job(pipeline, "feed"), replica(pipeline)]
+    control = pipeline.new_runner(pipeline.failpoints, kinds=kind_of)
+    (read,) = pipeline.run(feed_job(pipeline, "control"), runner=control)
+    first = [pipeline.run(job, runner=cluster.runner)[0] for job in jobs]
+    probe, began = DeltaProbe(), int(DeltaTable(pipeline.source).version())
+    seen = probe_source(probe, pipeline.source, ProbeState(began))
+    pipeline.upsert(range(5), "unread")
+    repair(pipeline)
+    probed = probe_source(probe, pipeline.source, seen)
+    assert (probed.version, probed.repair) == (began + 2, began + 2)
+    rows = [after(outcome.row, outcome) for outcome in first]
+    task = StagingTask("s-1", jobs[0].key.table_id, pipeline.source, began, probed.repair, "n1")
+    assert cluster.nodes[0].build(StagingBatch(task, ()), OpenGuard()).rows > 0
+    pipeline.run(after(read.row, read), runner=control)
+    vacuum(pipeline)
+    newest = int(DeltaTable(pipeline.source).version())
+    clean_log(pipeline, newest)
+    for row in rows:
+        assert {outcome.data_type for outcome in tail(cluster, row, probed.repair)} == {DataType.TAIL}
+    assert without_ulids(changes(pipeline, "feed")) == without_ulids(changes(pipeline, "control"))
+    pipeline.assert_equal("target")
+    cluster.nodes[1].build(StagingBatch(task._replace(after=task.until), ()), OpenGuard())
+    assert list(Path(str(pipeline.root), KEPT).iterdir()) == []
 
 
 @SPARK_IN_FULL

@@ -17,7 +17,7 @@ FIRST = 7
 class Landing:
     """`gone`: by table the last commit whose changes its source does not have any more. `kept`: by table the commits
     that are kept; `missed`: those that were gone before they could be. `away`: sources that nobody can read. `applied`:
-    by job how far its tail has come.
+    by job how far its tail has come. `repairs`: by table the last commit that is a repair.
     """
 
     newest: dict[str, int] = field(default_factory=dict)
@@ -26,20 +26,30 @@ class Landing:
     missed: dict[str, set[int]] = field(default_factory=dict)
     applied: dict[str, tuple[str, int]] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
+    repairs: dict[str, int] = field(default_factory=dict)
     tailed_from_kept: int = 0
 
     def of(self, table_id: str) -> int:
         return self.newest.setdefault(table_id, FIRST)
 
-    def commit(self, table_id: str) -> None:
+    def commit(self, table_id: str, repair: bool = False) -> None:
         self.newest[table_id] = self.of(table_id) + 1
+        if repair:
+            self.repairs[table_id] = self.of(table_id)
 
     def vacuum(self, table_id: str) -> None:
         self.gone[table_id] = self.of(table_id)
 
     def seen(self, table_id: str) -> TableSeen:
         found = [version for table, version in self.applied.values() if table == table_id]
-        return TableSeen(table_id, self.of(table_id), min(found, default=None))
+        applied, repair = min(found, default=None), self.repairs.get(table_id, 0)
+        unread = repair if applied is not None and repair > applied else 0
+        return TableSeen(table_id, self.of(table_id), applied, unread, f"/lake/{table_id}")
+
+    @property
+    def repaired(self) -> set[str]:
+        """Tables with a repair that some job has not applied."""
+        return {table_id for table_id in self.repairs if self.seen(table_id).repaired}
 
     def forget(self) -> None:
         """Nobody knows any more that something is kept: it is nobody's, and missed."""
@@ -95,18 +105,24 @@ class Landing:
         if (span := state.kept.get(plan.table_id)) is not None:
             self._check_span(plan.table_id, max(span.since, plan.version), span.until)
 
-    def check_idle(self, state: BuildState, seen: Mapping[str, int], there: Collection[str]) -> None:
-        """An owner that has nothing to write has a task for each commit it has heard of while a job is built, at a node
-        that is there.
+    def check_idle(self, state: BuildState, seen: Mapping[str, TableSeen], there: Collection[str]) -> None:
+        """An owner that has nothing to write has a task for each commit it has heard of while a job is built, and for
+        each repair that a job has not applied, at a node that is there.
         """
         busy = {task.table_id for task in state.staging.values()}
         away = [task for task in state.staging.values() if task.node_id not in there]
         expect(not away, "nobody works on {}", away)
         for plan in state.plans.values():
-            span, newest = state.kept.get(plan.table_id), seen.get(plan.table_id, -1)
+            heard = seen.get(plan.table_id)
+            span, newest = state.kept.get(plan.table_id), heard.newest if heard is not None else -1
             if newest > plan.version and plan.table_id not in busy:
                 whole = span is not None and span.since <= plan.version and newest <= span.until
                 expect(whole, "{} is at {}, and {} is kept for {}", plan.table_id, newest, span, plan)
+        for heard in seen.values():
+            if heard.repaired and heard.table_id not in busy:
+                span, after = state.kept.get(heard.table_id), max(heard.applied or 0, heard.repair - 100)
+                whole = span is not None and span.since <= after and heard.repair <= span.until
+                expect(whole, "{} has not been applied, and {} is kept", heard, span)
 
     def _check_span(self, table_id: str, since: int, until: int) -> None:
         known = self.kept.get(table_id, set()) | self.missed.get(table_id, set())

@@ -24,6 +24,8 @@ LATER_S = 60.0
 EMPTIED = 0.1
 """So often etcd is emptied in the middle of the trouble, and so often once it is over, while one job is built."""
 CALM_S = 30.0
+REPAIRS = 0.2
+"""So many commits are repairs."""
 
 
 def plan(job_id: str, table_id: str, version: int = 7, depth: int = 3) -> BuildPlan:
@@ -140,7 +142,8 @@ class Play:
 
     def commit(self) -> None:
         for _ in range(self.random.choice((1, 1, 3))):
-            self.world.landing.commit(self.random.choice(TABLES))
+            repair = self.aside.random() < REPAIRS
+            self.world.landing.commit(self.random.choice(TABLES), repair)
 
     def vacuum(self) -> None:
         self.world.landing.vacuum(self.random.choice(TABLES))

@@ -6,24 +6,13 @@ the files under the targets, and the jobs' own iterations, which publish. `Check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 
 from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import (
-    BuildState,
-    Change,
-    DeleteKept,
-    DeleteStaging,
-    DeleteTask,
-    DropBuild,
-    EndTable,
-    ForgetBuilt,
-    PutTask,
-    SetPriority,
-)
+from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
@@ -67,7 +56,7 @@ from iscp.core.ring import Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.builds.landing import Landing
-from tests.simulation.violation import expect
+from tests.simulation.builds.store import Store
 
 VNODES = 50
 CALL_S = 30.0
@@ -84,10 +73,6 @@ def ring_of(nodes: frozenset[str]) -> Ring:
     return Ring(nodes, VNODES)
 
 
-def task_of(change: PutTask | DeleteTask) -> str:
-    return change.task.task_id if isinstance(change, PutTask) else change.task_id
-
-
 @dataclass
 class Conduct:
     """How the world behaves: delays up to these, in seconds, and how likely what goes wrong is."""
@@ -100,48 +85,6 @@ class Conduct:
     write_refused: float = 0.0
     call_lost: float = 0.0
     batch_fails: float = 0.0
-
-
-class Store:
-    """etcd: one transaction at a time, each on top of the one that its writer knows, by the present owner."""
-
-    def __init__(self) -> None:
-        self.state = BuildState()
-        self.head = 0
-        self.term = 0
-        self.log: list[tuple[Change, ...]] = []
-
-    def admits(self, term: int, head: int) -> bool:
-        return term == self.term and head == self.head
-
-    def write(self, term: int, head: int, changes: tuple[Change, ...]) -> bool:
-        if not self.admits(term, head):
-            return False
-        tasks = [task_of(change) for change in changes if isinstance(change, PutTask | DeleteTask)]
-        expect(len(tasks) == len({*tasks}), "etcd refuses two writes of one key in a transaction: {}", changes)
-        for change in changes:
-            self.state.apply(change)
-        self._note(changes)
-        return True
-
-    def empty(self) -> None:
-        """As by somebody's hand."""
-        state, self.state = self.state, BuildState()
-        self._note(tuple(_undone(state)))
-
-    def _note(self, changes: tuple[Change, ...]) -> None:
-        self.head += 1
-        self.log.append(changes)
-
-
-def _undone(state: BuildState) -> Iterator[Change]:
-    """What makes nothing of a state."""
-    yield from map(DropBuild, {*state.plans, *state.jobs, *state.done})
-    yield from map(ForgetBuilt, state.built)
-    yield from map(EndTable, state.tables)
-    yield from (SetPriority(table_id, 0) for table_id in state.priorities)
-    yield from (DeleteStaging(task.table_id, task.task_id) for task in state.staging.values())
-    yield from map(DeleteKept, state.kept)
 
 
 @dataclass(frozen=True)
@@ -166,7 +109,7 @@ class Owner:
     calls: dict[int, tuple[Process, int]] = field(default_factory=dict)
     placed: NodesPlaced | None = None
     storing: int = 0
-    seen: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, TableSeen] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -262,7 +205,7 @@ class BuildWorld:
         """What nodes find at their sources, and how far the jobs have come."""
         if owner.ended:
             return
-        for table_id in owner.builder.followed_tables():
+        for table_id in sorted({*owner.builder.followed_tables(), *self.landing.repaired}):
             self.to_owner(owner, self.landing.seen(table_id))
         self.agenda.after(SEEN_S, partial(self._see, owner))
 
@@ -320,7 +263,7 @@ class BuildWorld:
     def _check_idle(self, owner: Owner, event: BuilderEvent) -> None:
         """`storing`: the number of the load or write that is under way."""
         if isinstance(event, TableSeen):
-            owner.seen[event.table_id] = event.newest
+            owner.seen[event.table_id] = event
         state = owner.builder.state
         if state is not None and not owner.storing and owner.placed is not None and owner.placed.staying:
             self.landing.check_idle(state, owner.seen, owner.placed.staying)

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import json
 
-from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.actions import is_count, text_of
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3
+from iscp.core.commit_route import is_repair
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
 FORWARD_MAX = 64
 """Commit files probed one by one; after so many the log is listed."""
+
+REPAIR_COMMITS_MAX = 64
+"""New commits of which a probe reads whether one is a repair, the newest first; those before them are not read."""
+
+COMMIT_INFO_BYTES_MAX = 65_536
+"""Bytes at the beginning of a commit's file where it has to say what it is: writers put that first."""
+
+_COMMIT_INFO = b'{"commitInfo":'
 
 
 class DeltaProbe:
@@ -44,6 +53,28 @@ class DeltaProbe:
             return _from_start(log_of(table_uri), table_uri, None)
         except OSError as error:
             raise _unreadable(table_uri, error) from error
+
+    def newest_repair(self, table_uri: str, after: int, until: int) -> int:
+        try:
+            log = log_of(table_uri)
+            newest_first = range(until, max(after, until - REPAIR_COMMITS_MAX), -1)
+            return next((version for version in newest_first if _is_repair(log, version)), 0)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+
+def _is_repair(log: str, version: int) -> bool:
+    """What cannot be read of a commit is for the iteration to say, which reads all of it."""
+    try:
+        head = files.read_head(f"{log}/{commit_name(version)}", COMMIT_INFO_BYTES_MAX)
+    except FileNotFoundError:
+        return False
+    line = next((line for line in head.splitlines() if line.startswith(_COMMIT_INFO)), b"")
+    try:
+        about = json.loads(line)["commitInfo"]
+        return is_repair(text_of(about, "operation"), text_of(about, "userMetadata"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def _stamp_of(log: str, version: int) -> tuple[int, ...]:

@@ -86,6 +86,16 @@ def read(path: str) -> tuple[bytes, float]:
         return file.read(), os.fstat(file.fileno()).st_mtime
 
 
+def read_head(path: str, bytes_max: int) -> bytes:
+    """The first bytes of a file, all of it where it has no more. Raises FileNotFoundError."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults():
+            return bytes(obstore.get(client, key, options={"range": (0, bytes_max)}).bytes())
+    with open(path, "rb") as file:
+        return file.read(bytes_max)
+
+
 def create(path: str, content: bytes) -> bool:
     """Write a file if none of its name is there, in one atomic step; False: there is one.
 

@@ -9,13 +9,12 @@ from typing import TypeVar
 import pytest
 
 from iscp.coordination.builds.build_limits import (
-    CHECK_EVERY_S,
     LOAD_RETRY_S,
     REMOVE_EVERY_S,
     WRITES_OF_BUILDS_MAX,
     BuildLimits,
 )
-from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, PutPlan, PutTask, writes_of
+from iscp.coordination.builds.build_state import BuildState, Change, CountDone, DeleteTask, PutTask, writes_of
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import (
     BuilderEffect,
@@ -435,41 +434,6 @@ def test_after_a_write_of_unknown_outcome_it_begins_again_with_what_etcd_has() -
     (again,) = builder.step(BuildTick(), GATHER_S + LOAD_RETRY_S)
     assert isinstance(again, LoadBuilds)
     assert again.number > write.number
-
-
-def test_an_owner_without_anything_to_write_notices_that_etcd_was_emptied() -> None:
-    """Nodes have lost their tasks with it: whoever waits for those to be finished waits for ever."""
-    owner = Owner(plan("j1"))
-    owner.wait(GATHER_S)
-    (call, *_) = owner.all(CallNode)
-    owner.lose_etcd()
-    owner.take(RangeAnswered(call.number, {}))
-    owner.wait(CHECK_EVERY_S - 1)
-    assert owner.writes[-1][-1] == PutPlan(plan("j1"))
-    before = len(owner.writes)
-    owner.wait(1)
-    owner.wait(LOAD_RETRY_S)
-    assert len(owner.writes) > before
-    assert BuildState.of(owner.etcd).plans == {"j1": plan("j1")}
-    owner.finish_all()
-    owner.finish_all()
-    assert owner.state.built == {"j1": 7}
-
-
-def test_etcd_is_checked_no_more_often_than_has_to_be() -> None:
-    owner = Owner(plan("j1", depth=1))
-    owner.wait(GATHER_S)
-    for _ in range(40):
-        owner.wait(1)
-    assert owner.checks == [GATHER_S + CHECK_EVERY_S, GATHER_S + 2 * CHECK_EVERY_S]
-    assert owner.builder.next_due_s() == GATHER_S + 3 * CHECK_EVERY_S
-    owner.finish_all()
-    owner.take(BuildOver("j1"))
-    assert owner.state.empty
-    for _ in range(40):
-        owner.wait(1)
-    assert len(owner.checks) == 2, "there is nothing that could be lost"
-    assert owner.builder.next_due_s() is None
 
 
 def test_a_new_owner_drops_builds_that_nobody_wants_any_more_and_copies_what_was_aborted() -> None:

@@ -1,4 +1,4 @@
-"""Which commits the owner has kept while a table is built, at which node, and when what is kept is deleted."""
+"""Which commits the owner has kept while a table is built, or as repairs, at which node, and when they are deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iscp.coordination.builds.builder_events import (
     TableSeen,
 )
 from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
-from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX
+from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX, WAITING_TABLES_MAX
 from iscp.coordination.builds.table_turns import GATHER_S
 from iscp.core.build_task import KeptSpan, StagingTask, TaskType
 from iscp.core.errors import InvalidRequest
@@ -94,17 +94,112 @@ def test_a_task_has_no_more_commits_than_it_may() -> None:
     assert tasks(owner) == [(V, V + COMMITS_OF_TASK_MAX)]
 
 
-def test_before_a_build_begins_and_when_all_are_published_commits_are_the_tails() -> None:
-    owner = Owner(plan("j1"))
-    owner.take(seen(V + 1))
-    assert not owner.writes
-    owner.take(seen(V))
-    owner.wait(GATHER_S)
+def test_what_lands_while_a_build_waits_for_its_turn_is_kept_for_it() -> None:
+    owner = building("j1")
+    owner.take(BuildWanted(plan("j2", "planes")))
+    owner.take(seen(V + 2, table_id="planes"))
+    assert [(task.table_id, task.after, task.until) for task in owner.state.staging.values()] == [("planes", V, V + 2)]
+    (call,) = staging(owner)
+    answer(owner, call)
+    assert owner.state.kept["planes"] == KeptSpan("planes", "/lake/planes", V, V + 2, KEPT.bytes)
+    owner.take(BuildOver("j2"))
+    owner.take(seen(V + 2, table_id="planes"))
+    assert [task.removes for task in owner.state.staging.values()] == [True], "nobody waits any more"
+
+
+def test_of_a_long_queue_commits_are_kept_of_those_whose_turn_is_next() -> None:
+    owner = building("j1")
+    tables = [f"t{number:02}" for number in range(WAITING_TABLES_MAX + 1)]
+    for table in tables:
+        owner.wait(1)
+        owner.take(BuildWanted(plan(table, table)))
+    for table in tables:
+        owner.take(seen(V + 1, table_id=table))
+    assert {*owner.state.kept} == {*tables[:-1]}
+    assert owner.builder.followed_tables() == ["flights", *tables[:-1]]
+
+
+def test_when_all_are_published_commits_are_the_tails() -> None:
+    owner = building(depth=1)
     owner.finish_all()
     owner.take(BuildOver("j1"))
     owner.take(seen(V + 9, applied=V))
     assert not owner.state.kept
     assert not owner.state.staging
+
+
+def repaired(newest: int, applied: int | None, repair: int) -> TableSeen:
+    return TableSeen("flights", newest, applied, repair, "/lake/flights")
+
+
+def test_a_repair_is_kept_with_the_unread_commits_before_it_until_all_have_applied_it() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 4, V, V + 3))
+    (call,) = staging(owner)
+    assert tasks(owner) == [(V, V + 3)]
+    assert owner.builder.followed_tables() == ["flights"]
+    answer(owner, call)
+    assert owner.state.kept["flights"] == span(V, V + 3, KEPT.bytes)
+    owner.take(repaired(V + 4, V + 2, V + 3))
+    assert not owner.state.staging
+    owner.take(repaired(V + 5, V + 3, 0))
+    (call,) = staging(owner)
+    assert tasks(owner) == [(V + 3, V + 3)]
+    answer(owner, call)
+    assert owner.state.empty
+    assert owner.builder.followed_tables() == []
+
+
+def test_a_repair_that_all_jobs_have_applied_or_none_waits_for_is_the_tails() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 4, V + 3, V + 3))
+    owner.take(repaired(V + 4, None, V + 3))
+    assert not owner.writes
+    assert owner.builder.followed_tables() == []
+
+
+def test_a_repair_ends_what_keeps_it_once_nobody_waits_for_it() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 1, V, V + 1))
+    (call,) = staging(owner)
+    owner.take(repaired(V + 1, V + 1, 0))
+    assert owner.all(CancelCall) == [CancelCall(call.number)]
+    assert tasks(owner) == [(V, V)], "whatever it has kept by then is deleted"
+
+
+def test_a_further_repair_goes_on_where_the_first_one_ended() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 1, V, V + 1))
+    (call,) = staging(owner)
+    answer(owner, call)
+    owner.take(repaired(V + 4, V, V + 3))
+    assert tasks(owner) == [(V + 1, V + 3)]
+
+
+def test_far_behind_a_repair_so_much_is_kept_as_one_task_keeps() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 1_000, V, V + 500))
+    assert tasks(owner) == [(V + 500 - COMMITS_OF_TASK_MAX, V + 500)]
+
+
+def test_a_repair_before_the_version_that_is_built_is_kept_for_those_that_tail() -> None:
+    owner = building()
+    owner.take(repaired(V + 2, V - 3, V - 1))
+    assert tasks(owner) == [(V - 3, V + 2)]
+
+
+def test_the_next_owner_keeps_what_is_there_of_a_repair_until_it_hears_of_the_table() -> None:
+    owner = Owner()
+    owner.take(repaired(V + 1, V, V + 1))
+    (call,) = staging(owner)
+    answer(owner, call)
+    again = Owner(state=list(owner.state.changes()))
+    assert again.builder.followed_tables() == ["flights"]
+    assert not again.state.staging
+    again.take(repaired(V + 1, V, 0))
+    assert not again.state.staging, "the node that has the table has yet to say that it is a repair"
+    again.take(repaired(V + 2, V + 2, 0))
+    assert tasks(again) == [(V + 1, V + 1)]
 
 
 def test_what_is_staged_and_not_published_is_being_built_yet() -> None:

@@ -18,6 +18,7 @@ BEFORE = SourceSeen(ShardId("t"), 7, 100.0, 0.0, (FurtherSeen("/u", 3, 0.0),))
         (replace(BEFORE, checked_at_s=110.0), False),
         (replace(BEFORE, source_version=8), True),
         (replace(BEFORE, lag_s=2.0), True),
+        (replace(BEFORE, repair_version=7), True),
         (replace(BEFORE, further=(FurtherSeen("/u", 4, 0.0),)), True),
         (replace(BEFORE, further=()), True),
     ],

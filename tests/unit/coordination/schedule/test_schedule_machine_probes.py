@@ -8,7 +8,7 @@ from iscp.coordination.schedule.table_state import TARGETS_EVERY_S
 from iscp.core.errors import ErrorCode, LeaseLost
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, Reason
-from tests.fakes.timetable import BACKOFF, PROBE, URI, Timetable, job, seen, specified
+from tests.fakes.timetable import BACKOFF, PROBE, URI, Timetable, job, repairs, seen, specified
 
 
 def test_an_idle_table_is_probed_ever_more_rarely_and_starts_nothing(world: Timetable) -> None:
@@ -168,6 +168,42 @@ def test_lag_is_the_age_of_the_oldest_commit_not_applied(world: Timetable) -> No
     assert 60 <= lag_s <= world.clock.now_s() - began_s
     world.succeed(1)
     assert seen(world)[-1] == (4, 0.0)
+
+
+def test_a_repair_is_reported_until_every_job_that_is_built_and_not_paused_has_applied_it(world: Timetable) -> None:
+    world.start(job("x", 3), job("y", 3), job("z", 1)._replace(reason=Reason.PAUSED), job("new"))
+    world.forget()
+    world.source.repairs.add(5)
+    world.source.commit(URI, 3)
+    world.notify()
+    assert (seen(world)[-1][0], repairs(world)[-1]) == (6, 5)
+    world.source.commit(URI)
+    world.notify()
+    assert repairs(world)[-1] == 5, "what comes after it is none"
+    for number in list(world.running):
+        world.succeed(number, 5)
+    assert repairs(world)[-1] == 0
+
+
+def test_of_a_table_that_is_recreated_no_repair_is_known(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.repairs.add(4)
+    world.source.commit(URI)
+    world.notify()
+    assert repairs(world)[-1] == 4
+    world.source.anew(URI, 4)
+    world.notify()
+    assert repairs(world)[-1] == 0
+
+
+def test_a_table_that_does_not_move_is_not_read_for_repairs_and_each_commit_is_once(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.wait(600)
+    assert world.source.read == []
+    world.source.commit(URI, 2)
+    world.notify()
+    world.wait(600)
+    assert world.source.read == [4, 5]
 
 
 def test_an_idle_table_is_reported_now_and_then_only(world: Timetable) -> None:

@@ -180,3 +180,21 @@ def test_a_commit_that_a_node_reports_while_a_table_is_built_is_kept(building: B
     building.world.owner.current_writer().submit(Unregister(job.key)).result(10)
     building.until(lambda: building.store.empty)
     assert [(task.after, task.until) for task in building.builder.staged] == [(7, 9), (9, 9)]
+
+
+def test_a_repair_that_a_node_reports_of_a_table_whose_jobs_all_tail_is_kept_until_they_have_applied_it(
+    building: Building,
+) -> None:
+    job = row("j")
+    register(building.world, job)
+    building.builder.go.set()
+    building.until(lambda: building.notified)
+    building.world.report(job, 7, JobState.COMPLETED)
+    building.until(lambda: building.store.empty)
+    building.world.see(9, lag_s=1.0, repair=9)
+    building.until(lambda: [span.until for span in building.store.state.kept.values()] == [9])
+    assert building.store.state.kept["t-1"] == KeptSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
+    building.world.report(job, 9)
+    building.world.see(9)
+    building.until(lambda: building.store.empty)
+    assert [(task.after, task.until) for task in building.builder.staged] == [(7, 9), (9, 9)]

@@ -1,4 +1,4 @@
-"""What is said of a table to the builder: its newest version, and how far the last of its jobs has come."""
+"""What is said of a table to the builder: its newest version and repair, and how far the last of its jobs has come."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iscp.core.watermark import NOTHING_APPLIED, Watermark
 from iscp.runtime.builds.table_news import table_seen
 from tests.fakes.owned_jobs import row
 
-NOBODY = TableSeen("t", 9, None)
+NOBODY = TableSeen("t", 9, None, 6)
 FAILED = JobStatus(error_code=ErrorCode.INVALID_REQUEST).to_json()
 
 
@@ -20,12 +20,13 @@ def at(version: int) -> JobRow:
 
 
 def seen(*rows: JobRow) -> TableSeen:
-    probed = [SourceSeen(ShardId("t", range_id), version, 1.0, 0.0) for range_id, version in ((2, 8), (3, 9))]
+    found = (2, 8, 6), (3, 9, 0)
+    probed = [SourceSeen(ShardId("t", each), version, 1.0, 0.0, (), repair) for each, version, repair in found]
     return table_seen("t", rows, probed)
 
 
 def test_the_last_of_those_that_tail_counts() -> None:
-    assert seen(at(7), at(5), at(NOTHING_APPLIED)) == TableSeen("t", 9, 5)
+    assert seen(at(7), at(5), at(NOTHING_APPLIED)) == TableSeen("t", 9, 5, 6, "/tables/j")
 
 
 def test_who_goes_on_nobody_knows_when_does_not_count() -> None:
@@ -35,4 +36,4 @@ def test_who_goes_on_nobody_knows_when_does_not_count() -> None:
 
 
 def test_a_table_that_no_node_has_probed_has_no_version() -> None:
-    assert table_seen("t", [at(5)], []) == TableSeen("t", -1, 5)
+    assert table_seen("t", [at(5)], []) == TableSeen("t", -1, 5, 0, "/tables/j")

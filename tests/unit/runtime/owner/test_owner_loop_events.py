@@ -13,6 +13,7 @@ from iscp.coordination.protocol.effects import OwnerEffect
 from iscp.coordination.protocol.events import FromNode, OwnerEvent, Tick
 from iscp.coordination.protocol.messages import Alive, DispatchTable, ShardCheckpoint, SourceSeen
 from iscp.core.errors import StorageError
+from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow, JobState
 from iscp.core.members import Moment, NodeRecord
@@ -68,6 +69,24 @@ def test_what_the_node_saw_of_the_source_can_be_requested(world: OwnerWorld) -> 
     world.checkpoint(ShardCheckpoint(SHARD, seen=seen))
     until(lambda: world.owner.query(lambda loop: loop.seen) == {SHARD: seen})
     assert world.moves > moves
+
+
+def test_tables_with_a_repair_that_some_job_has_not_applied_are_known_until_it_has(world: OwnerWorld) -> None:
+    world.lead()
+    register(world, row("x"))
+    until(lambda: world.heard(DispatchTable))
+
+    def repaired() -> list[ShardId]:
+        return world.owner.query(lambda loop: list(loop.repaired))
+
+    world.checkpoint(ShardCheckpoint(SHARD, seen=SourceSeen(SHARD, 9, 5.0, 1.5, (), 8)))
+    until(lambda: repaired() == [SHARD])
+    world.checkpoint(ShardCheckpoint(SHARD, seen=SourceSeen(SHARD, 9, 6.0, 0.0)))
+    until(lambda: repaired() == [])
+    world.checkpoint(ShardCheckpoint(SHARD, seen=SourceSeen(SHARD, 11, 7.0, 1.5, (), 10)))
+    until(lambda: repaired() == [SHARD])
+    world.owner.current_writer().submit(Unregister(row("x").key)).result(10)
+    until(lambda: repaired() == [])
 
 
 def test_a_report_is_acknowledged_only_once_its_history_is_written(world: OwnerWorld) -> None:

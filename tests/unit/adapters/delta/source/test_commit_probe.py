@@ -7,9 +7,16 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.commit_probe import FORWARD_MAX, DeltaProbe
+from iscp.adapters.delta.source.commit_probe import (
+    COMMIT_INFO_BYTES_MAX,
+    FORWARD_MAX,
+    REPAIR_COMMITS_MAX,
+    DeltaProbe,
+)
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
@@ -168,3 +175,69 @@ def test_other_faults_of_the_storage_are_temporary(tmp_path: Path) -> None:
         DeltaProbe().probe(str(tmp_path / "t"), ProbeState(1))
     with pytest.raises(StorageError):
         DeltaProbe().first_probe(str(tmp_path / "t"))
+
+
+def mark(text: str) -> CommitProperties:
+    return CommitProperties(custom_metadata={"userMetadata": text})
+
+
+def test_a_restore_and_a_commit_that_is_marked_are_found_as_deltalake_writes_them(tmp_path: Path) -> None:
+    uri, probe = str(tmp_path / "t"), DeltaProbe()
+    rows = pa.table({"id": [1]})
+    write_deltalake(uri, rows)
+    write_deltalake(uri, rows, mode="append", commit_properties=mark("nightly"))
+    assert probe.newest_repair(uri, 0, 1) == 0
+    DeltaTable(uri).restore(0)
+    assert probe.newest_repair(uri, 0, 2) == 2
+    write_deltalake(uri, rows, mode="append", commit_properties=mark('{"iscp.repair": true, "why": "May"}'))
+    write_deltalake(uri, rows, mode="append")
+    assert probe.newest_repair(uri, 0, 4) == 3
+    assert probe.newest_repair(uri, 0, 2) == 2
+    assert probe.newest_repair(uri, 3, 4) == 0
+    assert probe.newest_repair(uri, 4, 4) == 0
+
+
+def say(table: Table, version: int, content: bytes) -> None:
+    (table.log / f"{version:020d}.json").write_bytes(content)
+
+
+RESTORE = b'{"commitInfo":{"operation":"RESTORE"}}\n'
+
+
+def test_what_a_commit_says_of_itself_is_read_at_its_beginning_alone(table: Table) -> None:
+    """However many files a RESTORE names."""
+    add = b'{"add":{"path":"p","size":1}}\n'
+    say(table, 1, RESTORE + add * (2 * COMMIT_INFO_BYTES_MAX // len(add)))
+    say(table, 2, b'{"protocol":{}}\n' + RESTORE)
+    say(table, 3, add * (COMMIT_INFO_BYTES_MAX // len(add) + 1) + RESTORE)
+    assert [DeltaProbe().newest_repair(table.uri, version - 1, version) for version in (1, 2, 3)] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b'{"commitInfo":',
+        b'{"commitInfo":null}',
+        b'{"commitInfo":[]}',
+        b'{"commitInfo":{"operation":7}}',
+        b'{"commitInfo":' + b"[" * 60_000,
+    ],
+)
+def test_what_cannot_be_read_is_no_repair(table: Table, content: bytes) -> None:
+    """The iteration reads all of it, and says so."""
+    say(table, 3, content)
+    assert DeltaProbe().newest_repair(table.uri, 2, 3) == 0
+
+
+def test_commits_that_are_gone_are_no_repairs_and_no_more_are_read_than_may_be(table: Table) -> None:
+    say(table, 3, RESTORE)
+    assert DeltaProbe().newest_repair(table.uri, 2, 3 + REPAIR_COMMITS_MAX - 1) == 3
+    assert DeltaProbe().newest_repair(table.uri, 2, 3 + REPAIR_COMMITS_MAX) == 0
+
+
+def test_a_storage_that_does_not_answer_is_said(table: Table) -> None:
+    (table.log / f"{3:020d}.json").mkdir()
+    with pytest.raises(StorageError, match="directory"):
+        DeltaProbe().newest_repair(table.uri, 2, 3)
