@@ -236,26 +236,21 @@ def test_vacuum_right_after_a_repair_was_probed_and_kept_loses_nothing(
 ) -> None:
     """Of a table whose jobs all tail, with an unread commit before it. The feed is as one that read the source."""
     cluster = Cluster(pipeline, kinds=kind_of)
-    for number in range(RESTORED, FIRST):
-        pipeline.insert(range(number * 10, number * 10 + 10))
-    jobs = [feed_job(pipeline, "feed"), replica(pipeline)]
+    driver = begun(cluster, feed_job(pipeline, "feed"), replica(pipeline))
+    driver.finish()
     control = pipeline.new_runner(pipeline.failpoints, kinds=kind_of)
     (read,) = pipeline.run(feed_job(pipeline, "control"), runner=control)
-    first = [pipeline.run(job, runner=cluster.runner)[0] for job in jobs]
-    probe, began = DeltaProbe(), int(DeltaTable(pipeline.source).version())
-    seen = probe_source(probe, pipeline.source, ProbeState(began))
+    seen = probe_source(DeltaProbe(), pipeline.source, ProbeState(FIRST))
     pipeline.upsert(range(5), "unread")
     repair(pipeline)
-    probed = probe_source(probe, pipeline.source, seen)
-    assert (probed.version, probed.repair) == (began + 2, began + 2)
-    rows = [after(outcome.row, outcome) for outcome in first]
-    task = StagingTask("s-1", jobs[0].key.table_id, pipeline.source, began, probed.repair, "n1")
+    probed = probe_source(DeltaProbe(), pipeline.source, seen)
+    assert (probed.version, probed.repair) == (FIRST + 2, FIRST + 2)
+    task = StagingTask("s-1", driver.rows[0].key.table_id, pipeline.source, FIRST, probed.repair, "n1")
     assert cluster.nodes[0].build(StagingBatch(task, ()), OpenGuard()).rows > 0
     pipeline.run(after(read.row, read), runner=control)
     vacuum(pipeline)
-    newest = int(DeltaTable(pipeline.source).version())
-    clean_log(pipeline, newest)
-    for row in rows:
+    clean_log(pipeline, int(DeltaTable(pipeline.source).version()))
+    for row in driver.rows:
         assert {outcome.data_type for outcome in tail(cluster, row, probed.repair)} == {DataType.TAIL}
     assert without_ulids(changes(pipeline, "feed")) == without_ulids(changes(pipeline, "control"))
     pipeline.assert_equal("target")
