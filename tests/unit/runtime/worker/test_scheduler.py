@@ -121,6 +121,20 @@ def test_a_change_is_noticed_run_and_reported(make: Make) -> None:
     until(lambda: any(isinstance(news, Seen) and news.seen.source_version == 3 for news in node.news))
 
 
+def test_a_repair_is_reported_before_it_is_applied_and_not_afterwards(make: Make) -> None:
+    def repairs() -> list[int]:
+        return [news.seen.repair_version for news in list(node.news) if isinstance(news, Seen)]
+
+    node = make()
+    node.source.commit(URI, 3)
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"),)))
+    until(lambda: node.reached() == 2)
+    node.source.repairs.add(3)
+    node.source.commit(URI)
+    until(lambda: 3 in repairs())
+    until(lambda: node.reached() == 3 and repairs()[-1] == 0)
+
+
 def test_a_notify_wakes_a_loop_that_sleeps_for_long(make: Make) -> None:
     node = make(interval_s=3_600.0)
     node.source.commit(URI, 3)
