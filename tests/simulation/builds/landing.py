@@ -105,14 +105,16 @@ class Landing:
         if (span := state.kept.get(plan.table_id)) is not None:
             self._check_span(plan.table_id, max(span.since, plan.version), span.until)
 
-    def check_idle(self, state: BuildState, seen: Mapping[str, TableSeen], there: Collection[str]) -> None:
-        """An owner that has nothing to write has a task for each commit it has heard of while a job is built, and for
-        each repair that a job has not applied, at a node that is there.
+    def check_idle(
+        self, state: BuildState, wanted: Mapping[str, BuildPlan], seen: Mapping[str, TableSeen], there: Collection[str]
+    ) -> None:
+        """An owner that has nothing to write has a task for each commit it has heard of while a job is built, or waits
+        for that, and for each repair that a job has not applied, at a node that is there.
         """
         busy = {task.table_id for task in state.staging.values()}
         away = [task for task in state.staging.values() if task.node_id not in there]
         expect(not away, "nobody works on {}", away)
-        for plan in state.plans.values():
+        for plan in {**wanted, **state.plans}.values():
             heard = seen.get(plan.table_id)
             span, newest = state.kept.get(plan.table_id), heard.newest if heard is not None else -1
             if newest > plan.version and plan.table_id not in busy:

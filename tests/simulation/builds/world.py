@@ -266,7 +266,7 @@ class BuildWorld:
             owner.seen[event.table_id] = event
         state = owner.builder.state
         if state is not None and not owner.storing and owner.placed is not None and owner.placed.staying:
-            self.landing.check_idle(state, owner.seen, owner.placed.staying)
+            self.landing.check_idle(state, owner.builder.turns.wanted, owner.seen, owner.placed.staying)
 
     def _tick(self, owner: Owner) -> None:
         due_s = owner.builder.next_due_s()
