@@ -42,7 +42,7 @@ from iscp.adapters.system.settings import load_settings
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.adapters.tls.node_certificates import certificate_watch
-from iscp.bootstrap.access_parts import compose_access
+from iscp.bootstrap.access_parts import compose_access, compose_places
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
@@ -205,6 +205,9 @@ class AnyTable:
     def normalize(self, uri: str) -> str:
         return uri
 
+    def locate(self, table: str) -> str:
+        return table
+
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return ""
 
@@ -307,7 +310,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
-    intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock)
+    intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock, compose_places(config))
     jobs = JobViews(owner, nodes, kinds.kind, clock)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
     sources = SourceReleases(AnyTable(), kinds.kind)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from iscp.adapters.delta.joblog.audit_table import AuditTable
+from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.tokens.token_store import EtcdTokens
@@ -17,11 +18,13 @@ from iscp.adapters.etcd.tokens.token_watch import TokenWatch
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.oidc.jwks_source import HttpJwks
+from iscp.core.account_roots import AccountRoots
 from iscp.core.config import NodeConfig
 from iscp.core.role_authorizer import RoleAuthorizer
 from iscp.ports.system import Clock
 from iscp.runtime.access.audit_writer import AuditWriter
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers
+from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.access.provider_keys import ProviderKeys
 from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.loop.threads import THREADS
@@ -38,6 +41,12 @@ class AccessSide:
     interceptors: Sequence[grpc.ServerInterceptor] = ()
     beside: Sequence[RunsBesideOwner] = ()
     counters: Callable[[], Mapping[str, int]] = dict
+
+
+def compose_places(config: NodeConfig) -> PlaceGuard:
+    """What holds the tables of each account's jobs to its roots."""
+    by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
+    return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)
 
 
 def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> AccessSide:

@@ -11,6 +11,7 @@ from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.adapters.webhook.http_post import webhooks_of
+from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.coordination.owner_machine import OwnerMachine
@@ -59,7 +60,8 @@ def compose_services(
     catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
-    intake, views = RequestValidator(catalog, kind, check_trigger, on.clock), JobViews(owner, nodes, kind, on.clock)
+    intake = RequestValidator(catalog, kind, check_trigger, on.clock, compose_places(on.config))
+    views = JobViews(owner, nodes, kind, on.clock)
     waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
     sources = SourceReleases(catalog, kind)
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view, sources)

@@ -13,6 +13,7 @@ from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
+from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
@@ -78,6 +79,7 @@ def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> Iterati
         epoch=epoch,
         kept=DeltaKeptCommits(on.config.log.uri, source, on.failpoints, held),
         builds=on.config.build,
+        require_places=compose_places(on.config).require_job,
     )
 
 

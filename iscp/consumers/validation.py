@@ -54,7 +54,8 @@ def normalized_target(target: str, catalog: Catalog) -> str:
     try:
         return catalog.normalize(target)
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=f"{CONSUMER_PATH}.target", remedy=error.remedy) from error
+        field = f"{CONSUMER_PATH}.target"
+        raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
 
 
 def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:

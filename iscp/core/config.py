@@ -225,7 +225,10 @@ class NodeConfig:
     )
     accounts: Mapping[str, AccountConfig] = field(
         default_factory=dict,
-        metadata=about("`NAME.certificates`: names in certificates of those who are of the account NAME, with roles"),
+        metadata=about(
+            "`NAME.certificates`: names in certificates of those who are of the account NAME, with roles; "
+            "`NAME.roots`: directories and URIs below which its tables have to lie"
+        ),
     )
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)

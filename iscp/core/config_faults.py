@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from iscp.core.access_roles import is_account
+from iscp.core.account_roots import ROOTS_MAX, is_root
 from iscp.core.config import EtcdConfig, NodeConfig, NotifyConfig
 from iscp.core.oidc_faults import oidc_faults
 from iscp.core.setting_faults import URL, SettingFault, is_loopback, url_fault
@@ -132,6 +133,22 @@ def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
             elif name.lower() in known:
                 yield SettingFault(path, f"stands in {known[name.lower()]} too", "Remove one of the two")
             known.setdefault(name.lower(), path)
+        yield from _root_faults(config, account, each.roots)
+
+
+def _root_faults(config: NodeConfig, account: str, roots: Sequence[str]) -> Iterator[SettingFault]:
+    if len(roots) > ROOTS_MAX:
+        yield SettingFault(f"accounts.{account}.roots", f"has more than {ROOTS_MAX} of them", "Name what is above them")
+    for number, root in enumerate(roots):
+        path = f"accounts.{account}.roots.{number}"
+        if not is_root(root):
+            yield SettingFault(
+                path,
+                f"{root!r} is no root",
+                "Write an absolute path, or s3://BUCKET/KEY, without escapes, patterns, `.` and `..`",
+            )
+        elif root.startswith(("s3://", "s3a://")) and not config.storage.s3.used:
+            yield SettingFault(path, f"{root} lies on S3", "Set storage.s3.region")
 
 
 def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:

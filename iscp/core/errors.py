@@ -62,6 +62,7 @@ class ErrorCode(IntEnum):
     TABLE_UNREADABLE = 10_019
     NOT_AUTHORIZED = 10_020
     NOT_AUTHENTICATED = 10_021
+    OUTSIDE_ROOTS = 10_022
 
     @property
     def temporary(self) -> bool:

@@ -79,7 +79,10 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountConfig:
-    """Who is of an account: the names in certificates, each with a role. See docs/authorization.md."""
+    """Who is of an account: the names in certificates, each with a role. `roots`: directories and URIs below which its
+    tables have to lie. See docs/authorization.md.
+    """
 
     certificates: Mapping[str, Role] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}

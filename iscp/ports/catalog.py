@@ -58,6 +58,12 @@ class Catalog(Protocol):
     def normalize(self, uri: str) -> str:
         """The one spelling of a path or URI, whether or not a table is there."""
 
+    def locate(self, table: str) -> str:
+        """As `normalize`, also of `db.table` of the configured catalog, which raises TableNotFound where it has none.
+
+        Raises EngineError too.
+        """
+
     def table_around(self, uri: str) -> str:
         """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
 

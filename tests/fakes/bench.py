@@ -28,9 +28,12 @@ class Bench:
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
         self.kept = FakeKeptCommits()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
+        self.require_places: Callable[[JobRow], None] = lambda row: None
         self.runner = Runner(
             fake_ports(
-                *(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock), kept=self.kept
+                *(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock),
+                kept=self.kept,
+                require_places=lambda row: self.require_places(row),
             ),
             bounds or Bounds(),
             on_committed=lambda outcome: self.on_committed(outcome),

@@ -14,6 +14,7 @@ from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerSpec
 from iscp.ports.catalog import TableDescription
+from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.owner.job_progress import ProgressSignal
@@ -51,7 +52,7 @@ def asked(desk: Desk, verb: str, job: JobName, request_id: str = "") -> bool:
 class Desk:
     """An OwnerAdmin over an owner in memory; `notified` are the shards whose node was notified to probe."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: PlaceGuard = ANYWHERE) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), ProgressSignal()
         self.world = OwnerWorld(on_moved=self.moved.notify)
         self.asks: list[VerifyRequested | VerifyWithdrawn] = []
@@ -60,7 +61,7 @@ class Desk:
         self.targets = FakeTargets()
         self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
         self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
-        self.intake = RequestValidator(self.catalog, self.find_kind, self.check_trigger, self.world.clock)
+        self.intake = RequestValidator(self.catalog, self.find_kind, self.check_trigger, self.world.clock, places)
         self.admin = self.new_admin(self.intake)
 
     def new_admin(self, intake: RequestValidator | None = None) -> OwnerAdmin:

@@ -32,6 +32,7 @@ from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
+from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
@@ -447,6 +448,9 @@ class FakeCatalog:
             raise InvalidRequest("is of another store", field="table", remedy="Use a path")
         return "/" + uri.strip("/")
 
+    def locate(self, table: str) -> str:
+        return self.normalize(table)
+
     def release(self, uri: str, holder: str) -> None:
         self.released.append((uri, holder))
 
@@ -470,6 +474,7 @@ def fake_ports(
     clock: Clock | None = None,
     epoch: int = 7,
     kept: KeptCommits | None = None,
+    require_places: Callable[[JobRow], None] = ANYWHERE.require_job,
 ) -> IterationPorts:
     """Consumers of fakes open no sinks: their environment holds none."""
     environment = cast(ConsumerEnvironment, None)
@@ -482,4 +487,5 @@ def fake_ports(
         failpoints or ScriptedFailpoints(),
         lambda: epoch,
         kept=kept or NothingKept(),
+        require_places=require_places,
     )

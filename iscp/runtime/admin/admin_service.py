@@ -231,7 +231,7 @@ class OwnerAdmin:
 
     def explain(self, request: ExplainRequest) -> QueryExplanation:
         spec_json = request.spec_json or self._finder.row(self._owner.last_writer(), request.job).spec_json
-        return self._intake.explain(spec_json)
+        return self._intake.explain(spec_json, request.job.account)
 
     def cluster(self) -> ClusterView:
         return self._cluster(self._owner.last_writer())

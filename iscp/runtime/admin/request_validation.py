@@ -13,12 +13,12 @@ from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.jobs.table_copies import of_table, with_own_table_id
+from iscp.core.account_roots import TARGET_FIELD
 from iscp.core.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job_row import JobRow
-from iscp.core.name_patterns import is_pattern
 from iscp.core.query_explanation import QueryExplanation
 from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec
 from iscp.core.spec_parsing import parse_spec
@@ -27,12 +27,11 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
 from iscp.ports.refreshing import Explaining
 from iscp.ports.system import Clock
+from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.admin.job_names import check_names, check_new_names, refuse_unprintable
 from iscp.runtime.admin.named_tables import with_uris
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.log.job_log_writer import LogWriter
-
-JOB_NAME_LENGTH_MAX = 200
-"""Characters of a job's name; a longer one is refused."""
 
 KIND_FIELD = "spec.iteration.consumer.kind"
 
@@ -46,26 +45,32 @@ class RequestValidator:
         kinds: Callable[[str], ConsumerKind],
         check_trigger: Callable[[TriggerSpec], None],
         clock: Clock,
+        places: PlaceGuard = ANYWHERE,
     ) -> None:
-        self._catalog = catalog
+        self._everywhere = catalog
+        self._places = places
         self._kinds = kinds
         self._check_trigger = check_trigger
         self._clock = clock
         self._last_id = ""
         self._id_lock = threading.Lock()
 
+    def _catalog(self, account: str) -> Catalog:
+        """As far as the account may see it: all that requests name is looked up in it."""
+        return self._places.catalog(account, self._everywhere)
+
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
-        _check_names(request.job)
+        check_names(request.job)
         source, table_id = self._describe_source(writer, request.job)
         key = JobKey(request.job.account, table_id, request.job.name)
         # What is there already is answered so, whatever has become of its target meanwhile.
         check = writer.read(lambda book: book.job(key)) is None
         if check:
-            _check_new_names(request.job)
+            check_new_names(request.job)
         item = self._item(request.job, request.spec_json, source, table_id, check=check)
         if check:
-            self._refuse_held(item.row.spec)
+            self._refuse_held(item.row)
         return replace(item, request_id=request.request_id)
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
@@ -82,15 +87,15 @@ class RequestValidator:
     def _check(self, writer: LogWriter, request: RegisterRequest) -> CheckedJob | tuple[JobRow | None, Registration]:
         """The job that is there and what it is to be, or why not."""
         try:
-            _check_names(request.job)
+            check_names(request.job)
             source, table_id = self._describe_source(writer, request.job)
             there = self._there(writer, request.job, source.uri, table_id)
             item = self._item(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
                 self._item(request.job, request.spec_json, source, table_id, check=True)
             if there is None:
-                _check_new_names(request.job)
-                self._refuse_held(item.row.spec)
+                check_new_names(request.job)
+                self._refuse_held(item.row)
             return there, item
         except PermanentError as error:
             return CheckedJob(error=error)
@@ -111,7 +116,7 @@ class RequestValidator:
         Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
         a table that has jobs, one of its own.
         """
-        source = self._catalog.describe(job.table)
+        source = self._catalog(job.account).describe(job.table)
 
         def known(book: JobBook) -> str:
             here = book.tables_called(source.uri)
@@ -127,7 +132,7 @@ class RequestValidator:
         """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
         table = request.table or seen.table_name
         try:
-            source = self._catalog.describe(table)
+            source = self._catalog(seen.key.account).describe(table)
         except TableNotFound as error:
             raise TableNotFound(
                 error.message, field="table", remedy="Name where the source is now, or unregister the job"
@@ -140,63 +145,68 @@ class RequestValidator:
 
     def update(self, seen: JobRow, request: UpdateRequest) -> Update:
         """Raises InvalidRequest."""
+        self._places.require_job(seen)
         spec = changed_spec(seen.spec_json, request.changes_json)
         self._check_trigger(spec.trigger)
         wants_feed = spec.change_source is ChangeMode.CDF
         if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
-            refuse_unfit(spec, self._catalog.describe(seen.table_name))
+            refuse_unfit(spec, self._catalog(seen.key.account).describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 
-    def explain(self, spec_json: str) -> QueryExplanation:
+    def explain(self, spec_json: str, account: str) -> QueryExplanation:
         """Raises InvalidRequest where the query cannot be kept, or the consumer keeps none."""
         consumer = parse_spec(spec_json).consumer
         kind = self._kinds(consumer.kind)
         if isinstance(kind, Explaining):
-            return kind.explain(consumer, self._catalog)
+            self._places.require_target(account, consumer.target, TARGET_FIELD)
+            return kind.explain(consumer, self._catalog(account))
         raise InvalidRequest(f"{kind.name} keeps no query", field=KIND_FIELD, remedy="Explain a job that keeps one")
 
     def _item(
         self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
     ) -> Registration:
         spec = parse_spec(spec_json)
-        kind = self._kinds(spec.consumer.kind)
+        kind, catalog = self._kinds(spec.consumer.kind), self._catalog(job.account)
+        self._places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
         if check:
-            _refuse_unprintable(spec.consumer.target, "spec.iteration.consumer.target")
+            refuse_unprintable(spec.consumer.target, TARGET_FIELD)
             refuse_unfit(spec, source)
-            self._validate(kind, spec, source)
+            self._validate(kind, spec, source, catalog)
             self._check_trigger(spec.trigger)
-        target = kind.target_of(spec.consumer, self._catalog)
-        consumer = with_uris(replace(spec.consumer, target=target), kind, source, self._catalog)
+        target = kind.target_of(spec.consumer, catalog)
+        consumer = with_uris(replace(spec.consumer, target=target), kind, source, catalog)
         to_be = replace(spec, consumer=consumer).to_json()
         row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
+        self._places.require_job(row)
         warning = _unkept(spec, source)
         return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)
 
-    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
+    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.adopt_from is None:
-            kind.validate(spec.consumer, source, self._catalog)
+            kind.validate(spec.consumer, source, catalog)
             return
         field = "spec.iteration.adopt_from"
         if not isinstance(kind, Adopting):
             raise InvalidRequest(f"a consumer {kind.name} takes over no table", field=field, remedy="Leave it out")
         try:
-            kind.validate_adoption(spec.consumer, source, self._catalog)
+            kind.validate_adoption(spec.consumer, source, catalog)
         except TableNotFound as error:
             raise TableNotFound(
-                error.message, field="spec.iteration.consumer.target", remedy="Leave out adopt_from to have it built"
+                error.message, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
             ) from error
-        if not self._catalog.has_version(source.uri, spec.adopt_from):
+        if not catalog.has_version(source.uri, spec.adopt_from):
             raise InvalidRequest(
                 f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
                 field=field,
                 remedy="Name the version of the source whose rows the target holds",
             )
 
-    def _refuse_held(self, spec: JobSpec) -> None:
+    def _refuse_held(self, row: JobRow) -> None:
         """A first registration is not to rebuild a target that holds what its source has lost."""
+        spec = row.spec
         kind = self._kinds(spec.consumer.kind)
         if isinstance(kind, Archiving) and spec.adopt_from is None:
-            kind.refuse_held(spec.consumer, self._catalog)
+            kind.refuse_held(spec.consumer, self._catalog(row.key.account))
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.
@@ -225,35 +235,6 @@ class RequestValidator:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))
         self._last_id = next_job_id(self._clock.now_s(), last)
         return self._last_id
-
-
-def _check_names(job: JobName) -> None:
-    if not job.name.strip() or len(job.name) > JOB_NAME_LENGTH_MAX:
-        raise InvalidRequest(
-            f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
-        )
-    if not job.account.strip():
-        raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
-
-
-def _check_new_names(job: JobName) -> None:
-    """What other commands, logs and terminals take as it is; a job of another name that is there goes on."""
-    for text, field in ((job.name, "job.name"), (job.account, "job.account"), (job.table, "table")):
-        _refuse_unprintable(text, field)
-    for text, field in ((job.name, "job.name"), (job.account, "job.account")):
-        if is_pattern(text) or text.startswith("-") or text != text.strip():
-            raise InvalidRequest(
-                f"is {text!r}, which commands would take for a pattern or an option",
-                field=field,
-                remedy="Leave out * ? [ and blanks at its ends, and begin with another character than -",
-            )
-
-
-def _refuse_unprintable(text: str, field: str) -> None:
-    if not text.isprintable():
-        raise InvalidRequest(
-            f"is {text!r}, with characters that cannot be printed", field=field, remedy="Leave them out"
-        )
 
 
 def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:

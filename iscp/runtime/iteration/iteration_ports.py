@@ -10,11 +10,12 @@ from iscp.core.config import BuildConfig
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
-from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment, ConsumerKind
+from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import Engine
 from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ backoff."""
 class IterationPorts:
     """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment.
 
-    `builds`: which first snapshots are built by ranges. `kept`: what is kept of commits meanwhile.
+    `builds`: which first snapshots are built by ranges. `kept`: what is kept of commits meanwhile. `require_places`
+    raises InvalidRequest for a job that reads or writes where its account may not.
     """
 
     engine: Engine
@@ -42,11 +44,16 @@ class IterationPorts:
     epoch: Callable[[], int]
     builds: BuildConfig = NO_BUILDS
     kept: KeptCommits = field(default_factory=NothingKept)
+    require_places: Callable[[JobRow], None] = ANYWHERE.require_job
+
+    def open(self, row: JobRow) -> Consumer:
+        """The job's consumer, which no iteration works without. Raises InvalidRequest as `require_places` does."""
+        self.require_places(row)
+        return self.kinds(row.spec.consumer.kind).open(row, self.environment)
 
     def read_position(self, row: JobRow) -> JobRun:
         """The job with its sink's position; raises Superseded where that belongs to a later registration."""
-        kind = self.kinds(row.spec.consumer.kind)
-        consumer = kind.open(row, self.environment)
+        kind, consumer = self.kinds(row.spec.consumer.kind), self.open(row)
         return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
 
     def context(

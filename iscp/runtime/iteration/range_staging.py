@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from iscp.core.build_request import BuildRequest, build_id
 from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.build_tiling import is_staged
-from iscp.core.errors import EngineError, FileLost, PermanentError, PlanOutdated
+from iscp.core.errors import EngineError, ErrorCode, FileLost, InvalidRequest, PermanentError, PlanOutdated
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
@@ -82,7 +82,14 @@ class SnapshotRangeBuilder:
         """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
         over = 0
         for plan in batch.plans:
-            part = self._part_of(plan, span)
+            try:
+                part = self._part_of(plan, span)
+            except InvalidRequest as error:
+                if error.code is not ErrorCode.OUTSIDE_ROOTS:
+                    raise
+                about = {"table": plan.table_uri, "job": plan.job_name, "error": str(error)}
+                log.warning("build.refused", extra=about)  # its iteration reports it
+                continue
             state = part.ranges.state()
             if not state.goes_on:
                 over += 1
@@ -93,7 +100,7 @@ class SnapshotRangeBuilder:
 
     def _part_of(self, plan: BuildPlan, span: SourceRange) -> _JobPart:
         row = row_of(plan)
-        consumer = self._ports.kinds(row.spec.consumer.kind).open(row, self._ports.environment)
+        consumer = self._ports.open(row)
         assert isinstance(consumer, RangeBuiltConsumer)
         request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
         build = build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s)

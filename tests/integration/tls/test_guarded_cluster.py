@@ -17,7 +17,7 @@ from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
 from iscp.core.access_token import TOKEN_CHARS_MAX
 from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound
+from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, TableNotFound
 from iscp.core.security_config import AccountConfig
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.wire.v1 import admin_pb2
@@ -26,7 +26,11 @@ from tests.fakes.provider import OidcProvider
 SHARDS = 4
 ACCOUNTS = {
     "system": AccountConfig(certificates={"root": Role.ADMIN}),
-    "acme": AccountConfig(certificates={"ana": Role.EDITOR, "eve": Role.VIEWER, "oz": Role.OPERATOR}),
+    "acme": AccountConfig(
+        certificates={"ana": Role.EDITOR, "eve": Role.VIEWER, "oz": Role.OPERATOR}, roots=("/lake", "/kept")
+    ),
+    "default": AccountConfig(roots=("/",)),
+    "other": AccountConfig(roots=("/",)),
 }
 REVOKED_WITHIN_S = 5.0
 GET_CLUSTER = admin_pb2.GetClusterRequest()
@@ -71,8 +75,10 @@ def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, B
     for number, node in enumerate(nodes):
         with connect(cluster, node, "ana") as editor, connect(cluster, node, "eve") as viewer:
             with pytest.raises(NotAuthorized, match="needs the role editor"):
-                viewer.register(f"/lake/new{number}", "j", target=f"/x{number}", key=["id"], account="acme")
-            assert editor.register(f"/lake/new{number}", "j", target=f"/x{number}", key=["id"], account="acme").created
+                viewer.register(f"/lake/new{number}", "j", target=f"/kept/x{number}", key=["id"], account="acme")
+            assert editor.register(
+                f"/lake/new{number}", "j", target=f"/kept/x{number}", key=["id"], account="acme"
+            ).created
             assert f"/lake/new{number}" in {job.table for job in viewer.jobs()}
             assert {job.account for job in viewer.jobs()} == {"acme"}  # those of others are there, and not seen
             with pytest.raises(TableNotFound):
@@ -82,6 +88,24 @@ def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, B
         with connect(cluster, node, "root") as root:
             assert len(root.jobs()) == SHARDS + number + 1
             assert len(root.cluster().nodes) == 2
+
+
+def test_an_account_has_jobs_below_its_roots_alone_whoever_registers_them(
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+) -> None:
+    for node in nodes:
+        for name in ("ana", "root"):
+            for table, target in (
+                ("/lakeb/t", "/kept/z"),
+                ("/lake/../etc/t", "/kept/z"),
+                ("/lake/z", "/keptb/z"),
+            ):
+                with connect(cluster, node, name) as client, pytest.raises(InvalidRequest) as refused:
+                    client.register(table, "z", target=target, key=["id"], account="acme")
+                assert refused.value.code is ErrorCode.OUTSIDE_ROOTS
+                assert refused.value.remedy == "Choose a place below /lake or /kept"
+    with connect(cluster, nodes[0], "ana") as ana:
+        assert [job.name for job in ana.jobs() if job.name == "z"] == []
 
 
 def test_who_is_not_known_may_call_nothing(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
@@ -222,7 +246,7 @@ def test_of_a_table_that_accounts_share_each_sees_its_own(
         for table in (shared, theirs):
             root.register(table, "x", target=f"/x{table}", key=["id"], account="other")
     with connect(cluster, nodes[0], "ana") as ana:
-        ana.register(shared, "y", target="/y", key=["id"], account="acme")
+        ana.register(shared, "y", target="/kept/y", key=["id"], account="acme")
     for node in nodes:
         with connect(cluster, node, "oz") as oz:
             assert [job.name for job in oz.jobs(table=shared)] == ["y"]

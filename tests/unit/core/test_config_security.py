@@ -10,7 +10,8 @@ import pytest
 
 from iscp.adapters.system.settings import load_settings, to_toml
 from iscp.core.access_roles import Role
-from iscp.core.config import GatewayConfig, JobLogConfig, NodeConfig
+from iscp.core.account_roots import ROOTS_MAX
+from iscp.core.config import GatewayConfig, JobLogConfig, NodeConfig, S3Config, StorageConfig
 from iscp.core.config_faults import faults
 from iscp.core.errors import ConfigurationError
 from iscp.core.security_config import AccountConfig, SecurityConfig, TlsConfig
@@ -87,8 +88,29 @@ def test_who_is_known_by_what_is_refused_by_its_path(
     assert all(fault.remedy for fault in found)
 
 
+@pytest.mark.parametrize(
+    ("roots", "storage", "paths"),
+    [
+        (("/lake/acme", "file:///lake/more"), StorageConfig(), []),
+        (("s3://lake/acme", "s3://"), StorageConfig(s3=S3Config(region="eu")), []),
+        (("/lake/acme", "s3://lake/acme"), StorageConfig(), ["accounts.acme.roots.1"]),
+        (("lake", "/lake/..", "/x"), StorageConfig(), ["accounts.acme.roots.0", "accounts.acme.roots.1"]),
+        (("/lake",) * (ROOTS_MAX + 1), StorageConfig(), ["accounts.acme.roots"]),
+    ],
+)
+def test_roots_of_accounts_are_refused_by_their_path(
+    roots: tuple[str, ...], storage: StorageConfig, paths: list[str]
+) -> None:
+    accounts = {"acme": AccountConfig(roots=roots)}
+    found = faults(replace(NODE, accounts=accounts, security=GUARDED, storage=storage))
+    assert [fault.path for fault in found] == paths
+    assert all(fault.remedy for fault in found)
+
+
 def test_accounts_are_written_and_read(tmp_path: Path) -> None:
-    config = replace(NODE, accounts={"acme corp": KNOWN, "system": AccountConfig()}, security=GUARDED)
+    config = replace(
+        NODE, accounts={"acme corp": replace(KNOWN, roots=("/lake/a",)), "system": AccountConfig()}, security=GUARDED
+    )
     file = tmp_path / "node.toml"
     file.write_text(to_toml(config))
     assert load_settings(file, {}) == config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -137,7 +138,12 @@ class DeltaCatalog:
                 )
             return s3_place(uri)
         refuse_no_path(path)
-        return str(path.resolve())
+        return os.path.realpath(path)
+
+    def locate(self, table: str) -> str:
+        if self._resolve_name and _CATALOG_NAME.match(table):
+            return self.normalize(self._resolve_name(table))
+        return self.normalize(table)
 
     def release(self, uri: str, holder: str) -> None:
         if changes := held_properties(self.describe(uri).configuration, holder, 0.0):
@@ -177,7 +183,7 @@ class DeltaCatalog:
 
     def describe(self, table: str) -> TableDescription:
         """Raises TableNotFound, InvalidRequest (another store, or no engine reads it), StorageError."""
-        uri = self._location(table)
+        uri = self.locate(table)
         try:
             version = newest_version(uri)
         except TableNotFound as error:
@@ -219,11 +225,6 @@ class DeltaCatalog:
                 empty=not handle.file_uris(),
                 target_fault=target_fault(handle),
             )
-
-    def _location(self, table: str) -> str:
-        if self._resolve_name and _CATALOG_NAME.match(table):
-            return self.normalize(self._resolve_name(table))
-        return self.normalize(table)
 
 
 def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from iscp.core.account_roots import is_plain_uri
 from iscp.core.argument_checks import require_unicode
 from iscp.core.errors import InvalidRequest
 
@@ -72,7 +73,7 @@ def local_path(uri: str) -> Path | None:
     require_unicode(path, "table")
     if "\0" in path:
         raise InvalidRequest(f"{path!r} has a NUL, which no path has", field="table", remedy="Check the path")
-    return Path(os.path.abspath(path))
+    return Path("/" + os.path.abspath(path).lstrip("/"))  # POSIX lets two slashes at the beginning be
 
 
 def refuse_no_path(path: Path) -> None:
@@ -86,3 +87,23 @@ def refuse_no_path(path: Path) -> None:
 def place(uri: str) -> str:
     """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
     return s3_place(uri) if on_s3(uri) else str(local_path(uri))
+
+
+def followed_places(uri: str) -> tuple[str, ...]:
+    """Where a table's files lie once links are followed: its directory, and its log, which may be a link itself.
+
+    A URI of another store is one of a consumer of somebody else's, and stays as it is. Raises InvalidRequest.
+    """
+    if is_plain_uri(uri):
+        return (uri,)
+    path = local_path(uri)
+    if path is None:
+        return (s3_place(uri),)
+    return os.path.realpath(path), os.path.realpath(path / "_delta_log")
+
+
+def followed_root(root: str) -> str:
+    """A root of an account in the spelling that `followed_places` gives to what lies below it."""
+    if on_s3(root):
+        return S3 + root.partition("://")[2].rstrip("/")
+    return root.rstrip("/") if is_plain_uri(root.rstrip("/")) else os.path.realpath(str(local_path(root)))

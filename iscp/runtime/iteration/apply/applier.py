@@ -102,8 +102,7 @@ def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:
     the whole range all the same: what the parts' former writers have on its way fails.
     """
     ports = run.ports
-    kind = ports.kinds(row.spec.consumer.kind)
-    consumer = kind.open(row, ports.environment)
+    kind, consumer = ports.kinds(row.spec.consumer.kind), ports.open(row)
     if not isinstance(consumer, RangedConsumer):
         return ports.read_position(row)
     reached: dict[int, Watermark] = {}
@@ -123,7 +122,7 @@ def _catch_up_range(run: ApplyRun, row: JobRow, part: Piece, found: RangePositio
     row = row._replace(key=row.key.of_range(part.range_id))
     position = Position(max(found.position.seq, row.seq), record.watermark, row.job_id, record.source_id)
     kind = ports.kinds(row.spec.consumer.kind)
-    work = JobRun(row, kind, kind.open(row, ports.environment), position, found.takeover, whole=False)
+    work = JobRun(row, kind, ports.open(row), position, found.takeover, whole=False)
     to_goal = replace(run, iteration=replace(run.iteration, to_version=found.goal))
     (outcome,) = apply_tail(to_goal, record.watermark, [work])
     return outcome

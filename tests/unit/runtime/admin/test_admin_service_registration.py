@@ -20,7 +20,7 @@ from iscp.core.errors import (
     TableNotFound,
 )
 from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.runtime.admin.request_validation import JOB_NAME_LENGTH_MAX
+from iscp.runtime.admin.job_names import JOB_NAME_LENGTH_MAX
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.waiting import until
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.errors import Canceled, EngineError, InvalidRequest, IscpError, PlanOutdated, StorageError
+from iscp.core.errors import Canceled, EngineError, ErrorCode, InvalidRequest, IscpError, PlanOutdated, StorageError
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
 from iscp.core.range_tree import children
@@ -30,12 +30,19 @@ class Builds:
     def __init__(self) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeRangeKind(), FakeEngine()
         self.reader, self.failpoints, self.guard = FakeRangeReader(self.source), ScriptedFailpoints(), OpenGuard()
-        ports = fake_ports(self.source, lambda name: self.kind, self.engine, self.failpoints)
+        self.elsewhere: list[str] = []
+        ports = fake_ports(
+            *(self.source, lambda name: self.kind, self.engine, self.failpoints), require_places=self._require_places
+        )
         self.node = SnapshotRangeBuilder(ports, self.reader)
         self.source.commit(ROWS)
         self.jobs = [job("x"), job("y")]
         for each in self.jobs:
             self.staged(each).begin()
+
+    def _require_places(self, row: JobRow) -> None:
+        if row.key.job_name in self.elsewhere:
+            raise InvalidRequest("lies elsewhere", field="table", code=ErrorCode.OUTSIDE_ROOTS)
 
     def staged(self, row: JobRow) -> FakeStagedRanges:
         return self.kind.staged(row.spec.consumer.target)
@@ -137,6 +144,15 @@ def test_a_job_whose_rows_cannot_be_kept_is_built_without_ranges(builds: Builds,
     builds.staged(builds.jobs[0]).faults = [fault]
     builds.build()
     assert [builds.staged(each).ended for each in builds.jobs] == [BuildEnd.REFUSED, None]
+    assert builds.ranges() == [[], [LEFT]]
+
+
+def test_a_job_whose_places_are_none_of_its_accounts_is_left_out_and_others_go_on(builds: Builds) -> None:
+    builds.elsewhere = ["x"]
+    builds.build()
+    assert builds.ranges() == [[], [LEFT]]
+    builds.elsewhere = ["x", "y"]
+    builds.build()
     assert builds.ranges() == [[], [LEFT]]
 
 

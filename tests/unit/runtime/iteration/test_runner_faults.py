@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, PermanentError
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, InvalidRequest, PermanentError
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
+from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position, Watermark
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
 from tests.fakes.bench import NUMBERS, URI, Bench, job
@@ -31,6 +32,25 @@ def test_one_jobs_fault_is_its_own(bench: Bench) -> None:
     assert [o.error_code for o in outcomes] == [0, ErrorCode.TARGET_UNUSABLE, 0]
     assert (outcomes[1].watermark.version, outcomes[1].seq) == (1, 2)  # where its sink stands
     bench.assert_fresh(x, z)
+
+
+def test_a_job_whose_places_are_none_of_its_accounts_is_refused_before_anything_of_it_is_opened(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+
+    def require(row: JobRow) -> None:
+        if row.key == x.key:
+            raise InvalidRequest("lies elsewhere", field="table", code=ErrorCode.OUTSIDE_ROOTS)
+
+    bench.require_places = require
+    assert [o.error_code for o in bench.run(x, y)] == [ErrorCode.OUTSIDE_ROOTS, 0]
+    bench.assert_fresh(y)
+    assert bench.target(x).commits == []
+    for purpose in (Purpose.VERIFY, Purpose.REPAIR):
+        with pytest.raises(InvalidRequest, match="lies elsewhere"):
+            bench.runner.run(Iteration(1, "t-1", URI, (x,), purpose=purpose), bench.guard)
+    with pytest.raises(InvalidRequest, match="lies elsewhere"):
+        bench.run(x._replace(spec_json=replace(x.spec, adopt_from=1).to_json(), watermark=Watermark()))
 
 
 def test_an_error_that_nobody_named_is_internal_and_its_own_too(bench: Bench) -> None:

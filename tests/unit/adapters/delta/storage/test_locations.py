@@ -19,6 +19,7 @@ from iscp.core.errors import InvalidRequest
     [
         ("/a/b", "/a/b"),
         ("/a/b/", "/a/b"),
+        ("//a/b", "/a/b"),
         ("/a/../b", "/b"),
         ("file:///a/b", "/a/b"),
         ("file:/a/b", "/a/b"),

@@ -1,0 +1,73 @@
+"""Holds the tables of each account's jobs to its roots: when a job is registered, and again before each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from iscp.core.account_roots import AccountRoots, lies_below, places_around, places_of
+from iscp.core.errors import ErrorCode, InvalidRequest
+from iscp.core.job_row import JobRow
+from iscp.ports.catalog import Catalog
+from iscp.runtime.access.rooted_catalog import RootedCatalog
+
+FollowLinks = Callable[[str], tuple[str, ...]]
+"""A table's place to where its files lie, once links are followed. Raises InvalidRequest for what is no place."""
+
+
+class PlaceGuard:
+    """What is refused is refused alike, whether there is a table or not. Safe for threads.
+
+    Links are followed at each call: a place that became a link to elsewhere is refused from then on. `follow_root` is
+    as `follow`, of a root.
+    """
+
+    def __init__(self, roots: AccountRoots, follow: FollowLinks, follow_root: Callable[[str], str]) -> None:
+        self._roots = roots
+        self._follow = follow
+        self._follow_root = follow_root
+
+    def require(self, account: str, place: str, field: str, shown: str = "") -> None:
+        """Raises InvalidRequest where the account may have no table there. `shown`: how its user has written it."""
+        roots = self._roots.of(account)
+        if roots is None:
+            return
+        try:
+            found = self._follow(place)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+        tops = [self._follow_root(root) for root in roots]
+        if not all(any(lies_below(each, top) for top in tops) for each in found):
+            raise self._outside(account, shown or place, field)
+
+    def require_target(self, account: str, target: str, field: str) -> None:
+        """As `require`, of what is kept beside a target too; an empty one passes."""
+        for place in places_around(target) if target else ():
+            self.require(account, place, field, target)
+
+    def require_job(self, row: JobRow) -> None:
+        """As `require`, of all places that the job names."""
+        for field, place in places_of(row):
+            self.require(row.key.account, place, field)
+
+    def catalog(self, account: str, catalog: Catalog) -> Catalog:
+        """The catalog as the account may have it. What it refuses has the field `table`."""
+        if self._roots.of(account) is None:
+            return catalog
+        outside = partial(self._outside, account, field="table")
+        return RootedCatalog(catalog, lambda place, shown: self.require(account, place, "table", shown), outside)
+
+    def _outside(self, account: str, shown: str, field: str) -> InvalidRequest:
+        roots = self._roots.of(account)
+        return InvalidRequest(
+            f"{shown} does not lie below a root of the account {account!r}, with links followed",
+            field=field,
+            remedy=f"Choose a place below {' or '.join(roots)}"
+            if roots
+            else f"Have accounts.{account}.roots say, in the nodes' configuration, below which places its tables lie",
+            code=ErrorCode.OUTSIDE_ROOTS,
+        )
+
+
+ANYWHERE = PlaceGuard(AccountRoots(), lambda place: (place,), lambda root: root)
+"""No account is held to roots."""

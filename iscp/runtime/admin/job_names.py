@@ -1,0 +1,39 @@
+"""What a job, its account and its table may be called."""
+
+from __future__ import annotations
+
+from iscp.core.api_requests import JobName
+from iscp.core.errors import InvalidRequest
+from iscp.core.name_patterns import is_pattern
+
+JOB_NAME_LENGTH_MAX = 200
+"""Characters of a job's name; a longer one is refused."""
+
+
+def check_names(job: JobName) -> None:
+    if not job.name.strip() or len(job.name) > JOB_NAME_LENGTH_MAX:
+        raise InvalidRequest(
+            f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
+        )
+    if not job.account.strip():
+        raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
+
+
+def check_new_names(job: JobName) -> None:
+    """What other commands, logs and terminals take as it is; a job of another name that is there goes on."""
+    for text, field in ((job.name, "job.name"), (job.account, "job.account"), (job.table, "table")):
+        refuse_unprintable(text, field)
+    for text, field in ((job.name, "job.name"), (job.account, "job.account")):
+        if is_pattern(text) or text.startswith("-") or text != text.strip():
+            raise InvalidRequest(
+                f"is {text!r}, which commands would take for a pattern or an option",
+                field=field,
+                remedy="Leave out * ? [ and blanks at its ends, and begin with another character than -",
+            )
+
+
+def refuse_unprintable(text: str, field: str) -> None:
+    if not text.isprintable():
+        raise InvalidRequest(
+            f"is {text!r}, with characters that cannot be printed", field=field, remedy="Leave them out"
+        )
