@@ -80,13 +80,22 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
     if spec.where:
         _refuse_unknown(_where_columns(spec.where), source, f"{CONSUMER_PATH}.where")
         _refuse_bare_date(spec.where)
-        # sqlglot knows neither the functions nor the types that Spark has.
-        if fault := catalog.condition_fault(spec.where, source):
-            raise InvalidRequest(
-                f"is not a condition that Spark takes: {fault}",
-                field=f"{CONSUMER_PATH}.where",
-                remedy="Write what holds or does not for a row, as after WHERE",
-            )
+        _refuse_by_engine(spec.where, source, catalog)
+
+
+def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) -> None:
+    """sqlglot knows neither the functions nor the types that Spark has, and may read a text in another way."""
+    field = f"{CONSUMER_PATH}.where"
+    try:
+        fault = catalog.condition_fault(where, source)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+    if fault:
+        raise InvalidRequest(
+            f"is not a condition that Spark takes: {fault}",
+            field=field,
+            remedy="Write what holds or does not for a row, as after WHERE",
+        )
 
 
 def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ class Catalog(Protocol):
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         """What a query over tables comes to, by their names in it and their schemas; it is not run.
 
-        Raises InvalidRequest where the engine does not take it, or where it gives other rows each time.
+        Raises InvalidRequest where the engine does not take it, where it gives other rows each time, or where it is of
+        something else than these tables.
         """
 
     def release(self, uri: str, holder: str) -> None:
@@ -83,7 +84,10 @@ class Catalog(Protocol):
         """
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
-        """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
+        """Why the engine would not take `condition` as a filter of the table's rows; empty: it would.
+
+        Raises InvalidRequest where it is of something else than the rows: a table, a file, what a function reaches.
+        """
 
 
 class CommitProbe(Protocol):

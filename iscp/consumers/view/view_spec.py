@@ -59,8 +59,10 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
     try:
         given = _sql(spec.options.get("sql"))
         sql = without_qualify(given)
-        note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
-        return ViewSpec(*with_plain_names(sql, tables), policy, note, vectors, hold_s)
+        plain, tables = with_plain_names(sql, tables)
+        without = "without QUALIFY" if sql != given else "with plain names of tables"
+        note = "" if plain == given else f" (in the query as it is rewritten {without}: {shown(plain)})"
+        return ViewSpec(plain, tables, policy, note, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error

@@ -1,10 +1,16 @@
-"""A filter whose outcome for a row changes by itself is refused: the target could not follow it."""
+"""Filters are of the row's own columns, and say the same of a row each time: the target could not follow others."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, condition_analyzer
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.core.errors import InvalidRequest
+from iscp.core.spec import ConsumerSpec
 
 from .conftest import Pipeline
 
@@ -32,3 +38,40 @@ def test_conditions_that_change_by_themselves_and_those_that_do_not(pipeline: Pi
         assert [condition for condition in changing if passes(condition)] == []
         steady = ("id > 3", "v IS NULL OR v <> 'gone'", "date_trunc('day', timestamp_micros(id)) > DATE '2020-01-01'")
         assert [condition for condition in steady if not passes(condition)] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("reflect('java.lang.System', 'getenv', 'HOME') = v", "calls reflect(), which calls Java (line 1, column 1)"),
+        ("id > 3\n  AND v = `JAVA_METHOD`('a.B', 'c')", "calls java_method(), which calls Java (line 2, column 11)"),
+        ("exists(array(1), x -> try_reflect('a.B', 'c') = v)", "calls try_reflect()"),
+        ("input_file_name() LIKE '%x%'", "calls input_file_name()"),
+        ("IDENTIFIER('ref' || 'lect')('a.B', 'c') = v", ""),
+        ("default.f(v) = v", "calls default.f(), a function of a catalog"),
+        ("nope(v)", "calls nope(), which Spark does not have built in (line 1, column 1)"),
+        ("id IN (SELECT a FROM delta.`/etc/secret`)", "has a subquery"),
+        ("id IN (TABLE secret)", ""),
+        ("id = (FROM secret)", ""),
+        ("_metadata.file_path = v", "names _metadata"),
+        ("id > 3; DROP TABLE secret", "is not a SQL condition"),
+        ("id > 3) OR (true", "is not a SQL condition"),
+        ("id > 3 /* ", ""),
+        ("id >\n", "is not a SQL condition"),
+    ],
+)
+def test_a_filter_is_of_the_rows_own_columns(
+    spark_runtime: SparkRuntime, pipeline: Pipeline, where: str, said: str
+) -> None:
+    catalog = DeltaCatalog.of(spark_runtime.root)
+    spec = ConsumerSpec("replica", pipeline.target("x"), ("id",), where=where)
+    with pytest.raises(InvalidRequest) as refused:
+        ReplicaKind().validate(spec, catalog.describe(pipeline.source), catalog)
+    assert (refused.value.field, bool(refused.value.remedy)) == ("spec.iteration.consumer.where", True)
+    assert said in refused.value.message
+
+
+def test_variables_of_the_nodes_environment_stay_out_of_filters(spark_runtime: SparkRuntime) -> None:
+    frame = spark_runtime.new_session().range(1)
+    assert frame.where("'${env:HOME}' = concat('$', '{env:HOME}')").count() == 1
+    assert frame.where(f"'${{env:HOME}}' = '{os.environ['HOME']}'").count() == 0

@@ -18,6 +18,7 @@ from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
+from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
 
@@ -114,6 +115,11 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
     def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
         with spark_faults("open a Spark session"):
             apart = session.newSession()
+        with spark_faults("parse the query"):
+            try:
+                restrict_query(apart, sql, schemas)
+            except AnalysisException as error:
+                raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
         found = analyze_query(apart, sql, schemas)
         kept = found.kept
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
@@ -128,7 +134,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     jvm: Any = session._jvm
     state = session._jsparkSession.sessionState()
     parsed = state.sqlParser().parsePlan(sql)
-    _refuse_command(jvm, parsed)
+    refuse_command(session, parsed)
     execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
     analyzed = execution.analyzed()
     if not analyzed.deterministic():
@@ -146,13 +152,6 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     kept = kept if sums is None else sums.node
     kept_keys = result_keys(catalyst, kept) if kept else None
     return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, result_keys(catalyst, root))
-
-
-def _refuse_command(jvm: Any, parsed: Any) -> None:
-    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
-    for kind in (logical.Command, logical.ParsedStatement):
-        if jvm.java.lang.Class.forName(kind._fqn).isInstance(parsed):
-            raise InvalidRequest("is no SELECT", field="sql", remedy="Write a query, as SELECT … or WITH …")
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -22,6 +22,7 @@ from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.user_sql import restrict_condition
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
@@ -60,7 +61,10 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
 
 
 def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
-    """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job."""
+    """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job.
+
+    What it makes raises InvalidRequest for a condition that is of more than the rows.
+    """
 
     jvm: Any = session._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
@@ -69,6 +73,7 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
         with spark_faults("analyze a condition"):
             rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
             try:
+                restrict_condition(session, condition)
                 plan = rows.where(condition)._jdf.queryExecution().analyzed()
             except AnalysisException as error:
                 return str(error).splitlines()[0]

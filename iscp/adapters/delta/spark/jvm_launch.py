@@ -31,12 +31,16 @@ _OPENED = (
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
 )
+_NO_DTDS = ("-Djavax.xml.accessExternalDTD=",)
+"""Else `xpath` reads the file or URL that a text names as its DTD, whoever has written the text."""
+
 _JVM_OPTIONS = (
     # What Spark's own launcher opens; its jdk.incubator.vector is left out, since not every Java has it.
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
+    *_NO_DTDS,
     "-XX:+UseSerialGC",
     # A driver that ran out of memory is in an unknown state: better none, the node starts another.
     "-XX:+ExitOnOutOfMemoryError",
@@ -90,8 +94,11 @@ def default_conf(settings: SparkSettings) -> dict[str, str]:
         # Delta sets it in each session, but only when that analyses its first query: changes may be read before.
         "spark.sql.parquet.fieldId.read.enabled": "true",
         "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
+        "spark.executor.defaultJavaOptions": " ".join(_NO_DTDS),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
+        # Else Spark puts variables of the node's environment into users' SQL, where it says ${env:NAME}.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(settings.work_dir / "warehouse"),
