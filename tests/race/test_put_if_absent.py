@@ -81,7 +81,7 @@ def sizes(everyday: int) -> list[Any]:
     return [everyday, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 
 
-@pytest.mark.parametrize("versions", sizes(1_000))
+@pytest.mark.parametrize("versions", sizes(400))
 def test_two_jvms(
     tmp_path: Path,
     jvms: Callable[[], Jvm],
@@ -94,7 +94,7 @@ def test_two_jvms(
     assert_fair(tmp_path, *race_on_one_table(tmp_path, [*contenders], versions), [*contenders])
 
 
-@pytest.mark.parametrize("versions", sizes(500))
+@pytest.mark.parametrize("versions", sizes(200))
 def test_a_jvm_and_delta_rs(
     tmp_path: Path,
     jvms: Callable[[], Jvm],
@@ -108,7 +108,7 @@ def test_a_jvm_and_delta_rs(
     assert_fair(tmp_path, *race_on_one_table(tmp_path, contenders, versions), contenders)
 
 
-@pytest.mark.parametrize("versions", sizes(500))
+@pytest.mark.parametrize("versions", sizes(200))
 def test_two_of_delta_rs(tmp_path: Path, delta_rs: Callable[..., DeltaRsContender], versions: int) -> None:
     contenders: list[Contender] = [delta_rs(tmp_path, "a"), delta_rs(tmp_path, "b")]
     assert_fair(tmp_path, *race_on_one_table(tmp_path, contenders, versions), contenders)

@@ -127,6 +127,7 @@ class Custom:
         assert Counter(tuple(row.values()) for row in kept) == Counter(tuple(row.values()) for row in source)
 
 
+@pytest.mark.further  # each time: the row that is left, above, and test_net_by_spark.py
 @SPARK_IN_FULL
 def test_a_store_never_loses_rows_that_share_a_key(pipeline: Pipeline) -> None:
     """Each row that comes beside one, or goes from beside one, in a range of its own."""

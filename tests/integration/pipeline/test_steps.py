@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import read_commit
@@ -44,6 +45,7 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
     assert DeltaTable(pipeline.target("appended")).to_pyarrow_table()["v"].to_pylist().count("large") == 100
 
 
+@pytest.mark.further  # each time: a large commit above, and widened types in test_odd_tables.py
 def test_steps_stay_the_same_when_types_are_widened_between_them(pipeline: Pipeline) -> None:
     """A step is found by the hash of a row's key or values, which another type would change."""
     shutil.rmtree(pipeline.source)

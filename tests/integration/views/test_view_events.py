@@ -122,6 +122,7 @@ def test_rows_that_are_vacuumed_away_under_a_refresh_are_read_at_a_later_version
     assert_recomputed(view, "recomputed: ")
 
 
+@pytest.mark.further  # each time: vacuumed tables above, and cleaned logs in test_source_events.py
 @each("bag", "groups", short="bag")
 def test_a_log_that_was_cleaned_beyond_what_was_read(new_view: NewView, sql: str) -> None:
     view = built(new_view, sql)

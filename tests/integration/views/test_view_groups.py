@@ -17,6 +17,7 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.watermark import NOTHING_APPLIED, Watermark
 from iscp.ports.sink import CommitTag
+from tests.selection import in_full
 
 from .conftest import SCHEMAS, ViewBench, comparable
 
@@ -60,7 +61,7 @@ class Follower:
         )
 
 
-@pytest.mark.parametrize("sql", [SUMS, SEVERAL, JOINED, TOUCHED])
+@pytest.mark.parametrize("sql", in_full([SUMS, SEVERAL, JOINED, TOUCHED], but=[JOINED, TOUCHED]))
 def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql: str) -> None:
     """Of keys that are null, -0.0 or NaN, and groups that go and come back; others make checkpoints, and a node that
     knows nothing takes over, in between."""
@@ -88,7 +89,7 @@ def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql
         assert not any(each["operation"] == "MERGE" for each in state.history())
 
 
-@pytest.mark.parametrize("sql", [NESTED, COLLATED])
+@pytest.mark.parametrize("sql", in_full([NESTED, COLLATED]))
 def test_keys_that_arrow_compares_otherwise_are_left_to_spark(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=43, tables=("t",), refresh="incremental")
     view.refresh()
@@ -103,7 +104,7 @@ def test_keys_that_arrow_compares_otherwise_are_left_to_spark(new_view: NewView,
     assert has_vectors(view.target) == (sql is COLLATED)
 
 
-@pytest.mark.parametrize("sql", [SUMS, TOUCHED])
+@pytest.mark.parametrize("sql", in_full([SUMS, TOUCHED]))
 def test_a_target_that_is_to_have_no_deletion_vectors_has_none(new_view: NewView, sql: str) -> None:
     view = new_view(sql, seed=47, refresh="incremental", deletion_vectors=False)
     view.refresh()

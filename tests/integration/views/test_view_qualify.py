@@ -9,7 +9,7 @@ import pytest
 from iscp.core.errors import InvalidRequest
 from tests.selection import in_full
 
-from .conftest import ViewBench, bag
+from .conftest import ViewBench
 
 WINDOW = "row_number() over (partition by a order by b, d, n)"
 PAIRS = (
@@ -46,12 +46,7 @@ def test_a_view_with_it_equals_the_filter_above_its_select(new_view: Callable[..
     for _ in range(3):
         view.lake.change()
         view.refresh()
-        session = view.runtime.new_session()
-        for name, uri in view.lake.uris.items():
-            session.read.format("delta").load(uri).createOrReplaceTempView(name)
-        wanted, held = session.sql(same), session.read.format("delta").load(view.target)
-        assert held.columns == wanted.columns
-        assert bag(held.collect()) == bag(wanted.collect())
+        view.assert_equal(same)
 
 
 def test_a_view_with_it_is_compared_with_its_query(new_view: Callable[..., ViewBench]) -> None:

@@ -114,7 +114,7 @@ def apart(one: str, other: str) -> bool:
     return not (one.startswith(other + "/") or other.startswith(one + "/"))
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), PATHS, PATHS), max_size=25))
+@given(st.lists(st.tuples(st.integers(0, 3), PATHS, PATHS), max_size=15))
 def test_no_target_that_was_taken_is_around_another_place(steps: list[tuple[int, str, str]]) -> None:
     """Compared with a check of all pairs, while targets come and go and are discarded; a reloaded book agrees."""
     book, draft = JobBook(), PendingChanges(JobBook(), NOW_S)
