@@ -68,7 +68,7 @@ class Retriever(Protocol):
 
     @property
     def small_snapshot(self) -> pa.Table | None:
-        """The same, where a consumer that takes them (Needs) is handed few rows of a SNAPSHOT."""
+        """The same, where a consumer that takes them (Needs) is handed few rows."""
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         """Net changes by `key` (TAIL), of the rows for which `where` holds."""
@@ -243,7 +243,7 @@ class Needs:
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
-    `small_snapshots`: a SNAPSHOT of few rows is read without Spark (Retriever.small_snapshot).
+    `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.small_snapshot).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
     `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: it is a RangeBuiltConsumer.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
@@ -26,7 +27,7 @@ from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
-from iscp.ports.source import Changes, ChangesUnavailableError
+from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +41,12 @@ _UNCOMPARED = re.compile(r':"(map|variant)"')
 class ReplicaConsumer:
     """Keeps one replica (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer)."""
 
-    def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
+    def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None, tables: ChangeSource) -> None:
+        """`tables` reads the target as it reads sources: what is in it need not be ours."""
         self._policies = spec
         self._spec = spec.consumer
         self._sink = sink
+        self._tables = tables
         self._dead = dead
 
     def position(self, row: JobRow) -> Position:
@@ -116,7 +119,7 @@ class ReplicaConsumer:
         return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 
     def _consume_directly(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed | None:
-        """A snapshot of few rows, without Spark; None where that cannot be."""
+        """Few rows, without Spark; None where that cannot be."""
         snapshot = retriever.small_snapshot
         if snapshot is None or self._spec.where or self._keeps_all(context, retriever.data_type):
             return None
@@ -124,11 +127,29 @@ class ReplicaConsumer:
         self._refuse_unwritable_name(rows.column_names)
         if not self._sink.schema_matches(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True).json()):
             return None
+        if retriever.data_type is DataType.DIFFERENCE:
+            return self._differ_directly(context, rows, tag)
         manifest = self._sink.stage_rows(rows, self._spec.key, tag)
         if manifest is None:
             return None
         tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+    def _differ_directly(self, context: ConsumeContext, rows: pa.Table, tag: CommitTag) -> Consumed | None:
+        """As `_difference`. Whether a column is another one, and which rows were dead-lettered, Spark finds out."""
+        stops = self._policies.on_schema_change is OnSchemaChange.STOP and not context.position.void
+        if stops or context.position.dead.rows:
+            return None
+        try:
+            held = self._tables.small_snapshot(context.session, self._spec.target, tag.base_version)
+        except ChangesUnavailableError:
+            return None
+        changes = None if held is None else differing_rows(rows, held.rows, self._spec.key)
+        if changes is None:
+            return None
+        tag = replace(tag, dead=self._keep_dead(context, None, 0, tag.watermark))
+        position = self._sink.merge_rows(changes, self._spec.key, tag, context.guard)
+        return None if position is None else Consumed(position, len(changes), 0)
 
     def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
         """Without a key a target that was built once loses no row any more, whatever became of its log.

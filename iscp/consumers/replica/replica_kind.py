@@ -99,9 +99,8 @@ class ReplicaKind:
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaConsumer:
         spec = row.spec
         target = spec.consumer.target
-        return ReplicaConsumer(
-            spec, environment.sink(target), DeadLetterBox(target, environment) if spec.consumer.key else None
-        )
+        dead = DeadLetterBox(target, environment) if spec.consumer.key else None
+        return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaCheck:
         return ReplicaCheck(

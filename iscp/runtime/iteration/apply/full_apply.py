@@ -85,7 +85,7 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
     if from_nothing and len(run.meter.iteration.jobs) == 1 and not work.row.condition:
         run.meter.note_snapshot(partial(run.ports.source.size, uri, span.to.version))
-    rows = _open_snapshot(run, session, work, span, small=from_nothing)
+    rows = _open_snapshot(run, session, work, span)
     if work.position.job_id != work.row.job_id:
         # Before anything is written: what a former registration has under way fails at the sink from here on.
         work = replace(
@@ -109,10 +109,10 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     return done
 
 
-def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, *, small: bool) -> Snapshot:
-    """`small`: by rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
+def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange) -> Snapshot:
+    """By rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
     source, uri, version = run.ports.source, run.uri, span.to.version
-    held = source.small_snapshot(session, uri, version) if small and work.kind.needs.small_snapshots else None
+    held = source.small_snapshot(session, uri, version) if work.kind.needs.small_snapshots else None
     if held is not None:
         return Snapshot(partial(source.snapshot, session, uri, version), held)
     frame = source.snapshot(session, uri, version)

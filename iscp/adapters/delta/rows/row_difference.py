@@ -1,0 +1,39 @@
+"""What brings rows that are held to those that are wanted, by key and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from iscp.adapters.delta.rows.net_changes import has_own_keys
+from iscp.adapters.delta.rows.value_codes import beyond, row_codes
+from iscp.core.netting import Op
+from iscp.core.sql_names import OP
+
+
+def differing_rows(wanted: pa.Table, held: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`).
+
+    As Spark compares them (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a key
+    in one of the two, or Arrow cannot tell whether they are equal.
+    """
+    names = {name.lower(): name for name in held.column_names}
+    if names.keys() != {name.lower() for name in wanted.column_names}:
+        return None
+    held = held.select([names[name.lower()] for name in wanted.column_names]).rename_columns(wanted.column_names)
+    if held.schema.types != wanted.schema.types or not (has_own_keys(wanted, key) and has_own_keys(held, key)):
+        return None
+    wanted_codes, held_codes = row_codes(wanted, held)
+    new = wanted.filter(pa.array(beyond(wanted_codes, held_codes)))
+    old = held.filter(pa.array(beyond(held_codes, wanted_codes)))
+    called = {name.lower(): name for name in wanted.column_names}
+    keys = [called[name.lower()] for name in key]
+    old_keys, new_keys = row_codes(old.select(keys), new.select(keys))
+    gone = old.filter(pa.array(~np.isin(old_keys, new_keys)))
+    return pa.concat_tables([_with_op(new, Op.UPDATE), _with_op(gone, Op.DELETE)])
+
+
+def _with_op(rows: pa.Table, op: Op) -> pa.Table:
+    return rows.append_column(OP, pa.array([op.value] * len(rows), pa.string()))
