@@ -62,6 +62,7 @@ def assert_right(load: Load) -> None:
     assert len(live) == len(load.jobs)
 
 
+@pytest.mark.further  # each time: test_cluster.py, and crashes around commits in tests/integration/pipeline
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_killed_before_and_after_each_write_under_load(cluster: Cluster) -> None:

@@ -395,6 +395,7 @@ def test_tables_below_the_limit_and_rows_that_somebody_holds_are_built_at_once(p
     assert outcome.build is None, "without a key a target that was built once loses no row any more"
 
 
+@pytest.mark.further  # each time: a node that dies, above, and tests/e2e/test_builds.py
 @BY_SPARK
 def test_a_process_that_is_killed_has_no_more_done_again_than_its_range(
     cluster: Cluster, pipeline: Pipeline, tmp_path: Path

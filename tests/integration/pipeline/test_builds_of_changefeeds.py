@@ -139,6 +139,7 @@ def test_it_is_the_snapshot_of_one_iteration(pipeline: Pipeline, seed: int) -> N
     assert list(Path(pipeline.target("built")).rglob("*staged*")) == [], "its rows are others' by now"
 
 
+@pytest.mark.further  # each time: tests/e2e/test_builds.py
 def test_a_feed_and_a_replica_are_built_together_and_then_followed(pipeline: Pipeline) -> None:
     add_files(pipeline)
     cluster = Cluster(pipeline, kinds=kind_of)

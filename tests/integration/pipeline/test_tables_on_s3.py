@@ -54,6 +54,7 @@ def folders(uri: str) -> list[str]:
     return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 
+@pytest.mark.further  # each time: a snapshot above, and test_builds.py
 def test_a_build_by_ranges(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
     pipeline = Pipeline(s3.uri("builds"), spark_runtime, 0)
     for start in range(100, 160, 20):
