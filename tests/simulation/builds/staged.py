@@ -218,6 +218,7 @@ def iteration_ports(process: Process) -> Any:
         kinds=lambda name: SimpleNamespace(
             needs=SimpleNamespace(ranges=True), open=lambda row, environment: SimulatedConsumer(process, row)
         ),
+        open=lambda row: SimulatedConsumer(process, row),
         environment=None,
         context=lambda *of: None,
         engine=SimpleNamespace(session=_session, label=lambda label: None, cancel=lambda label: None),

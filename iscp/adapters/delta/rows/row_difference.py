@@ -17,7 +17,7 @@ def differing_rows(wanted: pa.Table, held: pa.Table, key: Sequence[str]) -> pa.T
     """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`).
 
     As Spark compares them (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a key
-    in one of the two, or Arrow cannot tell whether they are equal.
+    in one of the two, or Arrow does not compare such values.
     """
     names = {name.lower(): name for name in held.column_names}
     if names.keys() != {name.lower() for name in wanted.column_names}:
