@@ -44,8 +44,8 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
     It is that of one version, and read back before it counts: what has no manifest.json is no backup.
     The history of iterations is not in it.
     """
-    from iscp.adapters.delta.joblog.delta_job_log import LOG_TABLE
     from iscp.adapters.delta.joblog.log_backup import create_backup
+    from iscp.adapters.delta.joblog.log_format import LOG_TABLE
 
     uri, _ = _log_of(data, file)
     manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time(), __version__)
@@ -80,8 +80,8 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
     Each job goes on from where its target is. What was requested after the backup is not known: see docs/recovery.md.
     """
-    from iscp.adapters.delta.joblog.delta_job_log import LOG_TABLE
     from iscp.adapters.delta.joblog.log_backup import read_backup
+    from iscp.adapters.delta.joblog.log_format import LOG_TABLE
     from iscp.adapters.delta.joblog.log_restore import restore_backup, with_paused_jobs
 
     uri, config = _log_of(data, file)

@@ -1,4 +1,4 @@
-"""The commands `iscp log`: what a person does to a job log that no owner can begin with."""
+"""The commands `iscp log`: what a person does to a job log that no owner can begin with, or after an upgrade."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def log() -> None:
-    """Repair the job log."""
+    """Repair the job log, or raise its format."""
 
 
 @log.command()
@@ -47,6 +47,36 @@ def repair(data: Path | None, file: Path | None) -> None:
         os.environ.update(s3_environ(config.storage.s3))
         with marks_at(config) as marks:
             _repair(config.log.uri, marks)
+
+
+@log.command()
+@home_options(
+    "The directory of `iscp up`, which must not run.", "A node's configuration; nodes may run, none of them earlier."
+)
+def upgrade(data: Path | None, file: Path | None) -> None:
+    """Raise the job log to the format of this release, once no node of the release before is to run any more.
+
+    Until then it stays of the format before, which nodes of both releases read and write.
+    """
+    from iscp.adapters.delta.joblog.log_format import upgrade_job_log
+    from iscp.adapters.delta.joblog.log_schema import FORMAT
+    from iscp.adapters.delta.storage.s3_settings import s3_environ
+    from iscp.adapters.system.settings import load_settings
+    from iscp.cli.node.data_directory import hold_directory
+    from iscp.cli.node.stopped_cluster import layout_of, refuse_earlier_nodes
+
+    require_one_home(data, file)
+    if data is not None:
+        layout = layout_of(data)
+        with hold_directory(layout):
+            before = upgrade_job_log(str(layout.job_log))
+    else:
+        config = load_settings(file, os.environ)
+        os.environ.update(s3_environ(config.storage.s3))
+        refuse_earlier_nodes(config)
+        before = upgrade_job_log(config.log.uri)
+    said = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"
+    click.echo(f"the job log {said}")
 
 
 def _repair(uri: str, marks: EtcdLogMarks | None) -> None:

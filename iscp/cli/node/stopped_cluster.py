@@ -1,4 +1,6 @@
-"""A cluster that is to stand still while a person works at its job log, and what its etcd knows of the log."""
+"""A cluster that is to stand still, or to be of one release, while a person works at its job log, and what its etcd
+knows of the log.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from iscp.adapters.system.settings import load_settings
 from iscp.cli.node.data_directory import Layout
 from iscp.core.config import NodeConfig
 from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.members import WIRE_FORMAT
 
 
 def layout_of(data: Path) -> Layout:
@@ -70,6 +73,25 @@ def marks_at(config: NodeConfig, stopped: bool = False) -> Iterator[EtcdLogMarks
         yield EtcdLogMarks(client, election, keys)
     finally:
         client.close()
+
+
+def refuse_earlier_nodes(config: NodeConfig) -> None:
+    """Raise ConfigurationError where a node is registered that speaks an earlier wire format; Unavailable."""
+    client = EtcdClient(EtcdSettings.of(config.etcd), SystemClock())
+    try:
+        nodes = snapshot_of(client.list_prefix(Keys(config.etcd_prefix).nodes).items)
+    except Unavailable as error:
+        raise Unavailable(
+            f"etcd does not say which nodes run: {error.message}", field="etcd.endpoints", remedy="Start etcd"
+        ) from error
+    finally:
+        client.close()
+    if earlier := [node.node_id for node in nodes if node.wire_format < WIRE_FORMAT]:
+        raise ConfigurationError(
+            f"{', '.join(earlier)} of an earlier release could not be owner any more",
+            field="--config",
+            remedy="Upgrade all nodes first",
+        )
 
 
 def _refuse_running(client: EtcdClient, election: EtcdElection, keys: Keys) -> None:

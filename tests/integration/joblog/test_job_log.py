@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.fenced_table import FencedTable
-from iscp.adapters.delta.joblog.log_schema import FORMAT, HISTORY_SCHEMA, LOG_SCHEMA
+from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
@@ -257,7 +257,7 @@ def test_a_missing_directory_is_a_storage_error_and_no_reason_to_start_over(tmp_
     assert names(joblog) == ["j1", "j3"]
 
 
-def test_a_log_of_the_format_before_is_read_and_brought_up_to_this_one(tmp_path: Path) -> None:
+def test_a_log_of_a_format_two_before_is_read_and_brought_up_to_this_one(tmp_path: Path) -> None:
     """Its rows are those of whole tables; an iscp of an earlier format does not claim it any more."""
     uri = tmp_path / "iscp_log"
     first = owner(tmp_path)
@@ -444,26 +444,6 @@ def test_tidying_deletes_what_was_unneeded_a_call_ago_and_nothing_else(tmp_path:
 
 def entry(seq: int, job_id: str = "id") -> HistoryEntry:
     return HistoryEntry("default", "t", "j", job_id, seq, 1, 2, 10.0, 10.0 + seq, 9.0, 0, "", 3, 4, "tail", "n1")
-
-
-def test_a_history_of_the_format_before_is_read_and_gets_its_columns_with_the_first_entry(tmp_path: Path) -> None:
-    """Its entries say nothing of strategies."""
-    uri = tmp_path / "iscp_history"
-    first = owner(tmp_path)
-    first.append_history([entry(1)])
-    lacking = ["reason", "rows_in", "parts_s"]
-    written = DeltaTable(uri).to_pyarrow_table().drop_columns(lacking)
-    shutil.rmtree(uri)
-    before = pa.schema([field for field in HISTORY_SCHEMA if field.name not in lacking])
-    table = DeltaTable.create(uri, before, configuration={"iscp.format": "2"}, raise_if_key_not_exists=False)
-    write_deltalake(table, written, mode="append")
-
-    joblog = owner(tmp_path)
-    assert joblog.history("id", 9) == [entry(1)]
-    refreshed = replace(entry(2), reason="few rows have changed", rows_in=7, parts_s={"plan": 0.5, "rows": 1.25})
-    joblog.append_history([refreshed])
-    assert joblog.history("id", 9) == [refreshed, entry(1)]
-    assert DeltaTable(uri).metadata().configuration["iscp.format"] == str(FORMAT)
 
 
 def test_history_is_newest_first_and_outlives_compaction(tmp_path: Path) -> None:

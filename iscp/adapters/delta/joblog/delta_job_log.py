@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from iscp.adapters.delta.joblog.fenced_table import FencedTable
 from iscp.adapters.delta.joblog.history_table import HistoryTable, set_damaged_aside
 from iscp.adapters.delta.joblog.log_check import USED, Repaired, find_damage, is_there, repair
+from iscp.adapters.delta.joblog.log_format import HISTORY_TABLE, LOG_TABLE, written_format
 from iscp.adapters.delta.joblog.log_opening import refuse_others_table
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, REQUESTS_KEPT_PER_JOB, last_entries, log_table
 from iscp.adapters.delta.log.delta_errors import storage_error
@@ -20,9 +21,6 @@ from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow, LogEntry
 from iscp.ports.system import Clock, Failpoints
-
-LOG_TABLE = "iscp_log"
-HISTORY_TABLE = "iscp_history"
 
 
 def refuse_other_cluster(uri: str, cluster: str) -> None:
@@ -66,7 +64,7 @@ class DeltaJobLog:
         self._base = base = uri.rstrip("/")
         self._reached = reached
         self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, cluster=cluster)
-        self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock)
+        self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, lambda: written_format(f"{base}/{LOG_TABLE}"))
         self._requests: dict[str, tuple[str, ...]] = {}
         self._commits = 0
         self._doubtful: tuple[Sequence[LogEntry], str] | None = None

@@ -20,7 +20,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION, HARMLESS
-from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
+from iscp.adapters.delta.joblog.log_format import keep_up
+from iscp.adapters.delta.joblog.log_opening import open_or_create
 from iscp.adapters.delta.joblog.log_reading import read_rows
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
@@ -108,7 +109,7 @@ class FencedTable:
         table = self._open_or_create()
         for _ in range(ATTEMPTS_MAX):
             try:
-                bring_up_to_format(table, self._schema)
+                keep_up(table, self._schema)
             except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
                 cause = error
                 table = self._open_or_create()

@@ -7,7 +7,7 @@ damaged is named and left as it is, and one that is gone begins again, empty.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.log_check import find_damage, is_there
-from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, bring_up_to_format, open_or_create
+from iscp.adapters.delta.joblog.log_format import format_of, history_schema, keep_up
+from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, open_or_create
 from iscp.adapters.delta.joblog.log_schema import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -45,8 +46,6 @@ APPENDS_PER_COMPACTION = 200
 KEPT_S = 30 * 86_400
 """How long an entry of the history is kept; older ones are deleted with the next compaction."""
 
-TABLE_PROPERTIES = {FORMAT_PROPERTY: str(FORMAT), **APPENDED_TABLE}
-
 
 class HistoryTable:
     """Appends from one thread; reads from any.
@@ -55,9 +54,11 @@ class HistoryTable:
     hold.
     """
 
-    def __init__(self, uri: str, clock: Clock) -> None:
+    def __init__(self, uri: str, clock: Clock, made_of: Callable[[], int] = lambda: FORMAT) -> None:
+        """`made_of`: the format that it is to have, if it is made."""
         self._uri = uri
         self._clock = clock
+        self._made_of = made_of
         self._table: DeltaTable | None = None
         self._appends = 0
 
@@ -74,8 +75,9 @@ class HistoryTable:
             self._table = self._open()
         try:
             bring_up(self._table)
-            bring_up_to_format(self._table, HISTORY_SCHEMA)
-            write_deltalake(self._table, rows, mode="append")
+            keep_up(self._table, HISTORY_SCHEMA)
+            known = history_schema(format_of(self._table)).names
+            write_deltalake(self._table, rows.select(known), mode="append")
         except FOREIGN_ERRORS as error:
             self._table = None  # what it has in memory may be of a directory that is gone
             raise self._fault(error, "cannot write the history") from error
@@ -99,7 +101,9 @@ class HistoryTable:
     def _open(self) -> DeltaTable:
         there = self._is_there()
         try:
-            table = open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES)
+            made_of = FORMAT if there else self._made_of()
+            properties = {FORMAT_PROPERTY: str(made_of), **APPENDED_TABLE}
+            table = open_or_create(self._uri, history_schema(made_of), properties)
         except StorageError as error:
             raise self._fault(error.__cause__ or error, "cannot open the history") from error
         self._mark(there)

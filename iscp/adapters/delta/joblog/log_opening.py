@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
+from iscp.adapters.delta.joblog.log_format import refuse_later
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.locations import local_path
@@ -51,23 +51,9 @@ def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], c
                 table = open_delta(uri)
     except FOREIGN_ERRORS as error:
         raise storage_error(error, f"cannot open {uri}") from error
-    written = int(table.metadata().configuration.get(FORMAT_PROPERTY, 0))
-    if written > FORMAT:
-        raise ConfigurationError(
-            f"{uri} is of format {written}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
-        )
+    refuse_later(table, uri)
     _refuse_other(table, uri, cluster)
     return table
-
-
-def bring_up_to_format(table: DeltaTable, schema: pa.Schema) -> None:
-    """Give a table that an earlier iscp has made what it lacks; once that is done, only this format's may claim it."""
-    there = {field.name for field in table.schema().fields}
-    lacking = pa.schema([field for field in schema if field.name not in there])
-    if lacking:
-        table.alter.add_columns(Schema.from_arrow(lacking).fields)
-    if int(table.metadata().configuration.get(FORMAT_PROPERTY, 0)) < FORMAT:
-        table.alter.set_table_properties({FORMAT_PROPERTY: str(FORMAT)}, raise_if_not_exists=False)
 
 
 def refuse_others_table(uri: str, cluster: str) -> None:

@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 
 FORMAT = 3
 """Format 1 has no ranges: its table gets the columns when it is claimed, and its rows are those of whole tables. The
-history of format 2 says nothing of strategies: its table gets the columns when it is first appended to.
+history of format 2 says nothing of strategies.
 """
+HISTORY_COLUMNS_SINCE = {"reason": 3, "rows_in": 3, "parts_s": 3}
+"""Since which format the history has them."""
 FORMAT_PROPERTY = "iscp.format"
 # Sequence numbers follow from the commit's version, so that nobody has to read the last one first.
 SEQUENCES_PER_COMMIT = 1 << 24
