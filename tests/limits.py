@@ -26,6 +26,8 @@ NOT_LIMITS = frozenset(
         "FORMAT_VERSION",
         "WIRE_FORMAT",
         "RANGES_WIRE_FORMAT",
+        "BUILDS_WIRE_FORMAT",
+        "FORMAT_BEFORE",
         # values with a meaning of their own
         "ADMIN_PORT",
         "DIFFERS",

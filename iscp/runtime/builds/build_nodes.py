@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.builds.builder_events import NodesPlaced
 from iscp.coordination.membership.node_session import PeerPhase
-from iscp.core.members import NodeRecord
+from iscp.core.members import BUILDS_WIRE_FORMAT, NodeRecord
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
@@ -26,9 +26,13 @@ class FoundNodes:
 
 
 def read_nodes(loop: OwnerLoop) -> FoundNodes | None:
-    """On the owner's loop; None while nothing is placed, as members are changing or the ring is being made."""
+    """On the owner's loop; None while nothing is placed, as members are changing or the ring is being made, or while
+    there is a node of a release that builds no ranges.
+    """
     term = loop.machine.term
     if term is None or term.placement.ring is None or not term.placing:
+        return None
+    if any(peer.record.wire_format < BUILDS_WIRE_FORMAT for peer in term.peers.values()):
         return None
     there = {node_id: peer.record for node_id, peer in term.peers.items() if peer.phase is not PeerPhase.REVOKED}
     draining = term.placement.overrides.draining
