@@ -11,8 +11,16 @@ WEIGHT = "_iscp_weight"
 DEAD_LETTER_SUFFIX = "_dead_letter"
 """What the name of the table has behind its target's in which rows that share a key are kept."""
 
-VIEW_STATE_SUFFIX = "_view_state"
-"""What the name of the table has behind its view's in which more is kept of the view than its rows."""
+VIEW_STATE_SUFFIX = "_view_state_2"
+"""What the name of the table has behind its view's in which more is kept of the view than its rows.
+
+Its number is that of what is kept, and how. Where that becomes another, so does the table: a node of the release before
+leaves this one as it is, finds that its own is of earlier versions than the view, and writes that again; and the other
+way round.
+"""
+
+VIEW_STATE_SUFFIXES = ("_view_state", VIEW_STATE_SUFFIX)
+"""Those of earlier releases too."""
 
 
 def quoted(name: str) -> str:

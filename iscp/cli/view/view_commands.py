@@ -173,7 +173,7 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
 @anywhere
 @invocation
 def drop(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
-    """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state."""
+    """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state_2."""
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
         deleted = client.unregister(job.table_id, job.name, account=job.account)

@@ -22,7 +22,7 @@ from iscp.core.query_plan import QueryShape, explain_operators
 from iscp.core.refresh_choice import Policy
 from iscp.core.source_holds import unread_property
 from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 
@@ -53,9 +53,9 @@ class ViewKind:
                 field=_TABLES,
                 remedy="Register the view on the first of its tables",
             )
-        if target.endswith(VIEW_STATE_SUFFIX):
+        if target.endswith(VIEW_STATE_SUFFIXES):
             raise InvalidRequest(
-                f"ends in {VIEW_STATE_SUFFIX}, as tables do in which more is kept of a view",
+                f"ends in {VIEW_STATE_SUFFIX} or its like, as tables do in which more is kept of a view",
                 field=f"{CONSUMER_PATH}.target",
                 remedy="Choose another path",
             )

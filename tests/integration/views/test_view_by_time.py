@@ -190,7 +190,7 @@ def test_a_limit_above_a_window_of_time_is_computed_from_a_kept_input_of_the_sam
         view.pass_time(6)
         assert view.refresh().strategy in ("incremental", "unchanged")
         view.assert_equal_now()
-    shutil.rmtree(f"{view.target}_view_state")
+    shutil.rmtree(f"{view.target}_view_state_2")
     view.restart()
     view.pass_time(6)
     view.refresh()

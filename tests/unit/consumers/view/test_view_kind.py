@@ -55,6 +55,7 @@ def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
         ({"target": "/lake/t"}, "target"),
         ({"target": "/lake/u"}, "target"),
         ({"target": "/lake/x_view_state"}, "target"),
+        ({"target": "/lake/x_view_state_2"}, "target"),
         ({"options": {"sql": ""}}, "options.sql"),
         ({"options": {"sql": 3}}, "options.sql"),
         ({"options": {"sql": "x" * 300_000}}, "options.sql"),
@@ -136,15 +137,15 @@ def test_a_view_is_explained_with_its_columns_tables_and_what_to_know() -> None:
 def test_sizes_and_costs_are_of_the_tables_and_of_what_is_kept_already() -> None:
     there = catalog("a", whole=True)
     shape = there.shapes[SQL]
-    there.sizes = {"/lake/t": TableSize(50, 500), "/lake/view_view_state": TableSize(7, 70)}
+    there.sizes = {"/lake/t": TableSize(50, 500), "/lake/view_view_state_2": TableSize(7, 70)}
     there.shapes[SQL] = replace(shape, kept=shape.root.inputs[0])
     explained = KIND.explain(view(), there)
     assert explained.sizes == {"t": TableSize(50, 500)}
     assert explained.kept == ()
-    state = replace(T, uri="/lake/view_view_state", name="/lake/view_view_state")
+    state = replace(T, uri="/lake/view_view_state_2", name="/lake/view_view_state_2")
     there.tables[state.uri] = state
     explained = KIND.explain(view(), there)
-    assert explained.kept == (KeptTable("/lake/view_view_state", "what is kept besides", TableSize(7, 70)),)
+    assert explained.kept == (KeptTable("/lake/view_view_state_2", "what is kept besides", TableSize(7, 70)),)
     assert [each.state for each in explained.operators] == ["", "its rows", ""]
     assert explained.operators[1].costs == (ChangeCost("t", 1_000, 0),)
     assert not KIND.explain(view(target=""), there).kept
