@@ -81,6 +81,7 @@ class BareNode:
     root: Path
     environ: Mapping[str, str]
     prefix: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("-m", "benchmarks.bare_node")
     child: subprocess.Popen[bytes] | None = None
     _read: int = 0
 
@@ -101,7 +102,7 @@ class BareNode:
         file.write_text(to_toml(self.config))
         environ = {**os.environ, **self.environ, TRACE: str(self.trace)}
         self.child = spawn(
-            [*self.prefix, sys.executable, "-m", "benchmarks.bare_node", str(file)],
+            [*self.prefix, sys.executable, *self.program, str(file)],
             self.log,
             environ,
             death_signal=SIGKILL,

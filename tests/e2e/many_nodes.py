@@ -8,7 +8,7 @@ from typing import Self
 from iscp.cli.node.data_directory import choose_ports
 from iscp.cli.node.local_cluster import healthy
 from iscp.client.admin_client import Client
-from tests.e2e.harness import Cluster, Process, wait_for
+from tests.e2e.harness import START_WAIT_S, Cluster, Process, wait_for
 
 
 @dataclass
@@ -45,12 +45,12 @@ class ManyNodes(Cluster):
         number = int(node_id.rpartition("-")[2])
         self.members[node_id] = self.spawn_node(node_id, self.ports, number, environ)
 
-    def wait_ready(self, node_id: str) -> None:
+    def wait_ready(self, node_id: str, timeout_s: float = START_WAIT_S) -> None:
         def ready() -> bool:
             assert self.members[node_id].alive, f"{node_id} has ended: see {self.members[node_id].log}"
             return healthy(self.address(node_id))
 
-        wait_for(f"{node_id} serves", ready)
+        wait_for(f"{node_id} serves", ready, timeout_s)
 
     def owner(self) -> str:
         return self.client.cluster().owner
