@@ -30,6 +30,7 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
@@ -321,7 +322,9 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     access = compose_access(config, etcd, clock)
     services: list[Service] = [served, operator, access.server]
     interceptors = (*access.interceptors, forwarding)
-    server = AdminServer(admin, config.listen, tls=tls, services=services, interceptors=interceptors)
+    grpc_server = AdminServer(admin, config.listen, tls=tls, services=services, interceptors=interceptors)
+    gateway = config.gateway.listen
+    server = GatewayServer(grpc_server, gateway, __version__, tls=tls) if gateway else grpc_server
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine
     connections: list[Closes] = [nodes, collector, peers, forwarding, etcd]

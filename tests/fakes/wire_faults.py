@@ -53,6 +53,8 @@ def fill(message: Descriptor, values: Mapping[str, Any]) -> Message:
     """A message with all its fields: those of these names have these values."""
     made: Any = GetMessageClass(message)()
     for field in message.fields:
+        if _is_map(field):
+            continue
         if field.message_type is not None:
             part = fill(field.message_type, values)
             (getattr(made, field.name).add() if field.is_repeated else getattr(made, field.name)).CopyFrom(part)
@@ -65,8 +67,12 @@ def paths(message: Descriptor, above: Path = ()) -> Iterator[Path]:
     """All its fields, and those of the messages in it."""
     for field in message.fields:
         yield (*above, field)
-        if field.message_type is not None:
+        if field.message_type is not None and not _is_map(field):
             yield from paths(field.message_type, (*above, field))
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def wrong_values(field: FieldDescriptor) -> tuple[Any, ...]:
@@ -100,10 +106,10 @@ def with_value(message: Message, path: Path, value: Any) -> bytes:
     if below:
         part = getattr(message, field.name)
         value = with_value(part[0] if field.is_repeated else part, tuple(below), value)
-    return bytes(rest.SerializeToString()) + (b"" if value is None else _encode(field, value))
+    return bytes(rest.SerializeToString()) + (b"" if value is None else encode_field(field, value))
 
 
-def _encode(field: FieldDescriptor, value: Any) -> bytes:
+def encode_field(field: FieldDescriptor, value: Any) -> bytes:
     if field.type == field.TYPE_DOUBLE:
         return _varint(field.number << 3 | 1) + struct.pack("<d", value)
     if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):

@@ -20,10 +20,9 @@ from iscp.adapters.grpc.admin.admin_servicer import JobServicer
 from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
-from iscp.adapters.grpc.channel.endpoint import (
-    MESSAGE_BYTES_MAX,
-    split_address,
-)
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, split_address
+from iscp.adapters.grpc.channel.server_bounds import GRPC_CONNECTIONS_MAX, server_bounds
+from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
 from iscp.adapters.tls.server_credentials import server_credentials
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
@@ -44,6 +43,9 @@ WAITS_MAX = 200
 QUEUED_MAX = 2_000
 """Calls that may queue for a thread; one more is refused with RESOURCE_EXHAUSTED."""
 
+
+_LASTING = ("/iscp.wire.v1.node.Node/Coordinate",)
+"""The stream between nodes, which has threads of its own and is for nodes alone."""
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
@@ -91,17 +93,18 @@ class AdminServer:
         self._health = health.HealthServicer()
         self._probed = HealthListener(self._health, health_address) if health_address else None
         named = (_SERVICE_NAME, *(name for each in services for name in each.names))
+        own = max_workers + waits_max
+        self._silent = SilentCalls(own // 2)
         guard = RequestGuard(tuple(f"/{name}/" for name in named))
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers + waits_max, thread_name_prefix="admin"),
-            interceptors=(*interceptors, guard),
-            maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX + sum(each.calls_max for each in services),
+            ThreadPoolExecutor(own, thread_name_prefix="admin"),
+            interceptors=(SilentCallGuard(self._silent, _LASTING), *interceptors, guard),
+            maximum_concurrent_rpcs=own + QUEUED_MAX + sum(each.calls_max for each in services),
             options=(
                 *SERVER_OPTIONS,
+                *server_bounds(GRPC_CONNECTIONS_MAX),
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-                # Two servers on one port would otherwise share it without a word.
-                ("grpc.so_reuseport", 0),
             ),
         )
         pb_grpc.add_AdminServicer_to_server(JobServicer(service, waits_max), self._server)
@@ -126,6 +129,7 @@ class AdminServer:
         self._address = f"{host}:{bound if port == 0 else port}"
         if self._probed is not None:
             self._probed.start()
+        self._silent.start()
         self._server.start()
 
     def ready(self) -> None:
@@ -147,4 +151,5 @@ class AdminServer:
         stopped.wait()
         if self._probed is not None:
             self._probed.stop()
+        self._silent.stop()
         log.info("admin.stopped", extra={"address": self._address})

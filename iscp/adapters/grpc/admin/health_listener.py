@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
+from iscp.adapters.grpc.channel.server_bounds import PROBE_CONNECTIONS_MAX, server_bounds
+from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
 from iscp.core.errors import ConfigurationError
 
 PROBES_MAX = 8
@@ -20,10 +22,12 @@ class HealthListener:
 
     def __init__(self, servicer: health.HealthServicer, address: str) -> None:
         self._address = address
+        self._silent = SilentCalls(_THREADS // 2)
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="health"),
+            interceptors=(SilentCallGuard(self._silent),),
             maximum_concurrent_rpcs=PROBES_MAX,
-            options=(("grpc.so_reuseport", 0),),
+            options=server_bounds(PROBE_CONNECTIONS_MAX),
         )
         health_pb2_grpc.add_HealthServicer_to_server(servicer, self._server)
 
@@ -35,7 +39,9 @@ class HealthListener:
             raise ConfigurationError(
                 f"cannot listen on {self._address}", field="health.listen", remedy="Is the port taken? Choose another"
             ) from error
+        self._silent.start()
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop(None).wait()
+        self._silent.stop()

@@ -69,6 +69,8 @@ def keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
 
 SERVER_OPTIONS = (
     *keepalive(SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS),
+    # Also of clients that make no call: who does not answer pings goes.
+    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
 )
 _CHANNEL_OPTIONS = (

@@ -1,0 +1,172 @@
+"""Ends calls that hold a thread while their client neither sends its request nor reads the answer.
+
+gRPC gives a call a thread as soon as it begins, and so a few hundred calls without a request, on one connection, would
+leave none for anybody else. Decides which are ended: those that take too long, and, where many are held, the oldest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from iscp.adapters.grpc.channel.grpc_errors import abort
+from iscp.core.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
+
+SILENT_MAX_S = 30.0
+"""How long a call may wait for its request to come whole, or for a page of its answer to be read, and how long a stream
+of reflection may last; then it is cancelled.
+"""
+
+SILENT_GIVE_WAY_S = 1.0
+"""How long the oldest of the calls that so wait may do it where they are too many; then they are cancelled."""
+
+SILENT_IN_POOL_MAX = 32
+"""Calls that may so wait for longer than SILENT_GIVE_WAY_S in threads that only some methods use, as those of nodes."""
+
+SILENT_LOOK_S = 0.5
+"""How often calls that wait for their clients are counted."""
+
+
+class SilentCalls:
+    """The calls that wait for their clients, by which threads they hold. Between `start` and `stop` too many are ended.
+
+    `held_max`: how many may wait for longer than SILENT_GIVE_WAY_S in the server's own threads.
+    """
+
+    def __init__(self, held_max: int) -> None:
+        self._held_max = held_max
+        self._held: dict[ThreadPoolExecutor | None, OrderedDict[object, tuple[float, grpc.ServicerContext]]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="iscp-silent-calls", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @contextmanager
+    def waiting(self, pool: ThreadPoolExecutor | None, context: grpc.ServicerContext) -> Iterator[None]:
+        """Around what depends on the client alone."""
+        call = object()
+        with self._lock:
+            self._held.setdefault(pool, OrderedDict())[call] = time.monotonic(), context
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[pool].pop(call, None)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(SILENT_LOOK_S):
+            if over := self._take_over(time.monotonic()):
+                log.warning("grpc.silent_calls", extra={"ended": len(over)})
+            for context in over:
+                context.cancel()
+
+    def _take_over(self, now_s: float) -> list[grpc.ServicerContext]:
+        found = []
+        with self._lock:
+            for pool, held in self._held.items():
+                too_many = len(held) - (self._held_max if pool is None else SILENT_IN_POOL_MAX)
+                for call, (since_s, context) in list(held.items()):
+                    if now_s < since_s + (SILENT_GIVE_WAY_S if too_many > 0 else SILENT_MAX_S):
+                        break
+                    del held[call]
+                    found.append(context)
+                    too_many -= 1
+        return found
+
+
+class SilentCallGuard(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Give it to a server before all other interceptors. Streams of `unbounded` methods may last.
+
+    On the wire a single request is a stream of one, and who waits for that knows the call, to end it.
+    """
+
+    def __init__(self, calls: SilentCalls, unbounded: Iterable[str] = ()) -> None:
+        self._calls = calls
+        self._unbounded = frozenset(unbounded)
+
+    def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        there = continuation(details)
+        if there is None or details.method in self._unbounded:
+            return there
+        serializers = {
+            "request_deserializer": there.request_deserializer,
+            "response_serializer": there.response_serializer,
+        }
+        if not there.response_streaming:
+            method = there.stream_unary if there.request_streaming else there.unary_unary
+            guarded = _GuardedMethod(self._calls, method, there.request_streaming)
+            return grpc.stream_unary_rpc_method_handler(guarded, **serializers)
+        method = there.stream_stream if there.request_streaming else there.unary_stream
+        kind = _SentMethod if getattr(method, "experimental_non_blocking", False) else _PagedMethod
+        return grpc.stream_stream_rpc_method_handler(kind(self._calls, method, there.request_streaming), **serializers)
+
+
+class _GuardedMethod:
+    """A method that answers once; gRPC reads its attributes."""
+
+    def __init__(self, calls: SilentCalls, method: Callable[..., Any], request_streaming: bool) -> None:
+        self._calls = calls
+        self._method = method
+        self._request_streaming = request_streaming
+        pool = getattr(method, "experimental_thread_pool", None)
+        self.experimental_thread_pool = pool if isinstance(pool, ThreadPoolExecutor) else None
+
+    def __call__(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        return self._method(self._request(requests, context), context)
+
+    def _request(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        if self._request_streaming:
+            return requests
+        with self._waiting(context):
+            if (request := next(requests, None)) is not None:
+                return request
+        return abort(context, InvalidRequest("the call has no request", field="request", remedy="Send one message"))
+
+    def _waiting(self, context: grpc.ServicerContext) -> Any:
+        return self._calls.waiting(self.experimental_thread_pool, context)
+
+
+class _SentMethod(_GuardedMethod):
+    """One that holds no thread once it has its request, and sends by a callback."""
+
+    experimental_non_blocking = True
+
+    def __call__(
+        self,
+        requests: Iterator[Any],
+        context: grpc.ServicerContext,
+        send_response_callback: Callable[[Any], None] | None = None,
+    ) -> Any:
+        return self._method(self._request(requests, context), context, send_response_callback)
+
+
+class _PagedMethod(_GuardedMethod):
+    """One that answers by pages, each of which is to be read."""
+
+    def __call__(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        if self._request_streaming:
+            with self._waiting(context):
+                yield from self._method(requests, context)
+            return
+        for page in self._method(self._request(requests, context), context):
+            with self._waiting(context):
+                yield page
