@@ -28,7 +28,7 @@ CALLS = 3 * THREADS
 NODE_CALLS = 300
 """More than the node's own threads."""
 
-SERVED_S = 10.0
+SERVED_S = 60.0
 OF_NODES = "/iscp.wire.v1.node.Node/Notify"
 SILENT = {
     "unary": "/iscp.wire.v1.Admin/GetJob",
