@@ -25,7 +25,6 @@ NOT_LIMITS = frozenset(
         "FORMAT",
         "FORMAT_VERSION",
         "WIRE_FORMAT",
-        "RANGES_WIRE_FORMAT",
         "BUILDS_WIRE_FORMAT",
         "FORMAT_BEFORE",
         # values with a meaning of their own

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 WIRE_FORMAT = 3
 """What owner and nodes speak to each other. A change that the format before cannot read adds 1."""
 
-RANGES_WIRE_FORMAT = 2
-"""From this one on a node knows that a job may be on a part of its table."""
-
 BUILDS_WIRE_FORMAT = 3
 """From this one on a node can be called to work on ranges of a build."""
 

@@ -20,7 +20,6 @@ from iscp.coordination.placement.policies.drain import drain
 from iscp.coordination.placement.policies.move import move
 from iscp.coordination.placement.policies.rebalance import rebalance
 from iscp.coordination.protocol.effects import BuildRing, Decided, Decision
-from iscp.core.members import RANGES_WIRE_FORMAT
 from iscp.core.ring import Ring
 
 MOVES_MAX = 16
@@ -66,9 +65,8 @@ def _rebalance(term: Term, at_s: float) -> None:
 
 def eligible(term: Term) -> frozenset[str]:
     """Who may take shards. Where all others are gone, also the nodes that were to have none (tiflow#6112)."""
-    oldest = RANGES_WIRE_FORMAT if term.assignments.split_tables else 0
-    peers = [each for each in term.peers.values() if each.synced and each.record.wire_format >= oldest]
-    staying = {each.record.node_id for each in peers if not each.record.leaving}
+    records = [each.record for each in term.peers.values() if each.synced]
+    staying = {each.node_id for each in records if not each.leaving}
     return frozenset(staying - term.placement.overrides.closed or staying)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.errors import InvalidRequest
 from iscp.core.job_row import JobRow
-from iscp.core.members import RANGES_WIRE_FORMAT
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.job_lookup import JobLookup
@@ -42,7 +41,6 @@ class Resharder:
         table_id = self._table_id(writer, table)
         rows = writer.read(lambda book: book.jobs_on(table_id))
         if not merge:
-            self._refuse_older_nodes()
             self._refuse_unsharded(table, rows)
         request = Reshard(table_id, merge, range_id, frozenset(row.registration for row in rows), "", request_id)
         (future,) = self._intake.submit(writer, [request])
@@ -58,13 +56,6 @@ class Resharder:
                 remedy="Name the id of the one that is meant",
             )
         return found[0]
-
-    def _refuse_older_nodes(self) -> None:
-        older = [each.node_id for each in self._owner.members if each.wire_format < RANGES_WIRE_FORMAT]
-        if older:
-            raise InvalidRequest(
-                f"{', '.join(older)}: an iscp that knows nothing of ranges", field="table", remedy="Upgrade all nodes"
-            )
 
     def _refuse_unsharded(self, table: str, rows: Sequence[JobRow]) -> None:
         """MERGEs of one Delta table conflict, and several watermarks equal no version of a source."""

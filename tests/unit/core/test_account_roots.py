@@ -10,6 +10,7 @@ from iscp.core.account_roots import AccountRoots, is_plain_uri, is_root, lies_be
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
 
 LOCAL = ("/", "/data/a", "/data/a/", "/data/with blank", "/data/ü", "file:///data/a", "/data/a.b..c")
 ELSEWHERE = ("s3://", "s3://lake", "s3://lake/", "s3://lake/a/b=1", "s3a://lake/a", "kafka://host:9092/topics")
@@ -87,7 +88,7 @@ def test_a_job_has_its_source_its_further_tables_its_target_and_what_is_kept_bes
         ("table", "/d/orders"),
         ("spec.iteration.consumer.options.tables.o", "/d/orders"),
         ("spec.iteration.consumer.options.tables.i", "/d/items"),
-        *((target, place) for place in ("/d/v", "/d/v_dead_letter", "/d/v_view_state")),
+        *((target, place) for place in ("/d/v", "/d/v_dead_letter", f"/d/v{VIEW_STATE_SUFFIX}")),
     ]
 
 
