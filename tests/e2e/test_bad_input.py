@@ -89,7 +89,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
     "two statements": ({"where": "id > 1; drop table t"}, "field: --where", "Write it as after WHERE"),
     "a subquery": ({"where": "id > (select 1)"}, "field: --where", "the row's own columns"),
     "unknown column in where": ({"where": "nope > 1"}, "field: --where", "Its columns are id, state"),
-    "unknown function": ({"where": "nope(id)"}, "field: --where", "as after WHERE"),
+    "unknown function": ({"where": "nope(id)"}, "field: --where", "Correct its name"),
     "no condition": ({"where": "id + 1"}, "field: --where", "as after WHERE"),
     "types that do not compare": ({"where": "array(id) > 1"}, "field: --where", "as after WHERE"),
     "a random condition": ({"where": "rand() > 0.5"}, "field: --where", "as after WHERE"),

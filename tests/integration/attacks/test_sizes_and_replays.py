@@ -125,7 +125,7 @@ def test_who_speaks_as_an_owner_that_is_not_takes_no_shard_away(attacked: Attack
 
     before = running()
     Impostor(attacked, "stranger", owner_rev).speak()
-    assert running() == before >= 5
+    assert running() == before > 0  # random calls before this may have dropped some of its jobs
     attacked.assert_unharmed(attacked.memory_mib, MORE_MIB)
 
 

@@ -199,7 +199,9 @@ def test_by_a_token_of_a_provider_somebody_is_known_at_every_node(
     groups = "x" * (TOKEN_CHARS_MAX * 3 // 5)  # as long as those are that name many groups
     for number, node in enumerate(nodes):
         with connect(cluster, node, "root", provider.token(sub="li", groups=groups)) as editor:
-            assert editor.register(f"/lake/li{number}", "j", target=f"/li{number}", key=["id"], account="acme").created
+            assert editor.register(
+                f"/lake/li{number}", "j", target=f"/kept/li{number}", key=["id"], account="acme"
+            ).created
             assert {job.account for job in editor.jobs()} == {"acme"}
             with pytest.raises(NotAuthorized, match="'system' alone"):
                 editor.cluster()
