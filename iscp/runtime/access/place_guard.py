@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from iscp.core.account_roots import AccountRoots, lies_below, places_around, places_of
@@ -29,26 +29,29 @@ class PlaceGuard:
 
     def require(self, account: str, place: str, field: str, shown: str = "") -> None:
         """Raises InvalidRequest where the account may have no table there. `shown`: how its user has written it."""
-        roots = self._roots.of(account)
-        if roots is None:
-            return
-        try:
-            found = self._follow(place)
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
-        tops = [self._follow_root(root) for root in roots]
-        if not all(any(lies_below(each, top) for top in tops) for each in found):
-            raise self._outside(account, shown or place, field)
+        self._require(account, [(field, place, shown or place)])
 
     def require_target(self, account: str, target: str, field: str) -> None:
         """As `require`, of what is kept beside a target too; an empty one passes."""
-        for place in places_around(target) if target else ():
-            self.require(account, place, field, target)
+        self._require(account, ((field, place, target) for place in (places_around(target) if target else ())))
 
     def require_job(self, row: JobRow) -> None:
         """As `require`, of all places that the job names."""
-        for field, place in places_of(row):
-            self.require(row.key.account, place, field)
+        self._require(row.key.account, ((field, place, place) for field, place in places_of(row)))
+
+    def _require(self, account: str, places: Iterable[tuple[str, str, str]]) -> None:
+        """`places`: each with its field before it, and as it is shown behind it. Roots are followed once for all."""
+        roots = self._roots.of(account)
+        if roots is None:
+            return
+        tops = [self._follow_root(root) for root in roots]
+        for field, place, shown in places:
+            try:
+                found = self._follow(place)
+            except InvalidRequest as error:
+                raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+            if not all(any(lies_below(each, top) for top in tops) for each in found):
+                raise self._outside(account, shown, field)
 
     def catalog(self, account: str, catalog: Catalog) -> Catalog:
         """The catalog as the account may have it. What it refuses has the field `table`."""
