@@ -15,6 +15,7 @@ from iscp.core.spec import OnSchemaChange
 from tests.selection import in_full
 
 from .conftest import BOTH_WAYS, DIRECTLY, Pipeline, rows
+from .test_small_snapshots import writers
 
 pytestmark = pytest.mark.spark
 
@@ -29,11 +30,6 @@ def assert_differs(pipeline: Pipeline, job: JobRow) -> JobOutcome:
     assert (outcome.error_msg, outcome.data_type) == ("", DataType.DIFFERENCE)
     pipeline.assert_equal(job.key.job_name)
     return outcome
-
-
-def writers(uri: str) -> set[str]:
-    """Who wrote a table's files: "delta-rs" or "parquet-mr"."""
-    return {str(pq.read_metadata(file).created_by).partition(" ")[0] for file in DeltaTable(uri).file_uris()}
 
 
 @DIRECTLY

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,6 @@ class ViewBench:
         self.lake, self.runtime, self.sql = lake, runtime, sql
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.failpoints = ScriptedFailpoints()
-        self._judge: SparkSession | None = None
         self.restart()
         shown = f" {sql} ".replace(",", " ")
         named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
@@ -177,13 +177,15 @@ class ViewBench:
             with self.kind.check(self.row, self.pool).compare(context, session.range(0)) as compared:
                 return compared.comparison
 
+    @cached_property
+    def _judge(self) -> SparkSession:
+        return self.runtime.new_session()
+
     def assert_equal(self, sql: str = "") -> None:
         """The view's table against Spark's own answer to its query (or to `sql`), as bags of rows.
 
         The rows are read without Spark, which would take longer to open the tables than to answer.
         """
-        if self._judge is None:
-            self._judge = self.runtime.new_session()
         for name, uri in self.lake.uris.items():
             self._judge.createDataFrame(read(uri)).createOrReplaceTempView(name)
         wanted, held = self._judge.sql(sql or self.sql).toArrow(), read(self.target)
