@@ -84,6 +84,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         made.cluster.stop()
 
 
+@pytest.mark.further  # each time: tests/integration/tls/test_guarded_cluster.py
 @pytest.mark.spark
 def test_from_the_first_token_to_the_audit(guarded: Guarded) -> None:
     source = guarded.cluster.table("orders", ROWS)

@@ -128,6 +128,7 @@ def test_a_change_of_the_owner_is_not_felt_by_the_caller(nodes: BareCluster) -> 
         assert not [sign for _, sign, _ in node.noted() if sign == "-"], "a change of the owner moves nothing"
 
 
+@pytest.mark.further  # each time: a frozen node in test_cluster.py
 def test_a_frozen_node_is_replaced_and_gives_up_what_it_had_when_it_wakes(nodes: BareCluster) -> None:
     """It may not go on with what runs elsewhere by now, though nobody could notify it (bug 4)."""
     victim = next(node for node in nodes.members if node is not nodes.owner())
@@ -236,6 +237,7 @@ def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_
         assert words in said
 
 
+@pytest.mark.further  # each time: test_upgrades.py
 @pytest.mark.parametrize("upgraded", in_full([1, 3]))
 def test_nodes_one_wire_format_apart_work_together(nodes: BareCluster, upgraded: int) -> None:
     """A cluster is upgraded node by node, the owner first, whose events outlive it."""

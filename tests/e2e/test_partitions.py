@@ -126,6 +126,7 @@ def test_one_way_partitions_hold_up_nobody(cluster: BareCluster, hosts: Hosts) -
     assert cluster.owner() is owner, "the owner was well all the time"
 
 
+@pytest.mark.further  # each time: a frozen node in test_cluster.py, and tests/integration/etcd
 def test_a_node_that_does_not_reach_etcd_gives_up_in_time(cluster: BareCluster, hosts: Hosts) -> None:
     """The owner too: another leads, and what it ran is given up before that runs elsewhere."""
     for node in cluster.members:

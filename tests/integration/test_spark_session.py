@@ -168,6 +168,7 @@ say(alive=other.alive(), left=os.listdir(os.path.join(sys.argv[1], "spark")))
     assert third == {"alive": False, "left": []}
 
 
+@pytest.mark.further  # each time: a killed JVM above
 def test_rows_that_a_dead_jvm_was_to_keep_are_a_fault_that_passes(tmp_path: Path) -> None:
     running = child(
         tmp_path,

@@ -12,8 +12,8 @@ from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.simulation import simulate
 from tests.simulation.trouble import Trouble
 
-SEEDS_FAST = 150
-SEEDS = 200
+SEEDS_FAST = 100
+SEEDS = 150
 SEEDS_FULL = 50_000
 BUILDING_FAST = 12
 BUILDING_FULL = 5_000

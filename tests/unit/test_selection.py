@@ -27,6 +27,12 @@ def test_as_many_as_are_named_run_each_time_in_their_places() -> None:
     assert others(in_full([("id",), (), ("v",)], but=[()])) == [("id",), ("v",)]
 
 
+def test_cases_of_several_names_keep_all_of_their_values() -> None:
+    first, second = in_full([(1, "a"), (2, "b")], unpack=True)
+    assert first == (1, "a")
+    assert second.values == (2, "b")
+
+
 @pytest.mark.parametrize("but", [0, ["e"], []])
 def test_a_selection_of_nothing_or_of_what_is_not_there_is_refused(but: int | list[str]) -> None:
     with pytest.raises(AssertionError):

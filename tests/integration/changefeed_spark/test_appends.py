@@ -262,6 +262,7 @@ def test_times_that_a_setting_cuts_off_are_refused(spark: SparkSession, tmp_path
         spark.conf.unset(setting)
 
 
+@pytest.mark.further  # each time: appends above
 def test_the_applications_settings_and_session_stay_out_of_it(spark: SparkSession, uri: str) -> None:
     """Settings of the application hold in all sessions; one here puts sorted files into one task, largest first."""
     frame = spark.range(0, 30, 1, 3).selectExpr("id", "repeat(uuid(), cast(1 + id div 10 * 50 AS int)) AS name")

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 TEXT = (Path(__file__).parents[3] / "docs/changefeed.md").read_text()
 
 
+@pytest.mark.further  # each time: test_stream.py, and what runs in test_frames.py
 def test_the_examples_run_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     blocks = re.findall(r"^```py\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     feed = tmp_path / "orders_feed"

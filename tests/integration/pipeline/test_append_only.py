@@ -204,6 +204,7 @@ def test_updated_rows_are_new_rows_with_the_feed_on_and_off(pipeline: Pipeline, 
     assert Counter((row["id"], row["g"]) for row in kept) == kept_before + Counter({(3, 4): 1, (4, 3): 1, (1, 1): 2})
 
 
+@pytest.mark.further  # each time: test_targets.py, and a resync below
 def test_what_others_do_to_an_archive_takes_nothing_from_it(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
@@ -217,6 +218,7 @@ def test_what_others_do_to_an_archive_takes_nothing_from_it(pipeline: Pipeline) 
     assert held(pipeline, "id") == Counter([(id_,) for id_ in (*range(50), 100, 900)])
 
 
+@pytest.mark.further  # each time: a cleaned log in test_targets.py
 def test_an_archive_whose_own_commits_were_cleaned_away_is_not_rebuilt(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)

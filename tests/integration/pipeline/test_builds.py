@@ -38,7 +38,7 @@ from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.waiting import until
 from tests.selection import in_full
 
-from .conftest import BOTH_WAYS, BY_SPARK, DIRECT_IN_FULL, Pipeline
+from .conftest import BY_SPARK, DIRECT_IN_FULL, SPARK_IN_FULL, Pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -127,7 +127,7 @@ def marks(pipeline: Pipeline, name: str) -> list[str]:
     return sorted(path.name for path in Path(pipeline.target(name), "_iscp-build").rglob("*.json"))
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_nothing_is_seen_until_all_of_it_is_there(cluster: Cluster, pipeline: Pipeline) -> None:
     add_files(pipeline, 15)
     driver = cluster.driver(pipeline.job("target", key=("id",)))
@@ -165,7 +165,7 @@ def test_in_any_order_with_splits_merges_and_commits_in_the_middle(
     ]
     driver = cluster.driver(*jobs, seed=seed)
     driver.iterate()
-    for _ in range(3):
+    for _ in range(2):
         driver.split(driver.draw.choice(driver.waiting))
         driver.work(driver.draw.choice(driver.waiting), lost=True)
         driver.merge(driver.draw.choice(driver.waiting))
@@ -230,6 +230,7 @@ def test_the_spark_work_of_a_batch_that_is_cancelled_stops(cluster: Cluster, pip
     assert marks(pipeline, "plain") == ["1.json", "begun.json"]
 
 
+@pytest.mark.further  # each time: any order, above; pieces of files in tests/unit
 @pytest.mark.parametrize("parts", in_full([2, 5]))
 @BY_SPARK
 def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int) -> None:
@@ -269,6 +270,7 @@ def test_a_source_that_is_vacuumed_in_the_middle_is_built_at_a_newer_version(
     assert marks(pipeline, "target") == []
 
 
+@pytest.mark.further  # each time: a job that is to stop below
 @BY_SPARK
 def test_rows_of_two_ranges_that_share_a_key_are_dead_lettered_as_ever(cluster: Cluster, pipeline: Pipeline) -> None:
     pipeline.insert(range(40, 60))
@@ -306,6 +308,7 @@ def test_staged_files_that_are_gone_are_noticed(cluster: Cluster, pipeline: Pipe
     pipeline.assert_equal("target")
 
 
+@pytest.mark.further  # each time: staged files that are gone, above
 @BY_SPARK
 def test_vacuum_of_the_target_takes_what_does_not_count_in_time_and_nothing_else(
     cluster: Cluster, pipeline: Pipeline
@@ -351,6 +354,7 @@ def test_a_node_that_dies_leaves_a_range_to_be_built_again_or_counted(
     pipeline.assert_equal("target")
 
 
+@pytest.mark.further  # each time: a lost row below
 @BY_SPARK
 def test_a_later_registration_has_nothing_of_an_earlier_ones_build(cluster: Cluster, pipeline: Pipeline) -> None:
     add_files(pipeline)

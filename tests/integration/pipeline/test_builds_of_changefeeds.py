@@ -112,6 +112,7 @@ def write_random_bag(pipeline: Pipeline, draw: Random) -> None:
         mode = "append"
 
 
+@pytest.mark.further  # each time: odd tables below, and tests/e2e/test_builds.py
 @pytest.mark.parametrize("seed", in_full(range(6)))
 def test_it_is_the_snapshot_of_one_iteration(pipeline: Pipeline, seed: int) -> None:
     draw = Random(seed)
@@ -218,6 +219,7 @@ def test_what_another_writer_has_put_into_the_feed_meanwhile_counts(pipeline: Pi
     assert replayed(pipeline, "feed") == bag_of_source(pipeline)
 
 
+@pytest.mark.further  # each time: what another writer has put there, above
 def test_a_feed_that_has_changes_is_compared_and_not_built(pipeline: Pipeline) -> None:
     first = feed_job(pipeline, "feed")
     pipeline.run(first, runner=pipeline.new_runner(pipeline.failpoints, kinds=kind_of))
@@ -229,6 +231,7 @@ def test_a_feed_that_has_changes_is_compared_and_not_built(pipeline: Pipeline) -
     assert replayed(pipeline, "feed") == bag_of_source(pipeline)
 
 
+@pytest.mark.further  # each time: odd tables below
 def test_rows_that_a_feed_does_not_take_have_the_same_outcome(pipeline: Pipeline) -> None:
     """A text that is no UTF-8: what is staged of it cannot be published, and the snapshot says so, or takes it."""
     pipeline.create(

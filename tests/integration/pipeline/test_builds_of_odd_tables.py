@@ -20,7 +20,7 @@ TABLES = READ | {
 }
 
 
-@pytest.mark.parametrize("name", in_full(TABLES, but=["values of partitions", "padded texts"]))
+@pytest.mark.parametrize("name", in_full(TABLES, but=["values of partitions"]))
 @DIRECT_IN_FULL
 def test_what_is_built_is_what_spark_reads(pipeline: Pipeline, name: str) -> None:
     made(pipeline, TABLES[name])

@@ -80,6 +80,7 @@ def test_a_name_that_represents_another_column(pipeline: Pipeline, event: str, f
     assert_right(pipeline, "copy")
 
 
+@pytest.mark.further  # each time: another column's name above
 @SPARK_IN_FULL
 def test_a_column_that_a_filter_names_counts_and_one_that_a_job_does_not_keep_does_not(pipeline: Pipeline) -> None:
     remake(pipeline)
@@ -93,6 +94,7 @@ def test_a_column_that_a_filter_names_counts_and_one_that_a_job_does_not_keep_do
     assert DeltaTable(pipeline.target("ids")).to_pyarrow_table().num_rows == 4
 
 
+@pytest.mark.further  # each time: another column's name above, and lost columns in test_columns_come_and_go.py
 @pytest.mark.parametrize("event", in_full(EVENTS, but=["exchanged within a struct"]))
 def test_a_job_that_is_to_stop_at_changed_columns_stops(pipeline: Pipeline, event: str) -> None:
     """Where the log says what happened, and where it was cleaned."""

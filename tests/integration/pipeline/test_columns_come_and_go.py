@@ -80,6 +80,7 @@ def test_a_column_that_jobs_name_and_the_source_loses(pipeline: Pipeline, change
             assert "job resync" in outcome.error_msg
 
 
+@pytest.mark.further  # each time: test_schema_histories.py
 @SPARK_IN_FULL
 def test_void_columns_are_not_kept_and_cost_no_comparison(pipeline: Pipeline) -> None:
     pipeline.create(

@@ -26,6 +26,7 @@ from iscp.core.watermark_record import parse_record, position_of
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
+from tests.selection import in_full
 
 from .conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows
 
@@ -186,6 +187,7 @@ def test_every_change_comes_in_order_with_what_was_before(pipeline: Pipeline, sm
     assert record.watermark == outcome.watermark
 
 
+@pytest.mark.further  # each time: changes in order by Spark above
 def test_net_changes_of_a_large_range_have_their_last_changes_version(pipeline: Pipeline) -> None:
     class Net(Recorder):
         changes = ChangeDetail.NET
@@ -211,7 +213,7 @@ def test_net_changes_of_a_large_range_have_their_last_changes_version(pipeline: 
 
 
 @SPARK_IN_FULL
-@pytest.mark.parametrize("detail", ChangeDetail)
+@pytest.mark.parametrize("detail", in_full(ChangeDetail))
 def test_changes_of_columns_that_have_another_type_now_come_as_a_snapshot(
     pipeline: Pipeline, detail: ChangeDetail
 ) -> None:
@@ -259,7 +261,10 @@ class OrderedMirror(Mirror):
 @BY_SPARK
 @pytest.mark.parametrize(
     ("column", "before", "after"),
-    [("v", pa.int64(), pa.string()), ("id", pa.int32(), pa.int8()), ("v", pa.timestamp("us", "UTC"), pa.int64())],
+    in_full(
+        [("v", pa.int64(), pa.string()), ("id", pa.int32(), pa.int8()), ("v", pa.timestamp("us", "UTC"), pa.int64())],
+        unpack=True,
+    ),
     ids=["a text now", "a narrower key", "a number now"],
 )
 def test_frames_of_columns_that_have_another_type_now_are_right(

@@ -106,6 +106,7 @@ def test_the_commit_that_was_applied_last(pipeline: Pipeline, jobs: tuple[JobRow
         assert suffer(pipeline, jobs, path, damage, new_node=new_node)
 
 
+@pytest.mark.further  # each time: commits below, and checkpoints in tests/unit/adapters/delta/log
 @pytest.mark.parametrize("name", [f"{CHECKPOINT:020d}.checkpoint.parquet", FULL("_last_checkpoint")])
 def test_a_checkpoint(pipeline: Pipeline, jobs: tuple[JobRow, JobRow], name: str) -> None:
     """A node that has read the table before goes on without it; a node that opens the table has to read it."""

@@ -59,6 +59,7 @@ def defaults(request: pytest.FixtureRequest, spark_runtime: SparkRuntime) -> Ite
         conf.remove(name)
 
 
+@pytest.mark.further  # each time: altered targets in test_targets.py
 @pytest.mark.parametrize("defaults", in_full(TOGETHER.values()), ids=TOGETHER, indirect=True)
 def test_a_targets_rows_are_those_of_its_source(tmp_path: Path, defaults: None, spark_runtime: SparkRuntime) -> None:
     play(tmp_path, spark_runtime)

@@ -161,6 +161,7 @@ def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log
     pipeline.assert_equal("full")
 
 
+@pytest.mark.further  # each time: tests/integration/test_net_by_spark.py
 def test_large_changes_are_reduced_by_spark_to_the_same(pipeline: Pipeline) -> None:
     """The way for ranges that do not fit this process, on the same history as the small one."""
     small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))

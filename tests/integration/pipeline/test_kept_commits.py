@@ -123,6 +123,7 @@ def test_vacuum_and_log_cleanup_of_all_that_is_unread_lose_nothing(pipeline: Pip
     assert list(Path(str(pipeline.root), KEPT).iterdir()) == []
 
 
+@pytest.mark.further  # each time: who is stopped, below, and a node that dies in test_builds.py
 @SPARK_IN_FULL
 @pytest.mark.parametrize("point", in_full(["keep.before", "keep.staged", "keep.counted"], but=["keep.staged"]))
 def test_a_node_that_ends_while_it_keeps_leaves_all_of_a_commit_or_nothing(pipeline: Pipeline, point: str) -> None:
@@ -188,6 +189,7 @@ def test_what_is_damaged_does_not_count(pipeline: Pipeline, damage: str) -> None
     pipeline.assert_equal("target")
 
 
+@pytest.mark.further  # each time: recreated sources in test_source_events.py
 @SPARK_IN_FULL
 def test_a_table_that_is_there_again_is_not_read_from_what_was_kept_of_the_one_before(pipeline: Pipeline) -> None:
     cluster = Cluster(pipeline)

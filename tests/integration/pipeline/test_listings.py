@@ -61,6 +61,7 @@ def test_changes_of_a_commit_that_is_gone_are_not_passed_over(appended: Pipeline
         load_changed_rows(session, appended.source, span(1))
 
 
+@pytest.mark.further  # each time: changes that are gone above
 @BY_SPARK
 def test_a_log_that_is_cleaned_while_its_range_is_read_costs_a_comparison(pipeline: Pipeline) -> None:
     """As after a long pause: the commits behind the watermark are the next to be cleaned."""

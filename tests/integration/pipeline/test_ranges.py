@@ -177,11 +177,12 @@ def test_a_range_that_cannot_read_changes_replaces_its_own_rows_alone(ranges: Ra
     assert all(key_ranges.holds(3, each) for each in hashes)
 
 
+@pytest.mark.parametrize("steps", in_full([8, 14]))
 @pytest.mark.parametrize("seed", in_full([1, 2]))
-def test_whatever_is_split_merged_killed_and_late_all_is_applied_once(ranges: Ranges, seed: int) -> None:
+def test_whatever_is_split_merged_killed_and_late_all_is_applied_once(ranges: Ranges, seed: int, steps: int) -> None:
     draw, pipeline = random.Random(seed), ranges.pipeline
     gone: list[JobRow] = []
-    for number in range(14):
+    for number in range(steps):
         _change(draw, pipeline, number)
         row = draw.choice(ranges.rows)
         if draw.random() < 0.6:

@@ -86,6 +86,7 @@ def test_it_is_built_and_follows_each_of_its_tables(views: Views) -> None:
     assert (idle.ok, idle.committed, idle.seq) == (True, False, third.seq)
 
 
+@pytest.mark.further  # each time: the slower of two nodes
 def test_another_node_reads_from_the_sink_how_far_each_table_is_in_it(views: Views) -> None:
     (first,) = views.run()
     views.add(4)
@@ -109,6 +110,7 @@ def test_the_slower_of_two_nodes_starts_over(views: Views) -> None:
     assert views.counts() == {"own": ROWS, "other": 4}
 
 
+@pytest.mark.further  # each time: rows of others in views/test_view_events.py
 def test_a_target_that_somebody_wrote_to_is_recomputed(views: Views) -> None:
     views.run()
     DeltaTable(views.pipeline.target("view")).delete("name = 'own'")

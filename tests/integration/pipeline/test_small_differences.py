@@ -74,6 +74,7 @@ def test_whatever_others_have_made_of_the_target_is_repaired(pipeline: Pipeline,
         pipeline.assert_equal("copy")
 
 
+@pytest.mark.further  # each time: what others have made, by Spark, above
 @DIRECTLY
 def test_what_cannot_be_compared_here_is_left_to_spark(pipeline: Pipeline) -> None:
     """Null keys, rows that share a key in the target, and a job that is to stop when a column is another one."""

@@ -52,6 +52,7 @@ def test_overwrites_and_restores_are_read_from_the_change_data_feed(pipeline: Pi
     follow(pipeline, job, expected=DataType.DIFFERENCE)
 
 
+@pytest.mark.further  # each time: test_versions_without_rows.py
 def test_commits_without_rows_are_passed_over(pipeline: Pipeline) -> None:
     """Comments, properties, OPTIMIZE and VACUUM: nothing is committed to the target."""
     job = pipeline.job("full", key=("id",))

@@ -165,6 +165,7 @@ def test_many_turns(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
         shutil.rmtree(root)
 
 
+@pytest.mark.further  # each time: turns above, and test_schema_histories.py
 @SPARK_IN_FULL
 def test_a_column_that_another_node_has_added_is_seen_by_the_one_that_comes_back(pipeline: Pipeline) -> None:
     """Its rows, of a time when the source had that column no more, would leave nulls in what the target has."""

@@ -142,6 +142,7 @@ def test_only_columns_that_are_kept_are_read_and_rows_only_within_ranges(pipelin
         }
 
 
+@pytest.mark.further  # each time: foreign rows above, and test_append_only.py
 @pytest.mark.parametrize("further", in_full([False, True]), ids=["missing", "extra and lost"])
 def test_an_append_only_target_is_reported_while_the_source_only_grows(pipeline: Pipeline, further: bool) -> None:
     job = pipeline.job("log")
@@ -187,6 +188,7 @@ def test_what_cannot_be_compared_is_said(pipeline: Pipeline) -> None:
         verify(pipeline, job)
 
 
+@pytest.mark.further  # each time: rows that share a key in test_dead_letters.py, and foreign rows above
 @pytest.mark.parametrize("repaired", in_full([False, True]), ids=["compared", "repaired"])
 def test_rows_that_are_set_aside_are_not_missed(pipeline: Pipeline, repaired: bool) -> None:
     pipeline.insert([7], "shares a key")

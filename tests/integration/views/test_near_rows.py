@@ -8,28 +8,29 @@ import pytest
 
 from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 NAN = float("nan")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "held", "near"),
-    [
-        ([("a", 1.0), ("b", None), (None, NAN)], [(None, NAN), ("b", None), ("a", 1.0)], True),
-        ([("a", 0.1 + 0.2)], [("a", 0.3)], True),
-        ([("a", 1.0), ("a", 2.0)], [("a", 2.0), ("a", 1.0 + 1e-12)], True),
-        ([("a", 1e300)], [("a", 1e300 * (1 + 1e-12))], True),
-        ([("a", 0.0)], [("a", -0.0)], True),
-        ([("a", 1.0)], [("a", 1.0 + 1e-6)], False),
-        ([("a", 1.0)], [("a", 1.0), ("a", 1.0)], False),
-        ([("a", 1.0)], [], False),
-        ([("a", 1.0)], [("b", 1.0)], False),
-        ([("a", None)], [("a", 0.0)], False),
-        ([("a", NAN)], [("a", 0.0)], False),
-        ([("a", float("inf"))], [("a", 1.0)], False),
-    ],
+CASES = (
+    ([("a", 1.0), ("b", None), (None, NAN)], [(None, NAN), ("b", None), ("a", 1.0)], True),
+    ([("a", 0.1 + 0.2)], [("a", 0.3)], True),
+    ([("a", 1.0)], [("a", 1.0 + 1e-6)], False),
+    ([("a", 1.0)], [("a", 1.0), ("a", 1.0)], False),
+    ([("a", None)], [("a", 0.0)], False),
+    ([("a", 1.0), ("a", 2.0)], [("a", 2.0), ("a", 1.0 + 1e-12)], True),
+    ([("a", 1e300)], [("a", 1e300 * (1 + 1e-12))], True),
+    ([("a", 0.0)], [("a", -0.0)], True),
+    ([("a", 1.0)], [], False),
+    ([("a", 1.0)], [("b", 1.0)], False),
+    ([("a", NAN)], [("a", 0.0)], False),
+    ([("a", float("inf"))], [("a", 1.0)], False),
 )
+
+
+@pytest.mark.parametrize(("wanted", "held", "near"), in_full(CASES, but=5, unpack=True))
 def test_small_differences_of_doubles_alone_do_not_count(
     spark_runtime: SparkRuntime, wanted: list[Any], held: list[Any], near: bool
 ) -> None:

@@ -123,6 +123,7 @@ def test_rows_come_and_go_by_the_time_alone_and_with_changes(
     view.assert_equal_now()
 
 
+@pytest.mark.further  # each time: a view by the date below
 def test_a_refresh_in_which_no_row_comes_or_goes_writes_nothing_and_says_when_the_next_is_due(
     timed_view: Callable[..., TimedBench],
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_limit_above_a_window_of_time_is_computed_from_a_kept_input_of_the_sam
     view.assert_equal_now()
 
 
+@pytest.mark.further  # each time: rows that come and go above, and tests/e2e/test_views.py
 def test_a_view_on_a_view_that_depends_on_the_time_follows_it(
     timed_view: Callable[..., TimedBench], spark_runtime: SparkRuntime
 ) -> None:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
+from tests.selection import in_full
 
 from .conftest import ViewBench
 
@@ -29,12 +30,16 @@ def rows(uri: str) -> int:
 
 @pytest.mark.parametrize(
     ("sql", "upkeep", "state"),
-    [
-        (GROUPS, OperatorUpkeep.STATE, "each group's count and sums"),
-        (LIMIT, OperatorUpkeep.STATE, "each group's count and sums"),
-        (LIMIT_OF_DOUBLES, OperatorUpkeep.WHOLE, "its rows"),
-        (JOIN, OperatorUpkeep.LINEAR, ""),
-    ],
+    in_full(
+        [
+            (GROUPS, OperatorUpkeep.STATE, "each group's count and sums"),
+            (LIMIT_OF_DOUBLES, OperatorUpkeep.WHOLE, "its rows"),
+            (LIMIT, OperatorUpkeep.STATE, "each group's count and sums"),
+            (JOIN, OperatorUpkeep.LINEAR, ""),
+        ],
+        but=2,
+        unpack=True,
+    ),
 )
 def test_a_view_is_explained_with_what_is_kept_of_it(
     new_view: Callable[..., ViewBench], sql: str, upkeep: OperatorUpkeep, state: str

@@ -340,6 +340,7 @@ def test_a_table_that_was_recreated_from_nothing(new_view: NewView) -> None:
     assert_follows(view, view.run())
 
 
+@pytest.mark.further  # each time: vacuumed tables above
 def test_old_rows_whose_files_are_gone_are_done_without(new_view: NewView) -> None:
     """The changes are there, but not the rows that the table had before them."""
     view = new_view("select t.a, u.x from t full outer join u on t.a = u.a", refresh="incremental")

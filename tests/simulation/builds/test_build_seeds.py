@@ -10,7 +10,7 @@ from tests.simulation.builds.mutants import MUTANTS, SEEDS_MAX, finding, finds
 from tests.simulation.builds.play import play, violation
 from tests.simulation.builds.world import BuildWorld
 
-SEEDS_FAST = 200
+SEEDS_FAST = 100
 SEEDS_FULL = 50_000
 CHUNK = 100
 
