@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from iscp.adapters.delta.query.plan_tree import has_values_above
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.source.change_set import reading_changes
-from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
+from iscp.adapters.delta.spark.spark_errors import concerns_values, is_internal, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
@@ -110,9 +110,10 @@ class ViewConsumer:
             except ChangesUnavailableError as gone:
                 reason = str(gone)
             except EngineError as error:
-                if not concerns_values(error):
+                if not (concerns_values(error) or is_internal(error)):
                     raise
-                # What a change needs may be evaluated for rows that the query itself does without.
+                # What a change needs may be evaluated for rows that the query itself does without, and is another plan
+                # than the query's, which Spark may fail to optimize.
                 reason = f"changes give no result ({error.message})"
             if reason:
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})

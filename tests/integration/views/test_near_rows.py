@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 NAN = float("nan")
 
 
-CASES = (
+CASES: tuple[tuple[list[Any], list[Any], bool], ...] = (
     ([("a", 1.0), ("b", None), (None, NAN)], [(None, NAN), ("b", None), ("a", 1.0)], True),
     ([("a", 0.1 + 0.2)], [("a", 0.3)], True),
     ([("a", 1.0)], [("a", 1.0 + 1e-6)], False),

@@ -86,6 +86,19 @@ def lakes(tmp_path: Path, spark_runtime: SparkRuntime) -> LakeCheck:
     return LakeCheck(spark_runtime, tmp_path)
 
 
+def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: LakeCheck) -> None:
+    """A rule of its optimizer leaves columns of this union without names (seed 90188)."""
+    numbered = Measured(0, (Expression(),))
+    others = Windows(0, Groups(0, Relation(), (Call(0, (Expression(),)),)), (numbered,))
+    case = Case(
+        (Table("t", (Column(0, False),), ()),),
+        ((Commit(0, (Step(Action.INSERT, 0, ()),)),),),
+        Windows(0, SetOperation(0, Relation(), others), (numbered,), (0,)),
+    )
+    assert lakes.check(case) is None
+    assert lakes.strategies == {"full": 2}
+
+
 @pytest.mark.parametrize(
     "seeds", [pytest.param(PLANS_SHORT, id="short"), pytest.param(PLANS_LONG, id="long", marks=pytest.mark.full)]
 )

@@ -47,6 +47,7 @@ _DENIED = ("(Permission denied)", "AccessDeniedException", "AccessControlExcepti
 _ACTION = r"`(?:add|remove|metaData|protocol|txn|domainMetadata)`"
 _NO_ACTION = re.compile(rf"FIELD_NOT_FOUND\] No such struct field (?P<column>{_ACTION}) in (?:{_ACTION}(?:, )?)+\.")
 _NO_RESULT = re.compile(r"SQLSTATE: 22\w{3}")
+_INTERNAL = re.compile(r"SQLSTATE: XX\w{3}")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
@@ -89,8 +90,20 @@ def concerns_values(error: BaseException) -> bool:
 
     `error`: Spark's, or what it was translated to.
     """
+    return _is_of(_NO_RESULT, error)
+
+
+def is_internal(error: BaseException) -> bool:
+    """Whether Spark blames itself, as where a rule of its optimizer breaks a plan: SQL's class of internal errors.
+
+    `error`: Spark's, or what it was translated to.
+    """
+    return _is_of(_INTERNAL, error)
+
+
+def _is_of(kind: re.Pattern[str], error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, EngineError) else error
-    return isinstance(cause, PySparkException | Py4JJavaError) and _NO_RESULT.search(str(cause)) is not None
+    return isinstance(cause, PySparkException | Py4JJavaError) and kind.search(str(cause)) is not None
 
 
 def said_by(error: PySparkException | Py4JJavaError) -> str:
