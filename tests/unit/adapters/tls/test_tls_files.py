@@ -15,7 +15,10 @@ from iscp.core.errors import ConfigurationError
 from iscp.core.security_config import OidcConfig, SecurityConfig, TlsConfig
 from tests.fakes.certs import NODE_NAME, Certs
 
-NOW = datetime.now(UTC)
+
+def now() -> datetime:
+    """After the certificates were made, whatever lies between that and the import."""
+    return datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Certs:
 
 
 def test_what_fits_together_is_read(certs: Certs) -> None:
-    tls, faults = examine(certs.files("node", "n"), "x.", NOW)
+    tls, faults = examine(certs.files("node", "n"), "x.", now())
     assert faults == []
     assert (tls.authority, tls.server_name) == ((certs.directory / "ca.pem").read_bytes(), "n")
     assert certs.files("node").read().key == tls.key
@@ -42,8 +45,9 @@ def test_each_fault_is_named_by_its_path(certs: Certs, others: Certs, tmp_path: 
     locked.write_bytes(_encrypted(certs.files("node")))
     good = certs.files("node")
 
-    def found(files: TlsFiles, now: datetime = NOW) -> list[tuple[str, str]]:
-        return [(fault.path, fault.message.removeprefix(f"{tmp_path}/")) for fault in examine(files, "t.", now)[1]]
+    def found(files: TlsFiles, later: timedelta = timedelta()) -> list[tuple[str, str]]:
+        faults = examine(files, "t.", now() + later)[1]
+        return [(fault.path, fault.message.removeprefix(f"{tmp_path}/")) for fault in faults]
 
     assert found(replace(good, ca_file=none, key_file=none)) == [
         ("t.key_file", "none.pem cannot be read: No such file or directory"),
@@ -58,12 +62,12 @@ def test_each_fault_is_named_by_its_path(certs: Certs, others: Certs, tmp_path: 
     ((path, message),) = found(replace(good, key_file=others.files("node").key_file))
     assert path == "t.key_file"
     assert message.endswith("does not belong to the certificate")
-    ((path, message),) = found(good, NOW + timedelta(days=400))
+    ((path, message),) = found(good, timedelta(days=400))
     assert path == "t.cert_file"
     assert " ended at " in message
-    assert [path for path, _ in found(good, NOW + timedelta(days=4000))] == ["t.ca_file", "t.cert_file"]
-    assert all(" begins at " in message for _, message in found(good, NOW - timedelta(days=1)))
-    assert found(good, NOW - timedelta(days=1))
+    assert [path for path, _ in found(good, timedelta(days=4000))] == ["t.ca_file", "t.cert_file"]
+    assert all(" begins at " in message for _, message in found(good, -timedelta(days=1)))
+    assert found(good, -timedelta(days=1))
     with pytest.raises(ConfigurationError, match=r"t\.ca_file: .*junk\.pem holds no certificate.*Give a PEM file"):
         replace(good, ca_file=junk).read("t.")
 
