@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from iscp.adapters.delta.selftest.self_test import kind_of, self_test
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.locations import place
+from iscp.core.account_roots import TARGET_FIELD
 from iscp.core.config import NodeConfig
 
 log = logging.getLogger(__name__)
@@ -19,10 +20,10 @@ def run_self_tests(config: NodeConfig, spark: SparkRuntime) -> set[str]:
     passed: set[str] = set()
     for field, uri in below.items():
         table = f"{place(uri)}/table"
-        if kind_of(table) not in passed:
+        if (kind := kind_of(table, field)) not in passed:
             report = self_test(spark.root, table, field=field)
             log.info("selftest.passed", extra={"beside": report.directory, "took_s": report.took_s})
-            passed.add(kind_of(table))
+            passed.add(kind)
     return passed
 
 
@@ -31,9 +32,9 @@ def check_of_targets(spark: SparkRuntime, tested: Collection[str]) -> Callable[[
     passed = set(tested)
 
     def check(uri: str) -> str:
-        kind = kind_of(place(uri))
+        kind = kind_of(place(uri), TARGET_FIELD)
         if kind not in passed:
-            self_test(spark.root, place(uri), field="spec.iteration.consumer.target")
+            self_test(spark.root, place(uri), field=TARGET_FIELD)
             passed.add(kind)
         return uri
 

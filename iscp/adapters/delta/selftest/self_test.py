@@ -33,6 +33,7 @@ ROUNDS = 12
 one.
 """
 
+_WRITABLE = "Name a path that the node may write"
 SCRATCH_PREFIX = ".iscp-selftest-"
 
 
@@ -78,11 +79,14 @@ class SelfTestReport:
     took_s: float
 
 
-def kind_of(target: str) -> str:
-    """What kind of place this is: one self-test holds for all of a kind, a mounted file system or a bucket."""
+def kind_of(target: str, field: str) -> str:
+    """What kind of place this is: one self-test holds for all of a kind, a mounted file system or a bucket.
+
+    Raises SelfTestError where there is no way to it; `field` is what named the target.
+    """
     if target.startswith(S3):
         return target[: target.index("/", len(S3))]
-    return f"file:{_nearest(target).stat().st_dev}"
+    return f"file:{_nearest(target, field).stat().st_dev}"
 
 
 def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROUNDS) -> SelfTestReport:
@@ -94,15 +98,14 @@ def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROU
     """
     began_s = time.monotonic()
     remote = target.startswith(S3)
-    beside = target.rpartition("/")[0] if remote else str(_nearest(target))
+    beside = target.rpartition("/")[0] if remote else str(_nearest(target, field))
     scratch = f"{beside}/{SCRATCH_PREFIX}{uuid4().hex}"
     store = ON_S3 if remote else LOCAL
     try:
         if not remote:
             os.mkdir(scratch)
     except OSError as fault:
-        remedy = "Name a path that the node may write"
-        raise verdict(fault, f"nothing can be written in {beside} ({fault})", field, remedy) from fault
+        raise verdict(fault, f"nothing can be written in {beside} ({fault})", field, _WRITABLE) from fault
     try:
         outcomes = _race_in(spark, scratch, store, field, rounds)
     finally:
@@ -139,9 +142,12 @@ def verdict(fault: Exception, message: str, field: str, remedy: str, *, remote: 
     return SelfTestError(message, field=field, remedy=remedy)
 
 
-def _nearest(target: str) -> Path:
+def _nearest(target: str, field: str) -> Path:
     """The nearest directory above `target` that exists: never the target, so that no scratch lies in a table."""
-    return next(parent for parent in Path(target).parents if parent.is_dir())
+    try:
+        return next(parent for parent in Path(target).parents if parent.is_dir())
+    except OSError as fault:  # one of them may not be entered, or has a name that cannot be
+        raise SelfTestError(f"there is no way to {target} ({fault})", field=field, remedy=_WRITABLE) from fault
 
 
 def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str, rounds: int) -> list[Round]:

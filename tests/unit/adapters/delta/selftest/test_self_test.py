@@ -36,12 +36,20 @@ def test_one_double_win_in_many_rounds_fails_with_field_and_remedy(tmp_path: Pat
 
 
 def test_paths_of_one_file_system_are_of_one_kind(tmp_path: Path) -> None:
-    assert kind_of(f"{tmp_path}/a") == kind_of(f"{tmp_path}/b/not/there/yet")
+    assert kind_of(f"{tmp_path}/a", "f") == kind_of(f"{tmp_path}/b/not/there/yet", "f")
+
+
+def test_a_path_without_a_way_to_it_is_refused_by_the_field_that_named_it(tmp_path: Path) -> None:
+    """As where a directory may not be entered, which root always may."""
+    with pytest.raises(SelfTestError, match=r"there is no way to .* too long") as refused:
+        kind_of(f"{tmp_path}/{'x' * 300}/table", "log.uri")
+    assert refused.value.field == "log.uri"
+    assert "that the node may write" in refused.value.remedy
 
 
 def test_a_bucket_is_a_kind_of_its_own() -> None:
-    assert kind_of("s3://lake/a/b") == kind_of("s3://lake/c") == "s3://lake"
-    assert kind_of("s3://other/a") == "s3://other"
+    assert kind_of("s3://lake/a/b", "f") == kind_of("s3://lake/c", "f") == "s3://lake"
+    assert kind_of("s3://other/a", "f") == "s3://other"
 
 
 @pytest.mark.parametrize(
