@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -80,24 +80,32 @@ def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResu
     killer = Chaos(up.endpoints, random.Random())
     try:
         with Client(up.endpoints, timeout_s=CALL_TIMEOUT_S) as client:
-            year = flights.load(view.days)
-            sources = Sources(root / "lake", year)
-            derived = root / "lake" / "derived"
-            derived.mkdir()
-            jobs = demo_jobs(sources, str(derived))
-            sources.schedule(year.days[0])
-            since = [job.register(client) for job in jobs]
-            _settle(jobs, client, view, "building what is derived")
-            with _following(jobs, root) as follower:
-                with _killing(killer if chaos else None):
-                    _replay(year.days, sources, jobs, client, view)
-                _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
-                view.say("comparing row by row")
-                replayed = follower.finish()
-            pairs = zip(jobs, since, strict=True)
-            return [verify(job, client, at, replayed if job.is_feed else None) for job, at in pairs], killer.kills
+            return play(root, client, view, _killing(killer if chaos else None)), killer.kills
     finally:
         up.stop()
+
+
+def play(root: Path, client: Client, view: View, meanwhile: AbstractContextManager[object]) -> list[JobResult]:
+    """What became of the jobs on a cluster that is there, and reaches `root`, where all tables are made.
+
+    `meanwhile` is entered while the days are replayed.
+    """
+    year = flights.load(view.days)
+    sources = Sources(root / "lake", year)
+    derived = root / "lake" / "derived"
+    derived.mkdir(exist_ok=True)
+    jobs = demo_jobs(sources, str(derived))
+    sources.schedule(year.days[0])
+    since = [job.register(client) for job in jobs]
+    _settle(jobs, client, view, "building what is derived")
+    with _following(jobs, root) as follower:
+        with meanwhile:
+            _replay(year.days, sources, jobs, client, view)
+        _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
+        view.say("comparing row by row")
+        replayed = follower.finish()
+    pairs = zip(jobs, since, strict=True)
+    return [verify(job, client, at, replayed if job.is_feed else None) for job, at in pairs]
 
 
 @contextmanager
