@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.adapters.delta.storage.s3_settings import s3_environ
+from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
 from iscp.adapters.system.scratch_directory import scratch_directory
@@ -49,7 +49,7 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
     _raise_open_files_limit()
     given = nullcontext(Path(config.data_dir)) if config.data_dir else scratch_directory("iscp-node-")
     with given as work_dir:
-        os.environ.update(s3_environ(config.storage.s3))  # before the JVM and other children: they inherit it
+        enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
         spark = SparkRuntime.start(_spark_settings(config, work_dir))
         try:
             tested = run_self_tests(config, spark)

@@ -22,9 +22,15 @@ ROOTS_MAX = 100
 """Roots of one account; more are refused at the node's start."""
 
 _PATH = re.compile(r"/(?!/)[^\\%\0]*")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3_URI = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=@~-]+)*)?")
 # Other stores are those of consumers of others, whose targets are compared as they are written.
 _URI = re.compile(r"(?!s3|file:)[a-z][a-z0-9+.-]*://[A-Za-z0-9._:@-]+(/[A-Za-z0-9._:=@~-]+)*")
+
+
+def is_bucket(name: str) -> bool:
+    """Whether it may be the name of a bucket on S3."""
+    return bool(_BUCKET.fullmatch(name))
 
 
 def is_root(root: str) -> bool:

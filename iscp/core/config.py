@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from iscp.core.iteration import Bounds
 from iscp.core.security_config import AccountConfig, SecurityConfig
@@ -21,6 +22,9 @@ KEPT_BYTES_MAX = 64 * 1024**3
 """Bytes of change rows that are kept of a table while it is built, where `build.kept_bytes_max` is not given; what
 lands then is left to the tail, which may have to compare.
 """
+
+BUCKETS_MAX = 256
+"""Buckets with a key of their own; more are refused at the node's start: one variable names them all."""
 
 DIRECT_BYTES_MAX = 8 * 1024**2
 """Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others
@@ -88,11 +92,32 @@ class SparkConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketConfig:
+    """A bucket with a key of its own. `credentials_file`: as `~/.aws/credentials`, of which the section `default` counts.
+    Empty region and endpoint: those of `storage.s3`.
+    """
+
+    credentials_file: str = ""
+    region: str = ""
+    endpoint: str = ""
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config:
-    """Tables on S3, or on a store with its API. Credentials come from the usual `AWS_*` variables and roles."""
+    """Tables on S3, or on a store with its API. Credentials come from the usual `AWS_*` variables and roles, but for
+    `buckets`, which are reached with keys of their own, and never with those.
+    """
 
     region: str = setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
     endpoint: str = setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
+    buckets: Mapping[str, BucketConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "`NAME.credentials_file`: file with the key of the bucket NAME, which alone it is reached with; "
+            "`NAME.region`, `NAME.endpoint`: where it is, if elsewhere than the others"
+        ),
+    )
 
     @property
     def used(self) -> bool:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from iscp.core.access_roles import is_account
-from iscp.core.account_roots import ROOTS_MAX, is_root
-from iscp.core.config import EtcdConfig, NodeConfig, NotifyConfig
+from iscp.core.account_roots import ROOTS_MAX, is_bucket, is_root
+from iscp.core.config import BUCKETS_MAX, EtcdConfig, NodeConfig, NotifyConfig, S3Config
 from iscp.core.oidc_faults import oidc_faults
 from iscp.core.setting_faults import URL, SettingFault, is_loopback, url_fault
 from iscp.core.setting_list import Setting
@@ -171,16 +171,34 @@ def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
         )
 
 
+def _s3_faults(s3: S3Config) -> Iterator[SettingFault]:
+    endpoints = [("storage.s3.endpoint", s3.endpoint)]
+    endpoints += [(f"storage.s3.buckets.{name}.endpoint", each.endpoint) for name, each in s3.buckets.items()]
+    for path, endpoint in endpoints:
+        if endpoint and not URL.fullmatch(endpoint):
+            yield SettingFault(path, f"{endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT")
+    for name in (name for name in ("endpoint", "buckets") if getattr(s3, name) and not s3.used):
+        yield SettingFault(
+            "storage.s3.region", f"is missing beside storage.s3.{name}", "Write us-east-1 if it has none"
+        )
+    if len(s3.buckets) > BUCKETS_MAX:
+        yield SettingFault("storage.s3.buckets", f"has more than {BUCKETS_MAX} of them", "Have several share one key")
+    for name, bucket in s3.buckets.items():
+        if not is_bucket(name):
+            yield SettingFault(
+                f"storage.s3.buckets.{name}", f"{name!r} is no name of a bucket", "Write it without s3:// and key"
+            )
+        if not bucket.credentials_file:
+            yield SettingFault(
+                f"storage.s3.buckets.{name}.credentials_file",
+                "is missing",
+                "Name the file with the bucket's key, or leave out the bucket if it is reached as all others are",
+            )
+
+
 def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
     s3 = config.storage.s3
-    if s3.endpoint and not URL.fullmatch(s3.endpoint):
-        yield SettingFault(
-            "storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT"
-        )
-    if s3.endpoint and not s3.used:
-        yield SettingFault(
-            "storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none"
-        )
+    yield from _s3_faults(s3)
     written = [("log.uri", config.log.uri)]
     written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
     for path, uri in written:

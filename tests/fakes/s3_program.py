@@ -4,10 +4,16 @@ Arguments: the port, the seconds that it waits before each answer, and, if it is
 `ignore-conditions`, to take every write whatever its conditions, as stores do that do not know them; `lose-answers`, to
 say of each file's first conditional write that it failed when it is done. Moto looks and then writes; here one write
 follows the other: S3's own promise is that one wins.
+
+`FAKE_S3_KEYS`, JSON, says by which access key each bucket is reached, and with which token; by any other it answers 403. A
+bucket that is not in it is everybody's. Signatures are not looked at. Whoever may makes buckets.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -21,6 +27,19 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+_KEY = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/")
+
+
+def is_refused(environ: WSGIEnvironment, keys: dict[str, list[str]]) -> bool:
+    """Whether a request is made by another key, or token, than its bucket's."""
+    bucket, _, rest = environ["PATH_INFO"].lstrip("/").partition("/")
+    if bucket not in keys or (environ["REQUEST_METHOD"] == "PUT" and not rest):
+        return False
+    signed = _KEY.match(environ.get("HTTP_AUTHORIZATION", ""))
+    return keys[bucket] != [signed[1] if signed else "", environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")]
+
+
 class QuietHandler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"  # clients keep their connections
 
@@ -32,9 +51,13 @@ def main(port: int, delay_s: float, fault: str) -> None:
     moto = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = Lock()
     answers_lost = set[str]()
+    keys = json.loads(os.environ.get("FAKE_S3_KEYS", "{}"))
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         time.sleep(delay_s)
+        if is_refused(environ, keys):
+            start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
+            return [b"" if environ["REQUEST_METHOD"] == "HEAD" else DENIED]
         if fault == "ignore-conditions":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):

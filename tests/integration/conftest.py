@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def s3_to_be() -> FakeS3:
-    """Where S3 is once `s3` has started it: Spark is configured for it before."""
-    return FakeS3(free_port())
+def s3_to_be(tmp_path_factory: pytest.TempPathFactory) -> FakeS3:
+    """Where S3 is once `s3` has started it: Spark is configured for it before. To `stray` all go with a wrong key."""
+    buckets = {"acme": "acme", "other": "other", "stray": "acme"}
+    return FakeS3.with_keys(free_port(), tmp_path_factory.mktemp("keys"), buckets)
 
 
 @pytest.fixture(scope="session")

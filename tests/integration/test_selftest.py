@@ -15,7 +15,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.files import names
 from iscp.adapters.system.free_port import free_port
 from iscp.core.errors import StorageError
-from tests.fakes.s3 import FakeS3, asking, s3_server
+from tests.fakes.s3 import SECRET, FakeS3, asking, s3_server
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,15 @@ def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: Spark
 @pytest.mark.further  # each time: a path above, and a store that ignores conditions below
 @pytest.mark.spark
 def test_a_bucket_is_tried_like_a_path(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
-    report = self_test(spark_runtime.root, s3.uri("derived/table"), field="target")
-    log.info("self-test on S3 took %.2f s; %s", report.took_s, report.wins)
-    assert sum(report.wins.values()) == ROUNDS
-    assert report.directory == s3.uri("derived")
-    assert names(s3.uri("derived")) == []
+    for bucket in ("lake", "acme"):  # which a key of its own reaches
+        report = self_test(spark_runtime.root, s3.uri("derived/table", bucket), field="target")
+        log.info("self-test on S3 took %.2f s; %s", report.took_s, report.wins)
+        assert sum(report.wins.values()) == ROUNDS
+        assert report.directory == s3.uri("derived", bucket)
+        assert names(s3.uri("derived", bucket)) == []
+    with pytest.raises(StorageError, match="403|denied") as refused:
+        self_test(spark_runtime.root, s3.uri("table", "stray"), field="target")
+    assert SECRET not in str(refused.value)
     with pytest.raises(StorageError, match="nobodys"):
         self_test(spark_runtime.root, "s3://nobodys/table", field="target")
 

@@ -30,14 +30,15 @@ VARIABLE_PREFIX = "ISCP_"
 NOT_SETTINGS = frozenset(
     {
         *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
-        *("ISCP_ACCOUNT", "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+        *("ISCP_ACCOUNT", "ISCP_S3_BUCKETS", "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
     }
 )
 """Variables of ours that are read elsewhere."""
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
 _SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
-_SECRET = frozenset({"etcd.password", "notify.webhooks"})
+# Of buckets too: somebody may write the key where its file is to be named.
+_SECRET = frozenset({"etcd.password", "notify.webhooks", "storage.s3.buckets"})
 _UNKNOWN = "Remove it, or see docs/configuration.md"
 
 

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.cursor import Cursor
@@ -189,7 +190,8 @@ def register_source(spark: SparkSession) -> None:
         context = spark.sparkContext
         if str(context.master).startswith("local"):
             # Python workers are the JVM's children, and the runtime of iscp may keep keys for S3 out of the JVM.
-            context.environment |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+            s3 = ("AWS_", BUCKETS_VARIABLE)
+            context.environment |= {name: value for name, value in os.environ.items() if name.startswith(s3)}
         with _active(spark):
             spark.dataSource.register(ChangefeedSource)
 

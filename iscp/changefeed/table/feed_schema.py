@@ -16,6 +16,7 @@ from deltalake import DeltaTable, Schema
 from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import sync
@@ -107,7 +108,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
     _refuse_unkept(row)
     with delta_faults(f"open a table at {uri}"):
         # Also one whose log was cleaned, and has no first commit any more.
-        made = not DeltaTable.is_deltatable(uri)
+        made = not DeltaTable.is_deltatable(uri, storage_options=table_options(uri))
     if made:
         require_place(uri)
         require_conditional_writes(uri)

@@ -104,7 +104,7 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
 def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | None]:
     """Where the job log is, and the configuration that says so; None: of an `iscp up` that has none any more."""
-    from iscp.adapters.delta.storage.s3_settings import s3_environ
+    from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.adapters.system.settings import load_settings
 
     require_one_home(data, file)
@@ -121,7 +121,7 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
             raise
         uri = config.log.uri.rstrip("/")
     if config is not None:
-        os.environ.update(s3_environ(config.storage.s3))
+        enter_s3(config.storage.s3)
     return uri, config
 
 

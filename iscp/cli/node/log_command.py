@@ -32,7 +32,7 @@ def repair(data: Path | None, file: Path | None) -> None:
     A torn commit is renamed, never deleted; nobody was answered for one that tore while it was written. Of one that was
     acknowledged, what it held is given up: the command says so.
     """
-    from iscp.adapters.delta.storage.s3_settings import s3_environ
+    from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.adapters.system.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of
@@ -44,7 +44,7 @@ def repair(data: Path | None, file: Path | None) -> None:
             _repair(str(layout.job_log), marks)
     else:
         config = load_settings(file, os.environ)
-        os.environ.update(s3_environ(config.storage.s3))
+        enter_s3(config.storage.s3)
         with marks_at(config) as marks:
             _repair(config.log.uri, marks)
 
@@ -60,7 +60,7 @@ def upgrade(data: Path | None, file: Path | None) -> None:
     """
     from iscp.adapters.delta.joblog.log_format import upgrade_job_log
     from iscp.adapters.delta.joblog.log_schema import FORMAT
-    from iscp.adapters.delta.storage.s3_settings import s3_environ
+    from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.adapters.system.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, refuse_earlier_nodes
@@ -72,7 +72,7 @@ def upgrade(data: Path | None, file: Path | None) -> None:
             before = upgrade_job_log(str(layout.job_log))
     else:
         config = load_settings(file, os.environ)
-        os.environ.update(s3_environ(config.storage.s3))
+        enter_s3(config.storage.s3)
         refuse_earlier_nodes(config)
         before = upgrade_job_log(config.log.uri)
     said = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"

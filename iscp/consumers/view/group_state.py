@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.group_query import GroupQuery, Totals, result_column
 from iscp.core.netting import Op
@@ -154,7 +154,7 @@ def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
     """What is kept of the groups with these keys, and of others. Raises ChangesUnavailableError if a file is gone."""
     with delta_faults(f"read {uri}"):
         # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
-        batches = pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).scan())
+        batches = pa.RecordBatchReader.from_stream(open_delta(uri, version).scan())
         try:
             found = [_with_first(batch, pc.unique(keys["k0"])) for batch in batches]
         except pa.ArrowInvalid as error:  # whatever delta-rs has met on its way through the files

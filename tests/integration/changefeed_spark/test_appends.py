@@ -45,7 +45,7 @@ def commit(uri: str, frame: DataFrame, order_by: Order = (), shard: int = 0, ope
 
 
 def read(uri: str) -> pa.Table:
-    table = DeltaTable(uri)
+    table = open_delta(uri)
     return PageReader(opened(uri).files).page(table, {}, READ_ROWS_MAX).rows
 
 
@@ -311,7 +311,7 @@ def test_what_is_not_committed_is_deleted(spark: SparkSession, uri: str) -> None
 
 @pytest.mark.full
 def test_on_s3_too(spark: SparkSession, s3: FakeS3) -> None:
-    uri = s3.uri("feeds/large")
+    uri = s3.uri("feeds/large", "acme")
     create_feed_table(uri, SCHEMA, 1)
     for spelling in (uri, uri.replace("s3://", "s3a://")):
         commit(spelling, frame_of(spark, 100), ["id"])

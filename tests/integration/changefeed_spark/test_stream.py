@@ -181,7 +181,7 @@ def test_the_format_reads_batches_too(spark: SparkSession, uri: str, append: App
 
 @pytest.mark.full
 def test_on_s3_too(spark: SparkSession, s3: FakeS3, tmp_path: Path) -> None:
-    uri = s3.uri("feeds/streamed")
+    uri = s3.uri("feeds/streamed", "other")
     create_feed_table(uri, SCHEMA, 1)
     append = appender(uri)
     append(0, [1, 2])

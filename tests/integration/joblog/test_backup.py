@@ -287,15 +287,15 @@ def test_what_a_backup_left_half_written_is_none_and_the_next_one_can_go_there(h
 
 
 def test_on_s3_it_is_the_same(s3: FakeS3, tmp_path: Path) -> None:
-    home, to = s3.uri("joblog"), s3.uri("backups/one")
+    home, to = s3.uri("joblog", "acme"), s3.uri("backups/one", "other")
     written(home, 5)
     assert backed_up(home, to).jobs == 5
     with pytest.raises(InvalidRequest, match="holds a backup already"):
         backed_up(home, to)
     with pytest.raises(ConfigurationError, match="holds a log already"):
         restored(to, home)
-    as_of = restored(to, s3.uri("elsewhere"))
-    joblog = opened(s3.uri("elsewhere"))
+    as_of = restored(to, s3.uri("elsewhere", "acme"))
+    joblog = opened(s3.uri("elsewhere", "acme"))
     assert joblog.claim_term() == as_of.term + 1
     assert len(joblog.load()) == 5
     (tmp_path / "local").mkdir()

@@ -21,6 +21,7 @@ from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.settings import variable
 from iscp.consumers.replica.replica_kind import ReplicaKind
@@ -67,6 +68,10 @@ def direct_bytes_max() -> int:
     return int(os.environ.get(variable("spark.direct_bytes_max"), DIRECT_BYTES_MAX))
 
 
+def opened(uri: str) -> DeltaTable:
+    return DeltaTable(uri, storage_options=table_options(uri))
+
+
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test wants, each like a node of its own."""
 
@@ -83,7 +88,10 @@ class Pipeline:
         self._read: tuple[tuple[str, list[tuple[str, int]]], pa.Table] | None = None
 
     def _write_source(self) -> None:
-        write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(
+            self.source, rows(range(ROWS)), configuration=feed, storage_options=table_options(self.source)
+        )
 
     def new_environment(self, failpoints: ScriptedFailpoints, source: ChangeSource | None = None) -> SinkPool:
         open_sink, source = lambda uri: DeltaSink(uri, failpoints), source or DeltaChangeSource()
@@ -165,7 +173,7 @@ class Pipeline:
 
     def upsert(self, ids: range | list[int], value: str) -> None:
         (
-            DeltaTable(self.source)
+            opened(self.source)
             .merge(rows(ids, value), "t.id = s.id", source_alias="s", target_alias="t")
             .when_matched_update_all()
             .when_not_matched_insert_all()
@@ -173,10 +181,10 @@ class Pipeline:
         )
 
     def delete(self, condition: str) -> None:
-        DeltaTable(self.source).delete(condition)
+        opened(self.source).delete(condition)
 
     def insert(self, ids: range | list[int], value: str = "new") -> None:
-        write_deltalake(self.source, rows(ids, value), mode="append")
+        write_deltalake(opened(self.source), rows(ids, value), mode="append")
 
     def assert_equal(
         self,
@@ -185,9 +193,9 @@ class Pipeline:
         columns: tuple[str, ...] = ("id", "v", "g"),
     ) -> None:
         """The target against a recomputation from the source, row by row."""
-        source = DeltaTable(self.source).to_pyarrow_table().to_pylist()
+        source = opened(self.source).to_pyarrow_table().to_pylist()
         expected = [{column: row[column] for column in columns} for row in source if keeps(row)]
-        target = DeltaTable(self.target(name)).to_pyarrow_table().to_pylist()
+        target = opened(self.target(name)).to_pyarrow_table().to_pylist()
         assert sorted(map(_sortable, target)) == sorted(map(_sortable, expected))
 
     def sql(self, statement: str) -> None:
@@ -201,7 +209,7 @@ class Pipeline:
         if columns:
             places = {column.lower(): place for place, column in enumerate(expected.column_names)}
             expected = expected.select([places[column.lower()] for column in columns])
-        target = DeltaTable(self.target(name)).to_pyarrow_table()
+        target = opened(self.target(name)).to_pyarrow_table()
         assert [column.lower() for column in target.column_names] == [
             column.lower() for column in expected.column_names
         ]
@@ -209,7 +217,7 @@ class Pipeline:
 
     def assert_holds(self, name: str, expected: pa.Table) -> None:
         """Row by row, whatever the source is by now."""
-        target = DeltaTable(self.target(name)).to_pyarrow_table().select(expected.column_names)
+        target = opened(self.target(name)).to_pyarrow_table().select(expected.column_names)
         assert _values(target) == _values(expected)
 
     def source_by_spark(self) -> pa.Table:

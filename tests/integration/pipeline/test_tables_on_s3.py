@@ -1,14 +1,17 @@
-"""Source and targets on S3: the iterations are those on local paths, with the same promises."""
+"""Source and targets on S3, in buckets with keys of their own: the iterations are those on local paths, with the same
+promises.
+"""
 
 from __future__ import annotations
 
 import obstore
 import pytest
-from deltalake import DeltaTable
 from obstore.store import from_url
 
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.core.iteration import DataType
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_snapshot_an_append_and_a_merge_that_two_try(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
-    pipeline = Pipeline(s3.uri("pipeline"), spark_runtime)
+    pipeline = Pipeline(s3.uri("pipeline", "acme"), spark_runtime)
     job = pipeline.job("full", key=("id",), columns=("id", "g"), where="g < 3")
     built = pipeline.run(job)
     assert [(each.error_code, each.data_type) for each in built] == [(0, DataType.SNAPSHOT)]
@@ -50,20 +53,20 @@ def test_a_snapshot_an_append_and_a_merge_that_two_try(s3: FakeS3, spark_runtime
 
 def folders(uri: str) -> list[str]:
     """The folders right below a place on S3."""
-    listed = obstore.list_with_delimiter(from_url(uri))
+    listed = obstore.list_with_delimiter(from_url(uri, config=dict(table_options(uri) or {})))
     return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 
 @pytest.mark.further  # each time: a snapshot above, and test_builds.py
 def test_a_build_by_ranges(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
-    pipeline = Pipeline(s3.uri("builds"), spark_runtime, 0)
+    pipeline = Pipeline(s3.uri("builds", "other"), spark_runtime, 0)
     for start in range(100, 160, 20):
         pipeline.insert(range(start, start + 20))
     driver = Cluster(pipeline).driver(pipeline.job("keyed", key=("id",)), pipeline.job("bare", where="g < 3"))
     driver.iterate()
     driver.split(driver.waiting[0])
     pipeline.upsert(range(5), "later")
-    frozen_at = DeltaTable(pipeline.source, version=3).to_pyarrow_table()
+    frozen_at = open_delta(pipeline.source, 3).to_pyarrow_table()
     driver.finish()
     pipeline.assert_holds("keyed", frozen_at)
     assert [row.watermark.version for row in driver.rows] == [3, 3]

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from iscp.core.config import BackoffConfig, EtcdConfig, JobLogConfig, NodeConfig, ProbeConfig, S3Config, StorageConfig
+from iscp.core.config import (
+    BUCKETS_MAX,
+    BackoffConfig,
+    BucketConfig,
+    EtcdConfig,
+    JobLogConfig,
+    NodeConfig,
+    ProbeConfig,
+    S3Config,
+    StorageConfig,
+)
 from iscp.core.config_faults import faults, port_of, range_fault
 from iscp.core.setting_list import Setting, settings
 
@@ -16,6 +26,16 @@ UNITLESS = {  # counts, and what is no number
     *("compact_commits", "tables_at_once", "quarantine_after", "concurrency"),
 }
 UNITS = ("_s", "_mb", "_max", "_min", "_bytes")
+
+
+def of_s3(region: str = "eu-1", name: str = "acme", buckets: int = 1, **bucket: str) -> NodeConfig:
+    own = BucketConfig(**{"credentials_file": "/keys", **bucket})
+    named = {name: own} | {f"bucket-{number}": own for number in range(1, buckets)}
+    return replace(VALID, storage=StorageConfig(s3=S3Config(region=region, buckets=named)))
+
+
+def test_buckets_with_keys_of_their_own_are_valid() -> None:
+    assert faults(of_s3(buckets=BUCKETS_MAX, region="us-east-1", endpoint="https://own")) == []
 
 
 def test_the_defaults_are_valid() -> None:
@@ -77,6 +97,11 @@ def shown(default: object) -> str:
             replace(VALID, storage=StorageConfig(s3=S3Config(region="eu-central-1", endpoint="s3:9000"))),
             "storage.s3.endpoint",
         ),
+        (of_s3(region=""), "storage.s3.region"),
+        (of_s3(endpoint="own:9000"), "storage.s3.buckets.acme.endpoint"),
+        (of_s3(credentials_file=""), "storage.s3.buckets.acme.credentials_file"),
+        (of_s3(name="s3://acme"), "storage.s3.buckets.s3://acme"),
+        (of_s3(buckets=BUCKETS_MAX + 1), "storage.s3.buckets"),
         (replace(VALID, storage=StorageConfig(self_test=("/a", "s3a://b/c"))), "storage.self_test.1"),
         (replace(VALID, log=JobLogConfig(uri="s3://b/log")), "log.uri"),
         (replace(VALID, probe=ProbeConfig(interval_min_s=301.0)), "probe.interval_max_s"),

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from iscp.adapters.delta.joblog.log_format import refuse_later
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.core.errors import ConfigurationError, StorageError
 
@@ -45,6 +46,7 @@ def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], c
                     schema,
                     mode="error",
                     configuration={**properties, **({CLUSTER_PROPERTY: cluster} if cluster else {})},
+                    storage_options=table_options(uri),
                     raise_if_key_not_exists=False,
                 )
             except DeltaError:  # somebody else was first, or it shows at once what is wrong

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from iscp.adapters.delta.joblog.backup_manifest import BackupManifest, digest_of
 from iscp.adapters.delta.joblog.fenced_table import APP_ID
@@ -190,7 +189,7 @@ def _checkpoint_of(commit: bytes) -> bytes:
         log = Path(scratch, "_delta_log")
         log.mkdir()
         (log / commit_name(0)).write_bytes(commit)
-        DeltaTable(scratch).create_checkpoint()
+        open_delta(scratch).create_checkpoint()
         return (log / checkpoint_name(0)).read_bytes()
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.core.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,8 @@ R = TypeVar("R")
 
 
 def open_delta(uri: str, version: int | None = None) -> DeltaTable:
-    """As of `version`, or of the newest. Raises what deltalake raises."""
-    return list_again(partial(DeltaTable, uri, version=version))
+    """As of `version`, or of the newest. Raises what deltalake raises, ConfigurationError."""
+    return list_again(partial(DeltaTable, uri, version=version, storage_options=table_options(uri)))
 
 
 def bring_up(table: DeltaTable) -> None:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import commit_name, on_s3
 
 if TYPE_CHECKING:
@@ -246,10 +247,12 @@ def _contend(table: str, name: str) -> None:
         sys.stdout.flush()
 
     try:
-        if DeltaTable.is_deltatable(table):
-            handle = DeltaTable(table)
+        options = table_options(table)
+        if DeltaTable.is_deltatable(table, storage_options=options):
+            handle = DeltaTable(table, storage_options=options)
         else:
-            handle = DeltaTable.create(table, Schema([Field("x", PrimitiveType("long"))]))
+            one = Schema([Field("x", PrimitiveType("long"))])
+            handle = DeltaTable.create(table, one, storage_options=options)
     except (DeltaError, OSError) as fault:
         answer(fault)
         return

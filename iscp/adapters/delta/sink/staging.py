@@ -22,6 +22,7 @@ from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.nested_tables import STAGED
 from iscp.core.errors import EngineError
 from iscp.ports.sink import CommitTag, Manifest
@@ -79,7 +80,7 @@ def stage_rows(rows: pa.Table, key: Sequence[str], uri: str, tag: CommitTag, fai
 def stage_rows_in(rows: pa.Table, uri: str, folder: str) -> Manifest:
     """As `stage_in`, of rows that are described."""
     with direct_work(), delta_faults(f"stage rows for {uri}"):
-        write_deltalake(f"{uri}/{folder}", rows, mode="error")
+        write_deltalake(f"{uri}/{folder}", rows, mode="error", storage_options=table_options(uri))
     return _take_manifest(uri, folder)
 
 

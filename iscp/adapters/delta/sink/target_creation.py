@@ -17,6 +17,7 @@ from iscp.adapters.delta.sink.bag_write import VECTORS
 from iscp.adapters.delta.sink.row_commit import content_of, heads
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.errors import Conflict
 from iscp.ports.sink import CommitTag
@@ -38,6 +39,7 @@ def create_target(uri: str, schema: Mapping[str, Any], properties: Mapping[str, 
         Schema.from_json(json.dumps(schema)),
         mode="error",
         configuration=dict(properties),
+        storage_options=table_options(uri),
         commit_properties=commit_properties(tag),
     )
 

@@ -5,13 +5,13 @@ A node races its writers for that (`selftest`); an application that appends to a
 
 from __future__ import annotations
 
-import os
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import endpoint_of
 from iscp.adapters.delta.storage.locations import S3, on_s3
 from iscp.core.errors import ErrorCode, PermanentError, StorageError
 
@@ -40,7 +40,7 @@ def require_conditional_writes(uri: str) -> None:
     """
     if on_s3(uri):
         bucket = uri.removeprefix(S3).partition("/")[0]
-        _require(_Store(bucket, os.environ.get("AWS_ENDPOINT_URL", ""), uri))
+        _require(_Store(bucket, endpoint_of(uri), uri))
 
 
 @lru_cache(maxsize=STORES_KEPT_MAX)
@@ -51,7 +51,7 @@ def _require(store: _Store) -> None:
         overwritten = files.create(f"{scratch}/file", b"second")
     except OSError as error:
         reason = f"cannot write to {store.uri}: {error.strerror or error}"
-        raise StorageError(reason, field="uri", remedy=f"Check bucket and AWS_*. {REMEDY}") from error
+        raise StorageError(reason, field="uri", remedy=f"Check bucket and credentials. {REMEDY}") from error
     finally:
         with suppress(OSError):
             files.remove_tree(scratch)

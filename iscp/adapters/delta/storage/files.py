@@ -1,9 +1,9 @@
 """What iscp itself needs of a store: small files, their identity, and what lies in a directory.
 
 A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is reached; knows nothing of
-Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`) says where S3 is and with which identity, for
-deltalake too: so both always use the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
-configuration says.
+Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`, and for buckets with a key of their own
+`iscp.adapters.delta.storage.bucket_keys`) says where S3 is and with which identity, for deltalake too: so both always
+use the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the configuration says.
 
 Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way
 for both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the
@@ -24,6 +24,7 @@ from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.exceptions import (
@@ -35,6 +36,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
+from iscp.adapters.delta.storage.bucket_keys import BucketKey, endpoint_of, key_of
 from iscp.adapters.delta.storage.locations import S3
 
 CONNECT_TIMEOUT_S = 5
@@ -204,16 +206,18 @@ def is_file(path: str) -> bool:
 
 def _client_of(path: str) -> tuple[S3Store, str]:
     bucket, _, key = path.removeprefix(S3).partition("/")
-    return _client(bucket, os.environ.get("AWS_ENDPOINT_URL")), key
+    return _client(bucket, endpoint_of(path), key_of(path)), key
 
 
 @lru_cache(maxsize=256)
-def _client(bucket: str, endpoint: str | None) -> S3Store:
+def _client(bucket: str, endpoint: str, own: BucketKey | None) -> S3Store:
     """One for each bucket, as it keeps connections; what is not given here is read from `AWS_*`."""
+    given: Any = own.options if own else {}
     return S3Store(
         bucket,
+        config=given,
         client_options={
-            "allow_http": bool(endpoint and endpoint.startswith("http://")),
+            "allow_http": endpoint.startswith("http://"),
             "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
             "timeout": f"{REQUEST_TIMEOUT_S}s",
         },

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from iscp.core.account_roots import is_plain_uri
+from iscp.core.account_roots import is_bucket, is_plain_uri
 from iscp.core.argument_checks import require_unicode
 from iscp.core.errors import InvalidRequest
 
@@ -15,7 +15,6 @@ NAME_BYTES_MAX = 255
 """Bytes of one name in a local path, as Linux has it; a longer one is refused."""
 
 _S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Hadoop, delta-rs and obstore read all else in ways of their own: as a pattern, a fragment, or half of an escape.
 _KEY_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._=@~-]+")
 _READ_IN_TWO_WAYS = "%\\"
@@ -39,7 +38,7 @@ def on_s3(uri: str) -> bool:
 def s3_place(uri: str) -> str:
     """The one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read alike."""
     found = _S3_URI.fullmatch(uri)
-    if found is None or not _BUCKET.fullmatch(found["bucket"]):
+    if found is None or not is_bucket(found["bucket"]):
         raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
     parts = [part for part in found["key"].split("/") if part]
     if not parts:

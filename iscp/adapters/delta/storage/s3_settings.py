@@ -1,22 +1,50 @@
 """Where those who use S3 find it: delta-rs and obstore by the environment, Spark by its settings.
 
-Credentials are never written down here: they come from the environment, a web identity, a container or an instance,
-which all three understand.
+Credentials are not written down here: they come from the environment, a web identity, a container or an instance,
+which all three understand. For buckets with a key of their own the environment names its file, and Spark has the key.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, ENDPOINT, buckets_variable, read_key
+from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from iscp.adapters.delta.storage.bucket_keys import BucketKey
     from iscp.core.config import S3Config
 
 LOG_STORE = "io.iscp.delta.ConditionalPutLogStore"
 _SCHEMES = ("s3", "s3a")
+_HADOOP = "spark.hadoop.fs.s3a."
+
+
+def enter_s3(config: S3Config) -> None:
+    """Have this process, and children that it starts from now on, find S3. Raises ConfigurationError."""
+    bucket_keys(config, os.environ)
+    os.environ.pop(BUCKETS_VARIABLE, None)  # of whoever started it
+    os.environ.update(s3_environ(config))
+
+
+def bucket_keys(config: S3Config, environ: Mapping[str, str]) -> dict[str, BucketKey]:
+    """The keys of buckets that have their own. Raises ConfigurationError with every file that says none."""
+    found, faults = {}, []
+    for name, bucket in config.buckets.items():
+        try:
+            found[name] = read_key(name, bucket, environ)
+        except ConfigurationError as fault:
+            faults.append(fault)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise ConfigurationError("\n  ".join((f"{len(faults)} settings are wrong:", *map(str, faults))))
+    return found
 
 
 def s3_environ(config: S3Config) -> dict[str, str]:
@@ -27,7 +55,7 @@ def s3_environ(config: S3Config) -> dict[str, str]:
     if config.endpoint:
         plain = config.endpoint.startswith("http://")
         found |= {"AWS_ENDPOINT_URL": config.endpoint.rstrip("/"), "AWS_ALLOW_HTTP": str(plain).lower()}
-    return found
+    return found | buckets_variable(config.buckets)
 
 
 def static_keys(environ: Mapping[str, str], *, by_conf: bool = False) -> dict[str, str]:
@@ -38,15 +66,30 @@ def static_keys(environ: Mapping[str, str], *, by_conf: bool = False) -> dict[st
     """
     if "AWS_ACCESS_KEY_ID" not in environ or (_own_name_resolves() and not by_conf):
         return {}
-    token = environ.get("AWS_SESSION_TOKEN")
+    token = environ.get("AWS_SESSION_TOKEN", "")
+    keys = _key_conf(environ["AWS_ACCESS_KEY_ID"], environ.get("AWS_SECRET_ACCESS_KEY", ""), token)
+    return {f"{_HADOOP}{name}": value for name, value in keys.items()}
+
+
+def _key_conf(access_key_id: str, secret: str, token: str) -> dict[str, str]:
+    """Below `fs.s3a.`, or that of a bucket."""
     provider = f"{'Temporary' if token else 'Simple'}AWSCredentialsProvider"
-    keys = {
-        "fs.s3a.aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}",
-        "fs.s3a.access.key": environ["AWS_ACCESS_KEY_ID"],
-        "fs.s3a.secret.key": environ.get("AWS_SECRET_ACCESS_KEY", ""),
-        **({"fs.s3a.session.token": token} if token else {}),
+    return {
+        "aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}",
+        "access.key": access_key_id,
+        "secret.key": secret,
+        **({"session.token": token} if token else {}),
     }
-    return {f"spark.hadoop.{name}": value for name, value in keys.items()}
+
+
+def _bucket_conf(name: str, key: BucketKey) -> dict[str, str]:
+    """Settings of Hadoop's for one bucket, which win over those for all."""
+    conf = _key_conf(key.access_key_id, key.secret, key.token)
+    if key.region:
+        conf["endpoint.region"] = key.region
+    if key.endpoint:
+        conf |= {"endpoint": key.endpoint, "path.style.access": "true"}
+    return {f"{_HADOOP}bucket.{name}.{setting}": value for setting, value in conf.items()}
 
 
 def _own_name_resolves() -> bool:
@@ -62,7 +105,7 @@ def s3_conf(
 ) -> dict[str, str]:
     """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
 
-    `by_conf` as in `static_keys`.
+    `by_conf` as in `static_keys`. Raises ConfigurationError where a bucket's file says no key.
     `s3` is the one spelling inside, so Hadoop is configured to take it for its `s3a`.
     """
     if not config.used:
@@ -73,10 +116,12 @@ def s3_conf(
         "fs.s3a.endpoint.region": config.region,
         "fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     }
-    if endpoint := config.endpoint or environ.get("AWS_ENDPOINT_URL"):
+    if endpoint := config.endpoint or environ.get(ENDPOINT):
         # Buckets by path, as delta-rs has it too.
         hadoop |= {"fs.s3a.endpoint": endpoint.rstrip("/"), "fs.s3a.path.style.access": "true"}
     if buffer_dir is not None:
         hadoop |= {"fs.s3a.buffer.dir": str(buffer_dir)}
     conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()} | static_keys(environ, by_conf=by_conf)
+    for name, key in bucket_keys(config, environ).items():
+        conf |= _bucket_conf(name, key)
     return conf | {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import local_path
 
 
@@ -16,7 +17,7 @@ def files_of(uri: str) -> pafs.FileSystem:
     path = local_path(uri)
     if path is not None:
         return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
-    return pafs.PyFileSystem(DeltaStorageHandler(uri, options={}))
+    return pafs.PyFileSystem(DeltaStorageHandler(uri, options=table_options(uri) or {}))
 
 
 def sync(path: Path) -> None:

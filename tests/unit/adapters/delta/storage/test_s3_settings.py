@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
-from iscp.adapters.delta.storage.s3_settings import LOG_STORE, s3_conf, s3_environ
-from iscp.core.config import S3Config
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, table_options
+from iscp.adapters.delta.storage.s3_settings import LOG_STORE, enter_s3, s3_conf, s3_environ
+from iscp.core.config import BucketConfig, S3Config
+from iscp.core.errors import ConfigurationError
 
 AWS = S3Config(region="eu-central-1")
 OWN = S3Config(region="us-east-1", endpoint="http://127.0.0.1:9000/")
@@ -48,6 +51,62 @@ def test_commits_go_through_the_log_store_however_s3_is_spelled(tmp_path: Path) 
     conf = default_conf(SparkSettings(work_dir=tmp_path, s3=AWS))
     assert {conf[f"spark.delta.logStore.{scheme}.impl"] for scheme in ("s3", "s3a")} == {LOG_STORE}
     assert conf["spark.hadoop.fs.s3a.buffer.dir"].startswith(str(tmp_path))
+
+
+def buckets(tmp_path: Path) -> S3Config:
+    """Two in the store of all, and `far` in another one."""
+    named = {}
+    for name in ("acme", "acme.secret", "far"):
+        (file := tmp_path / name).write_text(
+            f"[default]\naws_access_key_id = {name}\naws_secret_access_key = hush-{name}\n"
+        )
+        named[name] = BucketConfig(credentials_file=str(file))
+    (tmp_path / "far").open("a").write("aws_session_token = now\n")
+    far = BucketConfig(credentials_file=named["far"].credentials_file, region="eu-1", endpoint="https://far/")
+    return S3Config(region="us-east-1", endpoint="http://127.0.0.1:9000", buckets=named | {"far": far})
+
+
+def test_spark_and_deltalake_reach_a_bucket_by_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = buckets(tmp_path)
+    conf = s3_conf(config, {"AWS_ACCESS_KEY_ID": "all", "AWS_SECRET_ACCESS_KEY": "hush-all"}, None, by_conf=True)
+    monkeypatch.setenv(BUCKETS_VARIABLE, s3_environ(config)[BUCKETS_VARIABLE])
+    for name in config.buckets:
+        options = table_options(f"s3://{name}/table") or {}
+        own = f"spark.hadoop.fs.s3a.bucket.{name}."
+        assert conf[f"{own}access.key"] == options["AWS_ACCESS_KEY_ID"] == name
+        assert conf[f"{own}secret.key"] == options["AWS_SECRET_ACCESS_KEY"] == f"hush-{name}"
+        assert conf.get(f"{own}session.token") == options.get("AWS_SESSION_TOKEN")
+        assert conf.get(f"{own}endpoint") == options.get("AWS_ENDPOINT_URL")
+        assert conf.get(f"{own}endpoint.region") == options.get("AWS_REGION")
+        assert (conf[f"{own}aws.credentials.provider"].rpartition(".")[2]) == (
+            "TemporaryAWSCredentialsProvider" if name == "far" else "SimpleAWSCredentialsProvider"
+        )
+    assert conf["spark.hadoop.fs.s3a.bucket.far.path.style.access"] == "true"
+    assert conf["spark.hadoop.fs.s3a.access.key"] == "all"
+
+
+def test_no_secret_of_a_bucket_is_in_the_environment(tmp_path: Path) -> None:
+    environ = s3_environ(buckets(tmp_path))
+    assert "hush" not in str(environ)
+    assert "now" not in str(environ)
+
+
+def test_all_files_without_a_key_are_named_before_the_environment_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BUCKETS_VARIABLE, "of whoever started it")
+    config = buckets(tmp_path)
+    for name in ("acme", "far"):
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigurationError) as refused:
+        enter_s3(config)
+    assert os.environ[BUCKETS_VARIABLE] == "of whoever started it"
+    lines = str(refused.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        f"storage.s3.buckets.{name}.credentials_file" for name in ("acme", "far")
+    ]
+    enter_s3(S3Config())
+    assert BUCKETS_VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize(("ivy", "sums"), [("ivy.xml", "jars.sha256"), ("ivy-s3.xml", "jars-s3.sha256")])

@@ -1,0 +1,136 @@
+"""Buckets with a key of their own, and what those that open a table there have to know of them.
+
+The environment says which they are (`ISCP_S3_BUCKETS`, JSON), as it says all else of S3, and where the files with their
+keys lie: so a child finds them too, and no secret is in the environment. A bucket that it does not name is reached as
+`AWS_*` say; one that it names never is.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from iscp.adapters.delta.storage.locations import on_s3
+from iscp.core.config import BUCKETS_MAX, BucketConfig
+from iscp.core.errors import ConfigurationError
+
+BUCKETS_VARIABLE = "ISCP_S3_BUCKETS"
+ENDPOINT = "AWS_ENDPOINT_URL"
+FILE_BYTES_MAX = 65_536
+"""Bytes of a file with a key; a longer one is refused."""
+
+_SECTION = "default"
+_ID, _SECRET, _TOKEN = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
+_REMEDY = f"Write [{_SECTION}] and below it {_ID} and {_SECRET}, as in ~/.aws/credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketKey:
+    """A key, and where its bucket is. Empty region and endpoint: as of all other buckets."""
+
+    access_key_id: str
+    secret: str = field(repr=False)
+    token: str = field(repr=False)
+    region: str
+    endpoint: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """As deltalake and obstore take them, beside which they read nothing of a key from the environment."""
+        found = {"AWS_ACCESS_KEY_ID": self.access_key_id, "AWS_SECRET_ACCESS_KEY": self.secret}
+        if self.token:
+            found["AWS_SESSION_TOKEN"] = self.token
+        if self.region:
+            found["AWS_REGION"] = self.region
+        if self.endpoint:
+            found["AWS_ENDPOINT_URL"] = self.endpoint
+            found["AWS_ALLOW_HTTP"] = str(self.endpoint.startswith("http://")).lower()
+        return found
+
+
+def buckets_variable(buckets: Mapping[str, BucketConfig]) -> dict[str, str]:
+    """The variable that names them; nothing where there are none. It holds no secret."""
+    if not buckets:
+        return {}
+    return {BUCKETS_VARIABLE: json.dumps({name: asdict(each) for name, each in sorted(buckets.items())})}
+
+
+def key_of(uri: str) -> BucketKey | None:
+    """What a place on S3 is reached with; None: what `AWS_*` say, or no key at all, as it is local.
+
+    A file is read once in a process. Raises ConfigurationError where it says no key.
+    """
+    named = os.environ.get(BUCKETS_VARIABLE)
+    if not named or not on_s3(uri):
+        return None
+    return _key_in(named, uri.partition("://")[2].partition("/")[0])
+
+
+def table_options(uri: str) -> dict[str, str] | None:
+    """What deltalake has to be given with a table's URI. Raises ConfigurationError."""
+    key = key_of(uri)
+    return key.options if key else None
+
+
+def endpoint_of(uri: str) -> str:
+    """Where a place on S3 is reached; empty: at AWS. Raises ConfigurationError."""
+    key = key_of(uri)
+    return (key.endpoint if key else "") or os.environ.get(ENDPOINT, "")
+
+
+@lru_cache(maxsize=BUCKETS_MAX)
+def _key_in(named: str, bucket: str) -> BucketKey | None:
+    config = _buckets_in(named).get(bucket)
+    return read_key(bucket, config, os.environ) if config else None
+
+
+@lru_cache(maxsize=1)
+def _buckets_in(named: str) -> Mapping[str, BucketConfig]:
+    try:
+        return {name: BucketConfig(**each) for name, each in json.loads(named).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigurationError(
+            "says no buckets",
+            field=BUCKETS_VARIABLE,
+            remedy='Write {"BUCKET": {"credentials_file": "/PATH"}}, and "region" and "endpoint" where they differ',
+        ) from None
+
+
+def read_key(bucket: str, config: BucketConfig, environ: Mapping[str, str]) -> BucketKey:
+    """What the bucket's file says. Raises ConfigurationError, which says nothing of what is in it."""
+    setting, file = f"storage.s3.buckets.{bucket}.credentials_file", config.credentials_file
+    found = _section_of(file, setting)
+    if lacking := [name for name in (_ID, _SECRET) if not found.get(name)]:
+        raise ConfigurationError(f"{file} has no {' and no '.join(lacking)}", field=setting, remedy=_REMEDY)
+    token = found.get(_TOKEN, "")
+    if environ.get("AWS_SESSION_TOKEN") and not token:
+        # Both read it from the environment where they are not given another, and would send it with this key.
+        raise ConfigurationError(
+            f"{file} has no {_TOKEN}, and AWS_SESSION_TOKEN is set, which would be sent with its key",
+            field=setting,
+            remedy="Reach the other buckets by a key without a token, a web identity or a role",
+        )
+    return BucketKey(found[_ID], found[_SECRET], token, config.region, config.endpoint.rstrip("/"))
+
+
+def _section_of(file: str, setting: str) -> Mapping[str, str]:
+    try:
+        with Path(file).open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({error.strerror})", field=setting, remedy="Name a file that exists"
+        ) from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigurationError(f"{file} has more than {FILE_BYTES_MAX} bytes", field=setting, remedy=_REMEDY)
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        parser.read_string(content.decode())
+    except (configparser.Error, UnicodeDecodeError):  # which repeat what they do not understand
+        raise ConfigurationError(f"{file} is no file of keys", field=setting, remedy=_REMEDY) from None
+    return parser[_SECTION] if _SECTION in parser else {}
