@@ -93,8 +93,8 @@ class SparkConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketConfig:
-    """A bucket with a key of its own. `credentials_file`: as `~/.aws/credentials`, of which the section `default` counts.
-    Empty region and endpoint: those of `storage.s3`.
+    """A bucket with a key of its own, which `credentials_file` has as `~/.aws/credentials` has it, in the section
+    `default`. Empty region and endpoint: those of `storage.s3`.
     """
 
     credentials_file: str = ""

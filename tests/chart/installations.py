@@ -36,7 +36,11 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
         "spread": "hard",
         "tls": {"secret": "lake-tls", "certManager": {"issuer": "company", "issuerKind": "ClusterIssuer"}},
         "image": {"tag": "2"},
-        "s3": {"credentialsSecret": "lake-keys"},
+        "config": {
+            "log": {"uri": "s3://lake/iscp"},
+            "storage": {"s3": {"region": "eu-1", "buckets": {"acme.raw": {"endpoint": "https://store.example"}}}},
+        },
+        "s3": {"credentialsSecret": "lake-keys", "bucketSecrets": {"acme.raw": "acme-keys", "beta": "beta-keys"}},
         "etcd": {
             "tls": {"clientSecret": "etcd-client", "serverSecret": "etcd-server"},
             "storage": {"className": "fast"},

@@ -84,6 +84,10 @@ RULES: Mapping[str, Schema] = {
     "scratch.sizeLimit": _QUANTITY,
     "tls.certManager.issuerKind": {"enum": ["Issuer", "ClusterIssuer"]},
     "tls.certManager.duration": {"pattern": "^[0-9]+h$"},
+    "s3.bucketSecrets": {
+        "patternProperties": {r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$": _NAME},
+        "additionalProperties": False,
+    },
     "s3.webIdentity.roleArn": {"pattern": r"^(arn:\S+)?$"},
     "s3.webIdentity.audience": {"minLength": 1},
     "s3.webIdentity.tokenSeconds": {"minimum": 600},

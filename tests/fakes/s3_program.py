@@ -5,8 +5,8 @@ Arguments: the port, the seconds that it waits before each answer, and, if it is
 say of each file's first conditional write that it failed when it is done. Moto looks and then writes; here one write
 follows the other: S3's own promise is that one wins.
 
-`FAKE_S3_KEYS`, JSON, says by which access key each bucket is reached, and with which token; by any other it answers 403. A
-bucket that is not in it is everybody's. Signatures are not looked at. Whoever may makes buckets.
+`FAKE_S3_KEYS`, JSON, says by which access key, and with which token, each bucket is reached; by any other it answers
+403. A bucket that is not in it is everybody's. Signatures are not looked at, and anybody makes buckets.
 """
 
 from __future__ import annotations

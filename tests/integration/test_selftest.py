@@ -63,7 +63,7 @@ def test_a_bucket_is_tried_like_a_path(s3: FakeS3, spark_runtime: SparkRuntime) 
         assert sum(report.wins.values()) == ROUNDS
         assert report.directory == s3.uri("derived", bucket)
         assert names(s3.uri("derived", bucket)) == []
-    with pytest.raises(StorageError, match="403|denied") as refused:
+    with pytest.raises(StorageError, match=r"403|denied") as refused:
         self_test(spark_runtime.root, s3.uri("table", "stray"), field="target")
     assert SECRET not in str(refused.value)
     with pytest.raises(StorageError, match="nobodys"):

@@ -279,6 +279,23 @@ def test_credentials_come_from_secrets_or_a_token() -> None:
     assert rendered("on a shared file system").environment()["ISCP_ETCD__PASSWORD"] == "from etcd-user"
 
 
+def test_keys_of_buckets_are_mounted_where_they_are_read(tmp_path: Path) -> None:
+    buckets = settings_of("guarded and spread", tmp_path).storage.s3.buckets
+    spec = rendered("guarded and spread").only("StatefulSet", "node")["spec"]["template"]["spec"]
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "s3-keys")
+    (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "s3-keys")
+    held = {
+        f"{mount['mountPath']}/{item['path']}": (each["secret"]["name"], item["key"])
+        for each in volume["projected"]["sources"]
+        for item in each["secret"]["items"]
+    }
+    assert {name: held[each.credentials_file] for name, each in buckets.items()} == {
+        "acme.raw": ("acme-keys", "credentials"),
+        "beta": ("beta-keys", "credentials"),
+    }
+    assert buckets["acme.raw"].endpoint == "https://store.example"
+
+
 def test_only_clients_and_nodes_are_let_in() -> None:
     chart = rendered("smallest")
     nodes, etcd = chart.only("NetworkPolicy", "node"), chart.only("NetworkPolicy", "etcd")
@@ -330,6 +347,8 @@ WRONG = {
     "config.log_level": ("loud", "/config/log_level"),
     "config.spark.conf": ({"spark.ui.port": 4040}, "/config/spark/conf/spark.ui.port"),
     "config.storage.s3.region": ("", "config.storage.s3.region is empty"),
+    "config.storage.s3.buckets": ({"acme": {"region": "eu-1"}}, "s3.bucketSecrets does not: name there the secret"),
+    "s3.bucketSecrets": ({"s3://acme": "acme-keys"}, "/s3/bucketSecrets"),
     "etcd.replicas": (2, "/etcd/replicas"),
     "etcd.endpoints": (["etcd:2379"], "etcd.deploy is true"),
     "etcd.deploy": (False, "etcd.endpoints is empty"),

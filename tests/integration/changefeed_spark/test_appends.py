@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.changefeed.model.ulid import UlidPlace, begin, ulid_text
 from iscp.changefeed.spark.bulk_write import write_files
 from iscp.changefeed.table.feed_schema import create_feed_table

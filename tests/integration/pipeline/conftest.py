@@ -89,9 +89,7 @@ class Pipeline:
 
     def _write_source(self) -> None:
         feed = {"delta.enableChangeDataFeed": "true"}
-        write_deltalake(
-            self.source, rows(range(ROWS)), configuration=feed, storage_options=table_options(self.source)
-        )
+        write_deltalake(self.source, rows(range(ROWS)), configuration=feed, storage_options=table_options(self.source))
 
     def new_environment(self, failpoints: ScriptedFailpoints, source: ChangeSource | None = None) -> SinkPool:
         open_sink, source = lambda uri: DeltaSink(uri, failpoints), source or DeltaChangeSource()

@@ -20,6 +20,13 @@
 {{- if .Values.gateway.enabled -}}
   {{- $own = set $own "gateway" (dict "listen" "0.0.0.0:7480") -}}
 {{- end -}}
+{{- $buckets := dict -}}
+{{- range $bucket, $secret := .Values.s3.bucketSecrets -}}
+  {{- $buckets = set $buckets $bucket (dict "credentials_file" (printf "/etc/iscp/s3/%s" $bucket)) -}}
+{{- end -}}
+{{- with $buckets -}}
+  {{- $own = set $own "storage" (dict "s3" (dict "buckets" .)) -}}
+{{- end -}}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toToml -}}
 {{- end }}
 
@@ -83,8 +90,13 @@
   {{- if and .credentialsSecret .webIdentity.roleArn -}}
     {{- fail "s3.credentialsSecret and s3.webIdentity.roleArn are both given: give one" -}}
   {{- end -}}
-  {{- if and (or .credentialsSecret .webIdentity.roleArn) (not $region) -}}
+  {{- if and (or .credentialsSecret .bucketSecrets .webIdentity.roleArn) (not $region) -}}
     {{- fail "s3 has credentials, and config.storage.s3.region is empty: give the buckets' region, us-east-1 where the store has none" -}}
+  {{- end -}}
+  {{- range $bucket, $settings := dig "s3" "buckets" (dict) $storage -}}
+    {{- if not (or $settings.credentials_file (hasKey $.Values.s3.bucketSecrets $bucket)) -}}
+      {{- fail (printf "config.storage.s3.buckets has %s, and s3.bucketSecrets does not: name there the secret with its key" $bucket) -}}
+    {{- end -}}
   {{- end -}}
   {{- if and (hasPrefix "s3" $.Values.config.log.uri) (not $region) -}}
     {{- fail (printf "config.log.uri is %s, and config.storage.s3.region is empty: give the bucket's region, us-east-1 where the store has none" $.Values.config.log.uri) -}}

@@ -133,4 +133,4 @@ def _section_of(file: str, setting: str) -> Mapping[str, str]:
         parser.read_string(content.decode())
     except (configparser.Error, UnicodeDecodeError):  # which repeat what they do not understand
         raise ConfigurationError(f"{file} is no file of keys", field=setting, remedy=_REMEDY) from None
-    return parser[_SECTION] if _SECTION in parser else {}
+    return parser[_SECTION] if parser.has_section(_SECTION) else {}

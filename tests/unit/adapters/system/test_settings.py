@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.system.settings import load_settings, to_toml, variable
-from iscp.core.config import BackoffConfig, EtcdConfig, JobLogConfig, LogFormat, NodeConfig, SparkConfig
+from iscp.core.config import (
+    BackoffConfig,
+    BucketConfig,
+    EtcdConfig,
+    JobLogConfig,
+    LogFormat,
+    NodeConfig,
+    S3Config,
+    SparkConfig,
+    StorageConfig,
+)
 from iscp.core.errors import ConfigurationError
 
 LEAST = {"ISCP_NODE_ID": "n-1", "ISCP_LOG__URI": "/lake/iscp"}
@@ -63,9 +73,21 @@ def test_what_was_written_is_read_back(file: Path) -> None:
         catalog={"main.type": "hive", 'a"b\\': "ü\n"},
         etcd=EtcdConfig(endpoints=("a:1", "b:2"), lease_ttl_s=5.5),
         spark=SparkConfig(conf={"spark.sql.x": "y"}, driver_memory_mb=512),
+        storage=StorageConfig(s3=S3Config(region="eu-1", buckets={"a.b": BucketConfig(credentials_file="/keys")})),
     )
     file.write_text(to_toml(config))
     assert load_settings(file, {}) == config
+
+
+def test_a_key_where_its_file_is_to_be_named_is_not_repeated(file: Path) -> None:
+    file.write_text(
+        'node_id = "n-1"\n[log]\nuri = "/lake"\n[storage.s3]\nregion = "eu-1"\n'
+        '[storage.s3.buckets.acme]\nsecret_access_key = "hush"\n'
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file, {})
+    assert "storage.s3.buckets.acme.secret_access_key" in str(refused.value)
+    assert "hush" not in str(refused.value)
 
 
 def test_every_fault_is_reported_at_once_by_its_path(file: Path) -> None:
