@@ -11,16 +11,18 @@ import pyarrow as pa
 import pytest
 
 from iscp.adapters.delta.log.commits import table_exists
+from iscp.adapters.system.free_port import free_port
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load
 from tests.e2e.test_kills import survives_building_and_tailing
-from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
+from tests.fakes.s3 import SECRET, FakeS3, asking, delete_all, s3_server
 
 
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[FakeS3]:
-    with s3_server(tmp_path / "s3.log") as server, asking(server):
+    server = FakeS3.with_keys(free_port(), tmp_path, {"acme": "acme"})
+    with s3_server(tmp_path / "s3.log", server), asking(server):
         yield server
 
 
@@ -32,13 +34,15 @@ def rows(ids: range, text: str) -> pa.Table:
 @pytest.mark.spark
 def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_etcd()
-    with s3_server(tmp_path / "naive.log", fault="ignore-conditions") as naive:
-        cluster.launch_node(**naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived"))
+    naive = FakeS3.with_keys(free_port(), tmp_path, {"acme": "acme"})
+    with s3_server(tmp_path / "naive.log", naive, fault="ignore-conditions"):
+        cluster.launch_node(**naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived", "acme"))
         assert cluster.node.wait_end() == 1
     told = cluster.node.log.read_text()
-    assert "storage.self_test.0: a commit in s3://lake/derived was overwritten by another" in told
+    assert "storage.self_test.0: a commit in s3://acme/derived was overwritten by another" in told
     assert "If-None-Match" in told
     assert not any(secret in told for secret in naive.settings.values() if "elsewhere" in secret)
+    assert SECRET not in told
 
 
 @pytest.mark.spark
@@ -46,7 +50,7 @@ def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) 
 @pytest.mark.timeout(600)
 def test_killed_once_everything_is_published(cluster: Cluster, s3: FakeS3) -> None:
     cluster.start_etcd()
-    settings = s3.settings | {"ISCP_STORAGE__SELF_TEST": s3.uri("derived"), "ISCP_LOG__URI": s3.uri("joblog")}
+    settings = s3.settings | {"ISCP_STORAGE__SELF_TEST": s3.uri("derived"), "ISCP_LOG__URI": s3.uri("joblog", "acme")}
     cluster.derived = s3.uri("derived")
     source = cluster.table("source", rows(range(50), "old"))
     cluster.start_node(**settings, ISCP_FAILPOINTS="publish.after=kill:1")

@@ -17,6 +17,7 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, bucket_faults
 from iscp.adapters.system.toml_file import read_toml
 from iscp.adapters.tls.node_certificates import certificate_faults
 from iscp.adapters.tls.tls_files import TLS_VARIABLES
@@ -30,7 +31,7 @@ VARIABLE_PREFIX = "ISCP_"
 NOT_SETTINGS = frozenset(
     {
         *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
-        *("ISCP_ACCOUNT", "ISCP_S3_BUCKETS", "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+        *("ISCP_ACCOUNT", BUCKETS_VARIABLE, "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
     }
 )
 """Variables of ours that are read elsewhere."""
@@ -68,9 +69,9 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
     return config
 
 
-def check_files(config: NodeConfig) -> NodeConfig:
-    """Raises ConfigurationError where files of certificates that it names are unfit, with every fault there is."""
-    if found := list(certificate_faults(config)):
+def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:
+    """Raises ConfigurationError where files that it names are unfit (certificates, keys), with every fault there is."""
+    if found := [*certificate_faults(config), *bucket_faults(config.storage.s3.buckets, environ)]:
         raise _error(found)
     return config
 

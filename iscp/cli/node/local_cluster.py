@@ -72,7 +72,7 @@ class LocalCluster:
             with data_faults(self.layout.root):
                 self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
             # A node would say the same, and be started again and again.
-            config = check_files(load_settings(self.layout.config(node_id), node_environ(self.environ)))
+            config = check_files(load_settings(self.layout.config(node_id), node_environ(self.environ)), self.environ)
             self._tls = certificate_watch(config)
             self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
         with self._room_blamed(), data_faults(self.layout.root):

@@ -13,7 +13,7 @@ from iscp.adapters.telemetry.logging import configure_logging, log_uncaught
 
 def run(file: Path | None) -> int:
     """Run the node that `file` and the environment describe; the exit status. Raises IscpError."""
-    config = check_files(load_settings(file, os.environ))
+    config = check_files(load_settings(file, os.environ), os.environ)
     ring = LogRing(config.node_id, time.time_ns(), time.time)
     configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
     log_uncaught()

@@ -62,7 +62,7 @@ def test_another_buckets_key_is_refused_whoever_shows_it(
     uri = s3.uri("stray/table", "stray")
     with pytest.raises(StorageError) as by_deltalake, delta_faults(f"open {uri}"):
         open_delta(uri)
-    with pytest.raises(OSError, match="403|privileges") as by_files:
+    with pytest.raises(OSError, match=r"403|privileges") as by_files:
         files.read(f"{uri}/x")
     with pytest.raises(IscpError) as by_spark, spark_faults(f"read {uri}"):
         spark_runtime.root.read.format("delta").load(uri).count()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from iscp.adapters.delta.storage.locations import on_s3
 from iscp.core.config import BUCKETS_MAX, BucketConfig
 from iscp.core.errors import ConfigurationError
+from iscp.core.setting_faults import SettingFault
 
 BUCKETS_VARIABLE = "ISCP_S3_BUCKETS"
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -116,6 +117,15 @@ def read_key(bucket: str, config: BucketConfig, environ: Mapping[str, str]) -> B
             remedy="Reach the other buckets by a key without a token, a web identity or a role",
         )
     return BucketKey(found[_ID], found[_SECRET], token, config.region, config.endpoint.rstrip("/"))
+
+
+def bucket_faults(buckets: Mapping[str, BucketConfig], environ: Mapping[str, str]) -> Iterator[SettingFault]:
+    """Every file that says no key."""
+    for name, config in buckets.items():
+        try:
+            read_key(name, config, environ)
+        except ConfigurationError as error:
+            yield SettingFault(error.field, error.message, error.remedy)
 
 
 def _section_of(file: str, setting: str) -> Mapping[str, str]:

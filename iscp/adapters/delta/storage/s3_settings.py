@@ -11,7 +11,6 @@ import socket
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, ENDPOINT, buckets_variable, read_key
-from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +32,8 @@ def enter_s3(config: S3Config) -> None:
 
 
 def bucket_keys(config: S3Config, environ: Mapping[str, str]) -> dict[str, BucketKey]:
-    """The keys of buckets that have their own. Raises ConfigurationError with every file that says none."""
-    found, faults = {}, []
-    for name, bucket in config.buckets.items():
-        try:
-            found[name] = read_key(name, bucket, environ)
-        except ConfigurationError as fault:
-            faults.append(fault)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise ConfigurationError("\n  ".join((f"{len(faults)} settings are wrong:", *map(str, faults))))
-    return found
+    """The keys of buckets that have their own. Raises ConfigurationError where a file says none."""
+    return {name: read_key(name, bucket, environ) for name, bucket in config.buckets.items()}
 
 
 def s3_environ(config: S3Config) -> dict[str, str]:

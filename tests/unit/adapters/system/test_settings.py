@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.system.settings import load_settings, to_toml, variable
+from iscp.adapters.system.settings import check_files, load_settings, to_toml, variable
 from iscp.core.config import (
     BackoffConfig,
     BucketConfig,
@@ -88,6 +88,20 @@ def test_a_key_where_its_file_is_to_be_named_is_not_repeated(file: Path) -> None
         load_settings(file, {})
     assert "storage.s3.buckets.acme.secret_access_key" in str(refused.value)
     assert "hush" not in str(refused.value)
+
+
+def test_every_bucket_without_a_key_is_named(tmp_path: Path) -> None:
+    buckets = {name: BucketConfig(credentials_file=f"{tmp_path}/{name}") for name in ("acme", "beta", "whole")}
+    (tmp_path / "beta").write_text("hush")
+    (tmp_path / "whole").write_text("[default]\naws_access_key_id = who\naws_secret_access_key = hush\n")
+    config = replace(DEFAULTS, storage=StorageConfig(s3=S3Config(region="eu-1", buckets=buckets)))
+    with pytest.raises(ConfigurationError) as refused:
+        check_files(config, {})
+    message = str(refused.value)
+    assert [line.split(":")[0].strip() for line in message.splitlines()[1:]] == [
+        f"storage.s3.buckets.{name}.credentials_file" for name in ("acme", "beta")
+    ]
+    assert "hush" not in message
 
 
 def test_every_fault_is_reported_at_once_by_its_path(file: Path) -> None:

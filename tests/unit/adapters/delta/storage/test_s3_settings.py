@@ -91,20 +91,16 @@ def test_no_secret_of_a_bucket_is_in_the_environment(tmp_path: Path) -> None:
     assert "now" not in str(environ)
 
 
-def test_all_files_without_a_key_are_named_before_the_environment_changes(
+def test_a_file_without_a_key_is_named_before_the_environment_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BUCKETS_VARIABLE, "of whoever started it")
     config = buckets(tmp_path)
-    for name in ("acme", "far"):
-        (tmp_path / name).unlink()
+    (tmp_path / "far").unlink()
     with pytest.raises(ConfigurationError) as refused:
         enter_s3(config)
     assert os.environ[BUCKETS_VARIABLE] == "of whoever started it"
-    lines = str(refused.value).splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:]] == [
-        f"storage.s3.buckets.{name}.credentials_file" for name in ("acme", "far")
-    ]
+    assert refused.value.field == "storage.s3.buckets.far.credentials_file"
     enter_s3(S3Config())
     assert BUCKETS_VARIABLE not in os.environ
 
