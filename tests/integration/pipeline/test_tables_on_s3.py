@@ -4,6 +4,8 @@ promises.
 
 from __future__ import annotations
 
+from typing import Any
+
 import obstore
 import pytest
 from obstore.store import from_url
@@ -53,7 +55,8 @@ def test_a_snapshot_an_append_and_a_merge_that_two_try(s3: FakeS3, spark_runtime
 
 def folders(uri: str) -> list[str]:
     """The folders right below a place on S3."""
-    listed = obstore.list_with_delimiter(from_url(uri, config=dict(table_options(uri) or {})))
+    own: Any = table_options(uri)
+    listed = obstore.list_with_delimiter(from_url(uri, config=own))
     return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 
