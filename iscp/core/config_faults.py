@@ -182,7 +182,7 @@ def _s3_faults(s3: S3Config) -> Iterator[SettingFault]:
             "storage.s3.region", f"is missing beside storage.s3.{name}", "Write us-east-1 if it has none"
         )
     if len(s3.buckets) > BUCKETS_MAX:
-        yield SettingFault("storage.s3.buckets", f"has more than {BUCKETS_MAX} of them", "Have several share one key")
+        yield SettingFault("storage.s3.buckets", f"has more than {BUCKETS_MAX} of them", "Reach some as all others are")
     for name, bucket in s3.buckets.items():
         if not is_bucket(name):
             yield SettingFault(

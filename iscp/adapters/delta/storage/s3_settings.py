@@ -10,7 +10,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, ENDPOINT, buckets_variable, read_key
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, ENDPOINT, buckets_variable, key_of, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,8 @@ def enter_s3(config: S3Config) -> None:
     bucket_keys(config, os.environ)
     os.environ.pop(BUCKETS_VARIABLE, None)  # of whoever started it
     os.environ.update(s3_environ(config))
+    for name in config.buckets:
+        key_of(f"s3://{name}")  # kept from now on, as the JVM keeps what it is given: a file may be replaced
 
 
 def bucket_keys(config: S3Config, environ: Mapping[str, str]) -> dict[str, BucketKey]:

@@ -105,6 +105,14 @@ def test_a_file_without_a_key_is_named_before_the_environment_changes(
     assert BUCKETS_VARIABLE not in os.environ
 
 
+def test_a_key_that_is_replaced_counts_after_a_restart_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in s3_environ(config := buckets(tmp_path)):
+        monkeypatch.setenv(name, "")
+    enter_s3(config)
+    (tmp_path / "acme").unlink()
+    assert (table_options("s3://acme/table") or {})["AWS_SECRET_ACCESS_KEY"] == "hush-acme"
+
+
 @pytest.mark.parametrize(("ivy", "sums"), [("ivy.xml", "jars.sha256"), ("ivy-s3.xml", "jars-s3.sha256")])
 def test_what_is_resolved_is_what_is_trusted(ivy: str, sums: str) -> None:
     package = files("iscp.adapters.delta.spark")
