@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.core.account_roots import AccountRoots
 from iscp.core.config import DIRECT_BYTES_MAX
@@ -21,9 +22,8 @@ from iscp.core.job_row import JobRow
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.s3 import SECRET, FakeS3
-from tests.selection import in_full
 
-from .conftest import Pipeline
+from .conftest import Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -36,23 +36,26 @@ def run_below(root: str, pipeline: Pipeline, job: JobRow) -> JobOutcome:
     return outcome
 
 
-@pytest.mark.parametrize(
-    ("bucket", "direct_bytes_max"),
-    # each time besides: direct, in test_tables_on_s3.py
-    in_full([("other", 0), ("acme", 0), ("acme", DIRECT_BYTES_MAX)], unpack=True),
-)
+@pytest.mark.further  # each time: a replica in test_tables_on_s3.py, and what Spark reads below
+@pytest.mark.parametrize(("bucket", "direct_bytes_max"), [("other", 0), ("acme", 0), ("acme", DIRECT_BYTES_MAX)])
 def test_a_replica_within_an_accounts_bucket(
     s3: FakeS3, spark_runtime: SparkRuntime, bucket: str, direct_bytes_max: int
 ) -> None:
     pipeline = Pipeline(s3.uri(f"{bucket}-{direct_bytes_max}", bucket), spark_runtime, direct_bytes_max)
-    job = pipeline.job("keyed", key=("id",))
+    job = pipeline.job("copy")  # merges by Spark: test_a_build_by_ranges of test_tables_on_s3.py
     assert run_below(f"s3://{bucket}", pipeline, job).error_msg == ""
-    pipeline.upsert(range(45, 55), "changed")
-    pipeline.delete("id < 5")
+    pipeline.insert(range(100, 110))
     assert run_below(f"s3://{bucket}", pipeline, job).error_msg == ""
-    pipeline.assert_equal("keyed")
+    pipeline.assert_equal("copy")
     refused = run_below("s3://lake", pipeline, job)
     assert refused.error_code is ErrorCode.OUTSIDE_ROOTS, "the node has the key, and the account may not use it"
+
+
+@pytest.mark.parametrize("bucket", ["acme", "other"])
+def test_spark_reads_what_lies_in_a_bucket(s3: FakeS3, spark_runtime: SparkRuntime, bucket: str) -> None:
+    uri = s3.uri("read", bucket)
+    write_deltalake(uri, rows(range(3)), storage_options=table_options(uri))
+    assert spark_runtime.root.read.format("delta").load(uri).count() == 3
 
 
 def test_another_buckets_key_is_refused_whoever_shows_it(
