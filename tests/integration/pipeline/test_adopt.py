@@ -47,6 +47,7 @@ def test_a_copy_that_is_equal_is_followed_from_its_version_and_its_rows_are_not_
     assert files <= set(DeltaTable(pipeline.target("copy")).file_uris())
 
 
+@pytest.mark.further  # each time: an equal copy above, and foreign rows in test_verify.py
 def test_a_copy_that_differs_is_left_alone_and_reported_by_its_keys(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.target("other"), rows(range(2, 52)))
     before = DeltaTable(pipeline.target("other")).version()

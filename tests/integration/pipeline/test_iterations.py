@@ -125,6 +125,7 @@ def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline: Pipeline) -> No
     pipeline.assert_equal("good")
 
 
+@pytest.mark.further  # each time: test_schema_histories.py
 def test_a_column_that_is_added_or_lost_is_followed(pipeline: Pipeline) -> None:
     job, chosen = pipeline.job("full", key=("id",)), pipeline.job("chosen", key=("id",), columns=("id", "v"))
     pipeline.build(job, chosen)

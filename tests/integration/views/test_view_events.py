@@ -103,6 +103,7 @@ def test_tables_that_are_vacuumed_while_a_refresh_is_about_to_read_their_changes
     assert_recomputed(view, "recomputed: ")
 
 
+@pytest.mark.further  # each time: tables that are vacuumed while a refresh reads, above
 @each(short="groups")
 def test_rows_that_are_vacuumed_away_under_a_refresh_are_read_at_a_later_version(new_view: NewView, sql: str) -> None:
     """Its tables are changed and vacuumed after it chose their versions: of these neither changes nor rows are left."""
