@@ -1,31 +1,47 @@
 """Whether a refresh computes what changed, or all rows.
 
-Measured first: what former refreshes of the same query took, by a line over the bytes that have changed. Where nothing
-was measured yet, a share of changed bytes that costs about as much either way in most queries. What was measured when
-all was cold, or long ago, is measured again once it may be wrong.
+Measured first: what former refreshes of the same query took that changed about as many bytes. Where nothing was
+measured yet, a share of changed bytes that costs about as much either way in most queries. What was measured when all
+was cold, or long ago, is measured again once it may be wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import mean, median
+from math import inf, log
+from statistics import median
 
-SHARE_DEFAULT = 0.2
+SHARE_DEFAULT = 0.1
 """Of a query that was never refreshed both ways: from this share of changed bytes on it is recomputed."""
 
 SAMPLES_MAX = 5
-"""Refreshes of each way that are remembered; the oldest are forgotten."""
+"""Recomputations that are remembered; the oldest are forgotten."""
 
-SPREAD = 2
-"""From this ratio of the most bytes to the least on, former refreshes by changes show what a byte costs."""
+MAGNITUDE = 4
+"""Refreshes by changes whose bytes are between the same two powers of this are remembered together: what they cost may
+jump from one magnitude to the next, as where rows do not fit into memory any more, and a few large ones say little of
+small ones.
+"""
+
+MAGNITUDE_SAMPLES_MAX = 2
+"""Refreshes by changes of one magnitude that are remembered. The faster counts: the other one may have found all cold.
+"""
+
+MAGNITUDES_MAX = 10
+"""Magnitudes of which refreshes by changes are remembered; those that were refreshed longest ago are forgotten."""
+
+MEASURABLE_S = 0.001
+"""No refresh is taken for faster."""
 
 PASSES = 2
 """A change of all rows is expected to cost what so many recomputations do, until that was measured."""
 
-PASSES_LEAST = 0.5
-"""The same, where former refreshes show that it costs less; less than this, and more than PASSES, is not believed."""
+EXPERIENCED = 8
+"""Of a share from SHARE_DEFAULT on that is larger than any that was refreshed by changes: from so many remembered
+refreshes on it is tried where it may be faster; before, where it is even if its costs are in proportion to its bytes.
+"""
 
 SCANNED_BYTES_LEAST = 64 * 1024**2
 """Of a query that was never refreshed both ways: from so many bytes on which changes need of the tables besides
@@ -90,74 +106,104 @@ def choose_strategy(
 def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans) -> RefreshChoice:
     incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
+    share = changed / total if total else 1.0
     if incremental is None or full is None:
         if scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
             return RefreshChoice(
                 Strategy.FULL, f"changes need {scans.changes / scans.full:.1f} times what a full one reads"
             )
-        share = changed / total if total else 1.0
         better = Strategy.INCREMENTAL if share < SHARE_DEFAULT else Strategy.FULL
         return RefreshChoice(better, f"{share:.2%} of the bytes have changed")
+    if share >= SHARE_DEFAULT and _is_beyond_what_is_known(changed, incremental, full, samples):
+        return RefreshChoice(Strategy.FULL, f"{share:.2%} of the bytes have changed, more than ever by changes")
     expected = {Strategy.INCREMENTAL: incremental, Strategy.FULL: full}
     better, other = sorted(expected, key=lambda each: expected[each])
     reason = f"expected {incremental:.2g} s by changes, {full:.2g} s in full"
-    if expected[other] <= TRY_FACTOR * expected[better] and _is_doubtful(other, samples):
+    if expected[other] <= TRY_FACTOR * expected[better] and _is_doubtful(other, changed, samples):
         return RefreshChoice(other, f"{reason}; tried, as that was not measured lately")
     return RefreshChoice(better, reason)
 
 
-def _is_doubtful(strategy: Strategy, samples: Sequence[RefreshSample]) -> bool:
-    """It was measured once, when all was cold, or before all that is remembered of the other way."""
-    places = [place for place, each in enumerate(samples) if each.strategy is strategy]
-    return len(places) == 1 or len(samples) - 1 - places[-1] >= SAMPLES_MAX
+def _is_beyond_what_is_known(changed: int, incremental: float, full: float, samples: Sequence[RefreshSample]) -> bool:
+    """No refresh by changes had about as many bytes, so that it may take many times as long as is expected of it."""
+    largest = _by_magnitude(samples)[0]
+    if largest.bytes * MAGNITUDE >= changed or largest.took_s * changed <= full * max(largest.bytes, 1):
+        return False
+    return len(samples) < EXPERIENCED or incremental > full
+
+
+def _is_doubtful(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]) -> bool:
+    """It was measured once, when all was cold, or before much of what is remembered. Refreshes by changes are those of
+    about as many bytes: what others cost is not tried here.
+    """
+    alike = [
+        place
+        for place, each in enumerate(samples)
+        if each.strategy is strategy
+        and (strategy is Strategy.FULL or changed <= each.bytes * MAGNITUDE <= changed * MAGNITUDE**2)
+    ]
+    return bool(alike) and (len(alike) == 1 or len(samples) - 1 - alike[-1] >= SAMPLES_MAX)
 
 
 def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:
-    """As the nearest one took, and for the bytes between them by what a byte costs; never less than half of the
-    fastest, as much of a refresh does not depend on what has changed.
+    """Between a smaller and a larger change that are known, as both let expect. Below all that are known, in proportion
+    to the least: what is not known to be fixed is found out by a refresh. Above all, by what PASSES take.
     """
-    known = _warm(Strategy.INCREMENTAL, samples)
+    known = _by_magnitude(samples)
     if not known:
         return None
-    nearest = min(reversed(known), key=lambda each: abs(each.bytes - changed))
-    expected = nearest.took_s + (changed - nearest.bytes) * _byte_s(known, total, samples)
-    return max(expected, min(each.took_s for each in known) / 2)
+    below = max((each for each in known if each.bytes <= changed), key=lambda each: each.bytes, default=None)
+    above = min((each for each in known if each.bytes >= changed), key=lambda each: each.bytes, default=None)
+    if below is None:
+        assert above is not None
+        near = changed * MAGNITUDE >= above.bytes
+        return above.took_s if near else above.took_s * changed / above.bytes
+    if above is None:
+        full = expect_full(total, samples)
+        byte_s = below.took_s / max(below.bytes, 1) if full is None else PASSES * full / max(total, 1)
+        return below.took_s + (changed - below.bytes) * byte_s
+    if above.bytes == below.bytes:
+        return min(above.took_s, below.took_s)
+    part = log(max(changed, 1) / max(below.bytes, 1)) / log(above.bytes / max(below.bytes, 1))
+    return float(below.took_s ** (1 - part) * above.took_s**part)
 
 
-def _byte_s(known: Sequence[RefreshSample], total: int, samples: Sequence[RefreshSample]) -> float:
-    """Of a line through what is known, by least squares, within PASSES_LEAST and PASSES: between small changes, which
-    are all about as fast, it is noise. Where all have about the same bytes: what PASSES take.
-    """
-    full = expect_full(total, samples)
-    if full is None:
-        return known[-1].took_s / max(known[-1].bytes, 1)
-    pass_s = full / max(total, 1)
-    least, most = min(each.bytes for each in known), max(each.bytes for each in known)
-    if most < SPREAD * max(least, 1):
-        return PASSES * pass_s
-    bytes_mean, took_mean = mean(each.bytes for each in known), mean(each.took_s for each in known)
-    covariance = sum((each.bytes - bytes_mean) * (each.took_s - took_mean) for each in known)
-    measured = covariance / sum((each.bytes - bytes_mean) ** 2 for each in known)
-    return min(max(measured, PASSES_LEAST * pass_s), PASSES * pass_s)
+def _by_magnitude(samples: Sequence[RefreshSample]) -> list[RefreshSample]:
+    """Of each magnitude the fastest refresh by changes; none is slower than a larger one."""
+    fastest: dict[int, RefreshSample] = {}
+    for each in samples:
+        place = _magnitude(each)
+        if each.strategy is Strategy.INCREMENTAL and (place not in fastest or each.took_s < fastest[place].took_s):
+            fastest[place] = each
+    least, found = inf, list[RefreshSample]()
+    for each in sorted(fastest.values(), key=lambda each: each.bytes, reverse=True):
+        least = min(least, each.took_s)
+        found.append(replace(each, took_s=max(least, MEASURABLE_S)))
+    return found
+
+
+def _magnitude(sample: RefreshSample) -> int:
+    return int(log(max(sample.bytes, 1), MAGNITUDE))
 
 
 def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
-    known = _warm(Strategy.FULL, samples)
+    known = [each for each in samples if each.strategy is Strategy.FULL]
+    known = known[1:] or known  # the oldest may have been the first, when all was cold
     if not known:
         return None
     return median(each.took_s * max(total, 1) / max(each.bytes, 1) for each in known)
 
 
-def _warm(strategy: Strategy, samples: Sequence[RefreshSample]) -> list[RefreshSample]:
-    """Without the oldest one, which may have been the first, if there are others."""
-    known = [each for each in samples if each.strategy is strategy]
-    return known[1:] or known
-
-
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:
     """With this one at the end, and without those that are too old."""
-    alike = [each for each in samples if each.strategy is sample.strategy]
-    kept = list(samples)
-    if len(alike) >= SAMPLES_MAX:
-        kept.remove(alike[0])
-    return (*kept, sample)
+    kept, alike = list(samples), [each for each in samples if each.strategy is sample.strategy]
+    if sample.strategy is Strategy.FULL:
+        if len(alike) >= SAMPLES_MAX:
+            kept.remove(alike[0])
+        return (*kept, sample)
+    same = [each for each in alike if _magnitude(each) == _magnitude(sample)]
+    if len(same) >= MAGNITUDE_SAMPLES_MAX:
+        kept.remove(same[0])
+    newest = list(dict.fromkeys(_magnitude(each) for each in reversed([*alike, sample])))
+    forgotten = set(newest[MAGNITUDES_MAX:])
+    return (*(each for each in kept if each.strategy is Strategy.FULL or _magnitude(each) not in forgotten), sample)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.core.refresh_choice import (
+    EXPERIENCED,
+    MAGNITUDE,
+    MAGNITUDE_SAMPLES_MAX,
+    MAGNITUDES_MAX,
     PASSES,
-    PASSES_LEAST,
     SAMPLES_MAX,
     SCANNED_BYTES_LEAST,
     SHARE_DEFAULT,
@@ -60,27 +63,54 @@ SHARES = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 WARM = (FULL_10_S, FULL_10_S, CHANGES_1_S, CHANGES_1_S)
 
 
+def changes(size: int, took_s: float) -> RefreshSample:
+    return RefreshSample(Strategy.INCREMENTAL, size, took_s)
+
+
 def test_with_experience_of_both_the_faster_is_taken_and_both_expectations_are_said() -> None:
     small = choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM)
-    large = choose_strategy(Policy.AUTO, 951_000, 1_000_000, WARM)
+    large = choose_strategy(Policy.AUTO, 951_000, 1_000_000, (*WARM, changes(900_000, 19.0)))
     assert (small.strategy, small.reason) == (Strategy.INCREMENTAL, "expected 1 s by changes, 10 s in full")
     assert (large.strategy, large.reason) == (Strategy.FULL, "expected 20 s by changes, 10 s in full")
 
 
-def test_more_bytes_cost_what_a_byte_has_cost_and_not_the_whole_refresh_as_often() -> None:
-    """A tenth of a second for ten times the bytes, as measured; of one size alone, as passes over all rows cost."""
-    measured = (FULL_10_S, *[RefreshSample(Strategy.INCREMENTAL, size, took) for size, took in
-                             ((1, 9.0), (1_000, 1.0), (10_000, 1.1))])  # fmt: skip
-    assert expect_incremental(110_000, 1_000_000, measured) == pytest.approx(1.1 + 100_000 * 0.1 / 9_000)
-    assert expect_incremental(101_000, 1_000_000, WARM) == pytest.approx(3.0)
-    assert expect_incremental(10, 1_000_000, measured) == pytest.approx(1.0 - 990 * 0.1 / 9_000)
+def test_between_two_changes_that_are_known_it_is_expected_to_cost_as_both_let_expect() -> None:
+    known = (FULL_10_S, changes(1_000, 1.0), changes(100_000, 9.0))
+    assert expect_incremental(1_000, 1_000_000, known) == pytest.approx(1.0)
+    assert expect_incremental(10_000, 1_000_000, known) == pytest.approx(3.0)
+    assert expect_incremental(100_000, 1_000_000, known) == pytest.approx(9.0)
 
 
-@pytest.mark.parametrize(("took_s", "passes"), [(1.0, PASSES_LEAST), (1.4, PASSES)])
-def test_a_line_that_falls_or_is_steeper_than_all_rows_is_noise(took_s: float, passes: float) -> None:
-    known = [RefreshSample(Strategy.INCREMENTAL, size, took) for size, took in ((1_000, 1.2), (2_000, took_s))]
-    expected = expect_incremental(102_000, 1_000_000, (FULL_10_S, CHANGES_1_S, *known))
-    assert expected == pytest.approx(took_s + 0.1 * passes * 10.0)
+def test_what_a_large_change_took_says_little_of_a_small_one() -> None:
+    known = (FULL_10_S, changes(200_000, 22.0))
+    assert expect_incremental(200_000 // MAGNITUDE, 1_000_000, known) == pytest.approx(22.0)
+    assert expect_incremental(2_000, 1_000_000, known) == pytest.approx(0.22)
+    small = choose_strategy(Policy.AUTO, 2_000, 1_000_000, known)
+    assert small.strategy is Strategy.INCREMENTAL
+
+
+def test_a_change_larger_than_any_that_is_known_costs_passes_and_a_large_share_is_not_tried() -> None:
+    known = (FULL_10_S, changes(1_000, 1.0))
+    assert expect_incremental(101_000, 1_000_000, known) == pytest.approx(1.0 + PASSES * 10.0 * 0.1)
+    least = int(SHARE_DEFAULT * 1_000_000)
+    assert choose_strategy(Policy.AUTO, least - 1, 1_000_000, known).strategy is Strategy.INCREMENTAL
+    large = choose_strategy(Policy.AUTO, least, 1_000_000, known)
+    assert (large.strategy, large.reason) == (
+        Strategy.FULL,
+        "10.00% of the bytes have changed, more than ever by changes",
+    )
+    experienced = (*[FULL_10_S] * (EXPERIENCED - 1), changes(1_000, 1.0))
+    assert choose_strategy(Policy.AUTO, least, 1_000_000, experienced).strategy is Strategy.INCREMENTAL
+    fast = (FULL_10_S, changes(1_000, 0.09))
+    assert choose_strategy(Policy.AUTO, least, 1_000_000, fast).strategy is Strategy.INCREMENTAL, "even in proportion"
+    near = (FULL_10_S, changes(least // MAGNITUDE, 1.0))
+    assert choose_strategy(Policy.AUTO, least, 1_000_000, near).strategy is Strategy.INCREMENTAL
+
+
+def test_a_small_change_is_expected_to_cost_no_more_than_a_larger_one_did() -> None:
+    """What was measured of it may have found all cold."""
+    known = (FULL_10_S, changes(1_000, 15.0), changes(100_000, 2.0))
+    assert expect_incremental(1_000, 1_000_000, known) == pytest.approx(2.0)
 
 
 def test_what_was_measured_first_counts_for_nothing_once_there_is_more() -> None:
@@ -118,24 +148,35 @@ def test_a_table_that_has_grown_is_expected_to_take_longer_in_full() -> None:
 
 def test_most_refreshes_of_queries_of_all_kinds_take_the_way_that_is_faster() -> None:
     """Simulated: a refresh by changes costs a hundredth to all of a recomputation by itself, and one to four passes
-    over what changed; each first one is up to three times as slow, and all vary. Shares of 0.01 % to 50 % change, in
-    random order. The first refresh knows nothing, and does not count.
+    over what changed; from some share on it may cost ten times as much, as was seen of joins and windows. Each first
+    one is up to three times as slow, and all vary. Shares of 0.01 % to 50 % change, in random order. The first refresh
+    knows nothing, and does not count.
     """
-    factors = [factor for seed in range(300) for factor in [*simulate_history(random.Random(seed))][1:]]
-    assert sum(each <= 1.1 for each in factors) / len(factors) > 0.9
-    assert sum(each > 2 for each in factors) / len(factors) < 0.01
+    histories = [[*simulate_history(random.Random(seed))][1:] for seed in range(300)]
+    assert share(histories, lambda factor: factor <= 1.1) > 0.88
+    assert share(histories, lambda factor: factor > 2) < 0.07
+    later = [history[2 * len(SHARES) :] for history in histories]
+    assert share(later, lambda factor: factor <= 1.1) > 0.92
+
+
+def share(histories: list[list[float]], which: Callable[[float], bool]) -> float:
+    factors = [factor for history in histories for factor in history]
+    return sum(map(which, factors)) / len(factors)
 
 
 def simulate_history(draw: random.Random) -> Iterator[float]:
     """How much longer each refresh took than the faster of the two."""
     total, full_s = 100_000_000, draw.uniform(1, 10)
     fixed_s, passes = full_s * 10 ** draw.uniform(-2, 0.1), draw.choice((1, 2, 4))
+    steep_from = draw.choice((0.02, 0.08, 0.15, 1.0))
     cold = {strategy: draw.uniform(1.2, 3) for strategy in Strategy}
     samples: tuple[RefreshSample, ...] = (RefreshSample(Strategy.FULL, total, full_s * cold.pop(Strategy.FULL)),)
     for share in [0.001, *(each for _ in range(4) for each in draw.sample(SHARES, len(SHARES)))]:
         changed = round(2 * share * total)  # rows before and after
         took_s = {
-            Strategy.INCREMENTAL: (fixed_s + passes * full_s * share) * draw.lognormvariate(0, 0.05),
+            Strategy.INCREMENTAL: (fixed_s + passes * full_s * share)
+            * (10 if share >= steep_from else 1)
+            * draw.lognormvariate(0, 0.05),
             Strategy.FULL: full_s * draw.lognormvariate(0, 0.05),
         }
         chosen = choose_strategy(Policy.AUTO, changed, total, samples).strategy
@@ -144,11 +185,22 @@ def simulate_history(draw: random.Random) -> Iterator[float]:
         samples = with_sample(samples, RefreshSample(chosen, size, took_s[chosen] * cold.pop(chosen, 1.0)))
 
 
-@given(st.lists(st.sampled_from(list(Strategy)), max_size=40))
-def test_the_last_few_of_each_way_are_remembered(strategies: list[Strategy]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(list(Strategy)), st.integers(0, 10**9)), max_size=60))
+def test_recomputations_and_refreshes_of_each_magnitude_are_remembered(made: list[tuple[Strategy, int]]) -> None:
     samples: tuple[RefreshSample, ...] = ()
-    for number, strategy in enumerate(strategies):
-        samples = with_sample(samples, RefreshSample(strategy, number, float(number)))
-    for strategy in Strategy:
-        numbers = [number for number, each in enumerate(strategies) if each is strategy]
-        assert [each.bytes for each in samples if each.strategy is strategy] == numbers[-SAMPLES_MAX:]
+    for number, (strategy, size) in enumerate(made):
+        samples = with_sample(samples, RefreshSample(strategy, size, float(number)))
+        assert samples[-1] == RefreshSample(strategy, size, float(number))
+    full = [float(number) for number, (strategy, _) in enumerate(made) if strategy is Strategy.FULL]
+    assert [each.took_s for each in samples if each.strategy is Strategy.FULL] == full[-SAMPLES_MAX:]
+    by_changes = [each for each in samples if each.strategy is Strategy.INCREMENTAL]
+    assert len(by_changes) <= MAGNITUDE_SAMPLES_MAX * MAGNITUDES_MAX
+    assert [each.took_s for each in by_changes] == sorted(each.took_s for each in by_changes), "in their order"
+
+
+def test_of_a_magnitude_the_last_few_are_remembered_and_the_fastest_counts() -> None:
+    samples: tuple[RefreshSample, ...] = (FULL_10_S, changes(500_000, 9.0))
+    for took_s in (1.0, 5.0, 3.0):
+        samples = with_sample(samples, changes(1_000, took_s))
+    assert samples == (FULL_10_S, changes(500_000, 9.0), changes(1_000, 5.0), changes(1_000, 3.0))
+    assert expect_incremental(1_000, 1_000_000, samples) == pytest.approx(3.0)
