@@ -21,7 +21,7 @@ from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 
 FILES, ROWS = 5, 2_000
-BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": "20000"}
+BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": "20000", "ISCP_SPARK__DIRECT_BYTES_MAX": "0"}
 
 
 def rows(first: int, text: str = "a") -> pa.Table:
