@@ -23,7 +23,7 @@ ROOTS_MAX = 100
 
 _PATH = re.compile(r"/(?!/)[^\\%\0]*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_S3_URI = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=@~-]+)*)?")
+_S3_URI = re.compile(rf"s3a?://({_BUCKET.pattern}(/[A-Za-z0-9._=@~-]+)*)?")
 # Other stores are those of consumers of others, whose targets are compared as they are written.
 _URI = re.compile(r"(?!s3|file:)[a-z][a-z0-9+.-]*://[A-Za-z0-9._:@-]+(/[A-Za-z0-9._:=@~-]+)*")
 

@@ -162,8 +162,8 @@ def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample
         full = expect_full(total, samples)
         byte_s = below.took_s / max(below.bytes, 1) if full is None else PASSES * full / max(total, 1)
         return below.took_s + (changed - below.bytes) * byte_s
-    if above.bytes == below.bytes:
-        return min(above.took_s, below.took_s)
+    if above is below:
+        return above.took_s
     part = log(max(changed, 1) / max(below.bytes, 1)) / log(above.bytes / max(below.bytes, 1))
     return float(below.took_s ** (1 - part) * above.took_s**part)
 
