@@ -50,6 +50,9 @@ themselves, the refresh takes about as long as reading them does, and is compare
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
+BUDGET_LEAST_S = 0.5
+"""No refresh by changes is given up before it has taken so long."""
+
 
 class Policy(StrEnum):
     """How a view is refreshed. STRICT: it is refused where it cannot be kept by what changed."""
@@ -84,10 +87,13 @@ class Scans:
 
 @dataclass(frozen=True, slots=True)
 class RefreshChoice:
-    """`reason`: what was expected of each, as far as former refreshes show."""
+    """`reason`: what was expected of each, as far as former refreshes show. `budget_s`: after so long a refresh by
+    changes is given up for a recomputation.
+    """
 
     strategy: Strategy
     reason: str
+    budget_s: float = inf
 
 
 def choose_strategy(
@@ -100,7 +106,16 @@ def choose_strategy(
         case Policy.INCREMENTAL | Policy.STRICT:
             return RefreshChoice(Strategy.INCREMENTAL, "the policy says so")
         case _:
-            return _choose_by_cost(changed, total, samples, scans)
+            choice = _choose_by_cost(changed, total, samples, scans)
+            return replace(choice, budget_s=_budget_s(total, samples))
+
+
+def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:
+    """As long as a recomputation takes: so both together take at most twice as long as the faster one alone, whichever
+    that is (as who rents skis until he has paid their price, and then buys them).
+    """
+    full = expect_full(total, samples)
+    return inf if full is None else max(full, BUDGET_LEAST_S)
 
 
 def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans) -> RefreshChoice:

@@ -16,6 +16,16 @@ from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, collected
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.consumers.view.table_rewrite import (
+    are_many,
+    copies,
+    rewrite,
+    rewrite_bag,
+    rewrite_groups,
+    same,
+    shown_alike,
+    without,
+)
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Position
@@ -36,7 +46,7 @@ CHANGED_ROWS_MAX = 200_000
 FEW_ROWS_MAX = 50_000
 """Rows of what is kept, or of a result made of it, that are read and written without Spark; more are left with it."""
 
-_HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
+_HELD, _LEFT = "_iscp_held", "_iscp_left"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
 
 
@@ -55,12 +65,18 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     if uncompared and not changes.where(F.col(WEIGHT) < 0).isEmpty():
         raise ChangesUnavailableError(f"rows go, and Spark cannot compare what is in {', '.join(uncompared)}")
     held = sink.rows(context.session)
+    many = not uncompared and are_many(changed, held)
+    if many and shown_alike(changes.schema):
+        return rewrite_bag(context, sink, held, changes, tag), changed.rows
     frame = kept(_to_repairs(changes, held, names) if not uncompared else _coming(changes, names))
     try:
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:
             raise ChangesUnavailableError(LACKING)
-        if _REMOVED in counts:
+        if _REMOVED in counts and many:
+            removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
+            position = rewrite(context, sink, without(held, removed, names).unionByName(added), tag)
+        elif _REMOVED in counts:
             position = sink.repair(context.session, frame, names, tag, context.guard)
         else:
             position = sink.append(frame.drop(OP), tag, context.guard)
@@ -97,14 +113,17 @@ def merge_groups(
     """`changed`: each row of another key, with OP."""
     if changed.rows <= HELD_ROWS_MAX:
         return merge_held(context, sink, changed.to_arrow(), key, tag), changed.rows
-    return sink.merge(context.session, changed.to_frame(), key, tag, context.guard), changed.rows
+    changes, held = changed.to_frame(), sink.rows(context.session)
+    if are_many(changed, held):
+        return rewrite_groups(context, sink, held, changes, key, tag), changed.rows
+    return sink.merge(context.session, changes, key, tag, context.guard), changed.rows
 
 
 def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:
     """As Compared.repair has it; and as `l` each row of which more copies go than there are."""
     columns = [F.col(quoted(name)) for name in names]
     going = changes.where(F.col(WEIGHT) < 0)
-    found = held.alias("h").join(F.broadcast(going.alias("g")), _same("g", "h", names), "inner")
+    found = held.alias("h").join(F.broadcast(going.alias("g")), same("g", "h", names), "inner")
     there = found.select(*[F.col(f"g.{quoted(name)}") for name in names])
     counted = going.withColumn(_HELD, F.lit(0).cast("long")).unionByName(
         there.withColumn(_HELD, F.lit(1).cast("long")).withColumn(WEIGHT, F.lit(0).cast("long"))
@@ -113,19 +132,14 @@ def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> Da
     left = counted.groupBy(*[quoted(name) for name in names]).agg(*sums)
     op = F.when(F.col(_LEFT) < 0, _LACKING).otherwise(_REMOVED)
     removed = left.select(*columns, op.alias(OP))
-    again = _copies(left.where(F.col(_LEFT) > 0), F.col(_LEFT), columns)
+    again = _added(left.where(F.col(_LEFT) > 0), F.col(_LEFT), columns)
     return removed.unionAll(again).unionAll(_coming(changes, names))
 
 
 def _coming(changes: DataFrame, names: Sequence[str]) -> DataFrame:
     columns = [F.col(quoted(name)) for name in names]
-    return _copies(changes.where(F.col(WEIGHT) > 0), F.col(WEIGHT), columns)
+    return _added(changes.where(F.col(WEIGHT) > 0), F.col(WEIGHT), columns)
 
 
-def _same(one: str, other: str, names: Sequence[str]) -> list[Column]:
-    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
-
-
-def _copies(rows: DataFrame, number: Column, columns: Sequence[Column]) -> DataFrame:
-    each = rows.withColumn(_COPY, F.explode(F.sequence(F.lit(1).cast("long"), number)))
-    return each.select(*columns, F.lit(_ADDED).alias(OP))
+def _added(rows: DataFrame, number: Column, columns: Sequence[Column]) -> DataFrame:
+    return copies(rows, number).select(*columns, F.lit(_ADDED).alias(OP))

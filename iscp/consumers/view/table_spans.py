@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.refresh_parts import Part, measured_as
-from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.iteration import Bounds
 from iscp.core.source_holds import holder_of
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -93,6 +93,12 @@ def reading(
         yield changes.with_equal_rows()
     finally:
         changes.release()
+
+
+def count_rows(source: ChangeSource, tables: SourceMarks) -> int:
+    """Of all tables, as their logs say; below 0 where one does not."""
+    sizes = [source.size(uri, mark.watermark.version) for uri, mark in tables.items()]
+    return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
 
 
 def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.table_spans import RefreshEnd
 from iscp.consumers.view.view_query import ViewQuery
-from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.watermark import Position, Watermark, committed_apart
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment

@@ -12,22 +12,23 @@ from pyspark.errors import PySparkException
 from iscp.adapters.delta.query.plan_tree import has_values_above
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.source.change_set import reading_changes
-from iscp.adapters.delta.spark.spark_errors import concerns_values, is_internal, translating
+from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
+from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
+from iscp.consumers.view.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.consumers.view.refresh_parts import measuring
-from iscp.consumers.view.table_spans import RefreshEnd, Spans, hold_tables, resolve_spans
+from iscp.consumers.view.table_spans import RefreshEnd, Spans, count_rows, hold_tables, resolve_spans
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import ViewQuery
-from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import EngineError, InvariantBroken
 from iscp.core.job_row import JobRow
 from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
-from iscp.core.time_dependence import exact_instant_s, next_refresh_at_s
-from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
+from iscp.core.time_dependence import exact_instant_s
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import CommitTag
@@ -63,10 +64,9 @@ class ViewConsumer:
         context.guard.check()
         query = self._query(context, self._end(self._source.newest(self._own)))
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
-        schema = query.analyzed.columns.json()
         first, marks_rows = context.row.watermark.version < 0, self._view.deletion_vectors
         # Others read views as tables, and views on views follow their changes.
-        return self._sink.claim(schema, tag, first=first, with_feed=True, marks_rows=marks_rows)
+        return self._sink.claim(query.analyzed.columns.json(), tag, first=first, with_feed=True, marks_rows=marks_rows)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         raise InvariantBroken("a view was handed rows, and reads its tables itself")
@@ -89,17 +89,9 @@ class ViewConsumer:
             end = self._end(order.to)
             done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
-            parts.rows_in = self._count_rows(done.consumed.position.sources)
-        by_time = self._memory.by_time
-        due_at_s = 0.0
-        if by_time is not None:
-            due_at_s = next_refresh_at_s(by_time, end.instant_s, self._clock.now_s(), self._interval_s)
+            parts.rows_in = count_rows(self._source, done.consumed.position.sources)
+        due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
         return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s, due_at_s=due_at_s)
-
-    def _count_rows(self, sources: SourceMarks) -> int:
-        """Of all tables, as their logs say; below 0 where one does not."""
-        sizes = [self._source.size(uri, mark.watermark.version) for uri, mark in sources.items()]
-        return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
 
     def _refresh(self, context: ConsumeContext, order: RefreshOrder, end: RefreshEnd) -> Refreshed:
         reason = order.full or ("the policy says so" if self._view.policy is Policy.FULL else "")
@@ -110,15 +102,12 @@ class ViewConsumer:
             except ChangesUnavailableError as gone:
                 reason = str(gone)
             except EngineError as error:
-                if not (concerns_values(error) or is_internal(error)):
+                if not is_of_plan(error):
                     raise
-                # What a change needs may be evaluated for rows that the query itself does without, and is another plan
-                # than the query's, which Spark may fail to optimize.
                 reason = f"changes give no result ({error.message})"
             if reason:
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})
-        warn = not order.full and self._view.policy is not Policy.FULL
-        return self._recompute(context, end, reason, warn=warn)
+        return self._recompute(context, end, reason, warn=not order.full and self._view.policy is not Policy.FULL)
 
     def _end(self, own: SourceRange) -> RefreshEnd:
         uris = sorted(set(self._view.tables.values()))
@@ -137,19 +126,34 @@ class ViewConsumer:
         began_s = self._clock.monotonic_s()
         if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
             return done
-        query, samples = self._query(context, end), self._memory.samples
-        choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), samples, query.scans(spans))
+        query, total = self._query(context, end), self._memory.sizes.of_all(self._source, end.tables)
+        choice = choose_strategy(self._view.policy, spans.bytes, total, self._memory.samples, query.scans(spans))
         if choice.strategy is Strategy.FULL:
             return self._recompute(context, end, choice.reason, warn=False)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
         tag = self._tail_tag(context, end, query.as_of_s)
         follow = self._follow_kept if query.kept else self._follow_rows
-        if (written := follow(context, query, spans, tag)) is None:
+        try:
+            with abandoning_after(context, choice.budget_s) as within:
+                written = follow(within, query, spans, tag)
+        except RefreshAbandonedError:
+            return self._abandon(context, end, spans, began_s)
+        if written is None:
             return self._unchanged(context, end, "no row came or went by the time")
         position, rows = written
-        self._memory.remember(RefreshSample(Strategy.INCREMENTAL, spans.bytes, self._clock.monotonic_s() - began_s))
+        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
+
+    def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
+        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
+
+    def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
+        """What was taken in all is remembered of refreshes by such changes, as who chooses one pays it."""
+        reason = f"changes took {self._clock.monotonic_s() - began_s:.2g} s, as long as a full one, and were given up"
+        done = self._recompute(context, end, reason, warn=False)
+        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
+        return done
 
     def _unchanged(self, context: ConsumeContext, end: RefreshEnd, reason: str) -> Refreshed:
         there = Consumed(replace(context.position, sources=end.marks), 0, 0)
@@ -274,7 +278,7 @@ class ViewConsumer:
             # Totals are of all rows below, of which the query itself may do without some.
             query.keep_no_totals()
             consumed = self._write_all(context, query, end)
-        self._memory.remember(RefreshSample(Strategy.FULL, self._size(end), self._clock.monotonic_s() - began_s))
+        self._remember(Strategy.FULL, self._memory.sizes.of_all(self._source, end.tables), began_s)
         warning = f"the view was recomputed: {reason}" if warn else ""
         return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
 
@@ -294,7 +298,3 @@ class ViewConsumer:
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
         manifest = self._sink.stage(rows, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
-
-    def _size(self, end: RefreshEnd) -> int:
-        """Bytes of all tables."""
-        return sum(self._memory.sizes.of(self._source, uri, each) for uri, each in end.tables.items())

@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
+from iscp.consumers.view.definition.view_explanation import explain_view
+from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
 from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
 from iscp.consumers.view.view_consumer import ViewConsumer
-from iscp.consumers.view.view_explanation import explain_view
 from iscp.consumers.view.view_memory import ViewMemory
-from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from iscp.core.group_query import GroupQuery
 from iscp.core.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql_names import WEIGHT
-from iscp.core.time_dependence import TimeDependence
+from iscp.core.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.watermark import SourceMark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource, SourceRange
@@ -132,6 +132,9 @@ class TableSizes:
 
     _known: dict[str, tuple[SourceMark, int]] = field(default_factory=dict)
 
+    def of_all(self, source: ChangeSource, tables: Mapping[str, SourceRange]) -> int:
+        return sum(self.of(source, uri, each) for uri, each in tables.items())
+
     def of(self, source: ChangeSource, uri: str, at: SourceRange) -> int:
         mark = SourceMark(at.table_id, at.to)
         if uri not in self._known or self._known[uri][0] != mark:
@@ -155,6 +158,10 @@ class ViewMemory:
 
     def remember(self, sample: RefreshSample) -> None:
         self.samples = with_sample(self.samples, sample)
+
+    def due_at_s(self, refreshed_at_s: float, now_s: float, interval_s: float | None) -> float:
+        """When its rows change as time passes, in Unix seconds; 0: they do not."""
+        return 0.0 if self.by_time is None else next_refresh_at_s(self.by_time, refreshed_at_s, now_s, interval_s)
 
     def groups(self, analyze: Callable[[], AnalyzedQuery]) -> ViewGroups | None:
         """How the view is kept group by group, if it can be; found out once, while no table's columns change."""

@@ -26,11 +26,11 @@ from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Insta
 from iscp.adapters.delta.query.total_reading import learn_totals
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
+from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
 from iscp.consumers.view.view_memory import TableSizes
-from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.query_plan import OperatorKind
 from iscp.core.refresh_choice import Scans

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from math import isfinite
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 
 SESSIONS_KEPT_MAX = 16
 """Idle sessions kept for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
+
+CANCEL_INTERVAL_S = 0.1
+"""Pause between two cancellations: a query is several jobs, and the next one may begin after the last was cancelled."""
 
 DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
 _PINNED = {
@@ -76,6 +83,59 @@ class SparkEngine:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
             self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+class JobBudget(AbstractContextManager["JobBudget"]):
+    """`with` this, the calling thread's jobs are cancelled after `seconds`, and whatever needs them fails.
+
+    Until `end`, or until the block is left. Infinite: they never are. The jobs keep their group, so that whoever
+    cancels the whole iteration does it as ever.
+    """
+
+    def __init__(self, session: SparkSession, seconds: float) -> None:
+        self._context = session.sparkContext
+        self._seconds = seconds
+        self._tag = f"iscp-budget-{uuid.uuid4().hex[:12]}"
+        self._ended = threading.Event()
+        self._canceling = threading.Lock()
+        self.spent = False
+        """Whether jobs were cancelled."""
+
+    def __enter__(self) -> JobBudget:
+        if isfinite(self._seconds):
+            with spark_faults("tag Spark's jobs"):
+                self._context.addJobTag(self._tag)
+            threading.Thread(target=self._watch, name="iscp-job-budget", daemon=True).start()
+        else:
+            self._ended.set()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """By the thread whose jobs they are: none of its later ones is cancelled."""
+        if self._ended.is_set():
+            return
+        with self._canceling:
+            self._ended.set()
+        with spark_faults("tag Spark's jobs"):
+            self._context.removeJobTag(self._tag)
+
+    def _watch(self) -> None:
+        pause_s = self._seconds
+        while not self._ended.wait(pause_s):
+            with self._canceling:
+                if self._ended.is_set():
+                    return
+                self.spent = True
+                try:
+                    self._context.cancelJobsWithTag(self._tag)
+                except (Py4JError, OSError):  # the JVM is gone, and so are the jobs
+                    return
+            pause_s = CANCEL_INTERVAL_S
 
 
 def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:

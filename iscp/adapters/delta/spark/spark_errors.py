@@ -93,12 +93,14 @@ def concerns_values(error: BaseException) -> bool:
     return _is_of(_NO_RESULT, error)
 
 
-def is_internal(error: BaseException) -> bool:
-    """Whether Spark blames itself, as where a rule of its optimizer breaks a plan: SQL's class of internal errors.
+def is_of_plan(error: BaseException) -> bool:
+    """Whether another plan of the same rows may do without it.
 
+    That is where an expression has no result for some value, as for rows that the other plan leaves out before, and
+    where Spark blames itself, as where a rule of its optimizer breaks a plan: SQL's class of internal errors.
     `error`: Spark's, or what it was translated to.
     """
-    return _is_of(_INTERNAL, error)
+    return concerns_values(error) or _is_of(_INTERNAL, error)
 
 
 def _is_of(kind: re.Pattern[str], error: BaseException) -> bool:

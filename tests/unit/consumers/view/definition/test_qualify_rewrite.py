@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.qualify_rewrite import without_qualify
+from iscp.consumers.view.definition.qualify_rewrite import without_qualify
 from iscp.core.errors import InvalidRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.plain_names import with_plain_names
+from iscp.consumers.view.definition.plain_names import with_plain_names
 from iscp.core.errors import InvalidRequest
 
 

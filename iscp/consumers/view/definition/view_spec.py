@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.consumers.view.plain_names import with_plain_names
-from iscp.consumers.view.qualify_rewrite import without_qualify
+from iscp.consumers.view.definition.plain_names import with_plain_names
+from iscp.consumers.view.definition.qualify_rewrite import without_qualify
 from iscp.core.errors import InvalidRequest
 from iscp.core.refresh_choice import Policy
 from iscp.core.source_holds import HOLD_MAX_S

@@ -1,0 +1,47 @@
+"""Ends a refresh by changes that has taken as long as a recomputation is expected to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from iscp.adapters.delta.spark.spark_engine import JobBudget
+from iscp.core.errors import Canceled, EngineError
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.system import Guard
+
+
+class RefreshAbandonedError(Exception):
+    """The changes of the result have taken longer to compute than they were given, and nothing was committed."""
+
+
+class _EndingGuard:
+    """A guard that lets what is about to be committed take its time: it is computed."""
+
+    def __init__(self, guard: Guard, budget: JobBudget) -> None:
+        self._guard = guard
+        self._budget = budget
+
+    def check(self) -> None:
+        self._budget.end()
+        self._guard.check()
+
+
+@contextmanager
+def abandoning_after(context: ConsumeContext, budget_s: float) -> Iterator[ConsumeContext]:
+    """What computes with the context that this gives may take `budget_s` of Spark until its first commit.
+
+    Raises RefreshAbandonedError.
+    """
+    with JobBudget(context.session, budget_s) as budget:
+        try:
+            yield replace(context, guard=_EndingGuard(context.guard, budget))
+        except (Canceled, EngineError, PySparkException, Py4JJavaError) as error:
+            # A cancelled job shows in as many ways as there are things that need it.
+            if not budget.spent:
+                raise
+            raise RefreshAbandonedError from error

@@ -1,0 +1,100 @@
+"""Writes all rows of a table, where so many have changed that it costs more to merge them.
+
+To merge, Spark reads and joins the table twice and writes what it marks besides, each in jobs of its own; all rows are
+read and written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StringType, StructType
+
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
+from iscp.adapters.delta.rows.row_search import LACKING
+from iscp.core.errors import EngineError
+from iscp.core.netting import Op
+from iscp.core.sql_names import OP, quoted
+from iscp.core.watermark import Position
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.sink import CommitTag, Sink
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+REWRITTEN_SHARE = 0.2
+"""Of changed rows, which Spark has, to the rows of a table: from this on all its rows are written."""
+
+_COPY = "_iscp_copy"
+
+
+def are_many(changed: ChangedRows, held: DataFrame) -> bool:
+    return changed.rows >= REWRITTEN_SHARE * held.count()
+
+
+def rewrite_bag(context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, tag: CommitTag) -> Position:
+    """`held`: all rows; `changes`: distinct ones with WEIGHT, of types whose values are `shown_alike`.
+
+    Raises ChangesUnavailableError where more copies of a row go than there are.
+    """
+    names = [quoted(name) for name in held.columns]
+    all_rows = held.withColumn(WEIGHT, F.lit(1).cast("long")).unionByName(changes)
+    left = all_rows.groupBy(*names).agg(F.sum(WEIGHT).alias(WEIGHT)).where(F.col(WEIGHT) != 0)
+    number = F.when(F.col(WEIGHT) > 0, F.col(WEIGHT)).otherwise(F.raise_error(F.lit(LACKING)).cast("long"))
+    with _naming_lack():
+        return rewrite(context, sink, copies(left, number).select(*names), tag)
+
+
+def rewrite_groups(
+    context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, key: Sequence[str], tag: CommitTag
+) -> Position:
+    """`changes`: each row of another key, with OP."""
+    coming = changes.where(F.col(OP) != Op.DELETE.value).drop(OP)
+    return rewrite(context, sink, without(held, changes, key).unionByName(coming), tag)
+
+
+def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag) -> Position:
+    return sink.publish([sink.stage(rows, tag)], tag, context.guard)
+
+
+def shown_alike(kind: DataType) -> bool:
+    """Whether values that are equal to Spark are the same; not zeros of another sign, nor texts by their collation."""
+    match kind:
+        case DoubleType() | FloatType():
+            return False
+        case StringType():
+            return kind.isUTF8BinaryCollation()
+        case ArrayType():
+            return shown_alike(kind.elementType)
+        case StructType():
+            return all(shown_alike(each.dataType) for each in kind.fields)
+        case _:
+            return comparable(kind)
+
+
+def without(held: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The rows that are equal to none of `gone` in these columns."""
+    return held.alias("h").join(gone.alias("g"), same("h", "g", key), "left_anti")
+
+
+def same(one: str, other: str, names: Sequence[str]) -> list[Column]:
+    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
+
+
+def copies(rows: DataFrame, number: Column) -> DataFrame:
+    """Each row so many times."""
+    return rows.withColumn(_COPY, F.explode(F.sequence(F.lit(1).cast("long"), number))).drop(_COPY)
+
+
+@contextmanager
+def _naming_lack() -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        if LACKING in str(error.__cause__):  # its message is cut before that
+            raise ChangesUnavailableError(LACKING) from error
+        raise
