@@ -175,7 +175,8 @@ class ChangeSource(Protocol):
         As iscp.core.source_holds has it. True: the table was altered for it.
         """
 
-    def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
+    def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
+        """`listed`: several plans are made of it, so few files are listed for all of them at once."""
 
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
         """That of `snapshot`; without opening the table in Spark, as far as its columns are plain."""

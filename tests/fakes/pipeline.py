@@ -242,7 +242,7 @@ class FakeSource:
     def hold(self, session: Any, uri: str, holder: str, hold_s: float) -> bool:
         return False
 
-    def snapshot(self, session: Any, uri: str, version: int) -> Any:
+    def snapshot(self, session: Any, uri: str, version: int, *, listed: bool = False) -> Any:
         self.snapshots.append(version)
         self.snapshot_sessions.append(session)
         return dict(self.states[version])

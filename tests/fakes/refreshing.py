@@ -28,7 +28,7 @@ class FakeTables(FakeSource):
     def at(self, uri: str, version: int) -> SourceRange:
         return self.others[uri].at(uri, version) if uri in self.others else super().at(uri, version)
 
-    def snapshot(self, session: Any, uri: str, version: int) -> Any:
+    def snapshot(self, session: Any, uri: str, version: int, *, listed: bool = False) -> Any:
         other = self.others.get(uri)
         return other.snapshot(session, uri, version) if other else super().snapshot(session, uri, version)
 

@@ -243,7 +243,7 @@ class ViewQuery:
     def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
         """`at_s`: when it was committed."""
         where = (uri, self.end.tables[uri].table_id, version, at_s)
-        load = partial(self.source.snapshot, self.session, uri, version)
+        load = partial(self.source.snapshot, self.session, uri, version, listed=True)
         return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
 
     def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:

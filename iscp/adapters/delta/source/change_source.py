@@ -200,10 +200,10 @@ class DeltaChangeSource:
             set_properties(session, uri, changes)
         return bool(changes)
 
-    def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
+    def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
         try:
             with spark_faults(f"open {uri} at version {version}"):
-                return load_version(session, uri, version)
+                return load_version(session, uri, version, listed=listed)
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 

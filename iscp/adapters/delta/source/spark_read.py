@@ -25,8 +25,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 
-def load_version(session: SparkSession, uri: str, version: int | None = None) -> DataFrame:
-    """All rows as of `version`, or of the newest. Raises what Spark raises."""
+LISTED_FILES_MAX = 64
+"""Files of a table that are listed once for all plans; of more Delta leaves out what each does not need."""
+
+
+def load_version(session: SparkSession, uri: str, version: int | None = None, *, listed: bool = False) -> DataFrame:
+    """All rows as of `version`, or of the newest. Raises what Spark raises.
+
+    `listed`: several plans are made of them. Delta lists a table's files again in each plan, once for each time that
+    the plan reads it, as a job of Spark's each; so they are listed once here, if they are few: of many, a plan's
+    conditions may leave out most.
+    """
+    if listed and version is not None:
+        opened = open_log(session, uri, version)
+        files = opened[2].allFiles().takeAsList(LISTED_FILES_MAX + 1)
+        if 0 < files.size() <= LISTED_FILES_MAX:
+            return _frame_of(opened, session, files)
     reader = session.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -64,11 +78,16 @@ def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataF
 
 def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> DataFrame:
     """All rows of chosen files of a table, by the actions that added them, with the columns of what was `opened`."""
-    delta, log, snapshot = opened
     jvm: Any = session._jvm
     files = jvm.java.util.ArrayList()
     for each in actions:
-        files.add(delta.actions.Action.fromJson(each))
+        files.add(opened[0].actions.Action.fromJson(each))
+    return _frame_of(opened, session, files)
+
+
+def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
+    _, log, snapshot = opened
+    jvm: Any = session._jvm
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
     rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
     return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)

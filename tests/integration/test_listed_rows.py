@@ -1,0 +1,73 @@
+"""Rows of a table whose files were listed once are those that Delta reads, whatever the table may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version
+from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.integration.views.conftest import bag
+
+pytestmark = pytest.mark.spark
+
+TABLES = {
+    "rows that are marked as deleted": [
+        "CREATE TABLE {0} (a INT, b STRING) USING delta TBLPROPERTIES (delta.enableDeletionVectors = true)",
+        "INSERT INTO {0} SELECT id, 'b' || id FROM range(100)",
+        "DELETE FROM {0} WHERE a % 7 = 1",
+        "UPDATE {0} SET b = 'x' WHERE a > 90",
+    ],
+    "partitions": [
+        "CREATE TABLE {0} (a INT, d DATE, p_q STRING) USING delta PARTITIONED BY (d, p_q)",
+        "INSERT INTO {0} SELECT id, date_add('2020-01-01', int(id % 3)), if(id % 2 = 0, NULL, 'x/y %') FROM range(20)",
+        "DELETE FROM {0} WHERE a = 3",
+    ],
+    "names that are mapped": [
+        "CREATE TABLE {0} (a INT, `b c` STRING) USING delta TBLPROPERTIES (delta.columnMapping.mode = 'name')",
+        "INSERT INTO {0} VALUES (1, 'x'), (2, NULL)",
+        "ALTER TABLE {0} RENAME COLUMN a TO z",
+        "ALTER TABLE {0} DROP COLUMN `b c`",
+        "ALTER TABLE {0} ADD COLUMN (a DOUBLE)",
+        "INSERT INTO {0} VALUES (3, -0.0)",
+    ],
+    "types that were widened, and columns that files lack": [
+        "CREATE TABLE {0} (a INT) USING delta TBLPROPERTIES "
+        "(delta.enableTypeWidening = true, delta.feature.timestampNtz = 'supported')",
+        "INSERT INTO {0} VALUES (1), (2)",
+        "ALTER TABLE {0} ALTER COLUMN a TYPE BIGINT",
+        "ALTER TABLE {0} ADD COLUMN (c VARCHAR(9), e CHAR(3), t TIMESTAMP_NTZ)",
+        "INSERT INTO {0} VALUES (3000000000, 'x', 'y', TIMESTAMP_NTZ'2020-01-01 00:00:00')",
+    ],
+}
+
+
+@pytest.mark.parametrize("statements", TABLES.values(), ids=TABLES)
+def test_listed_rows_are_those_of_the_version(
+    tmp_path: Path, spark_runtime: SparkRuntime, statements: list[str]
+) -> None:
+    session, uri = spark_runtime.new_session(), str(tmp_path / "table")
+    for each in statements:
+        session.sql(each.format(f"delta.`{uri}`"))
+    for version in range(1, len(statements)):
+        listed, wanted = load_version(session, uri, version, listed=True), load_version(session, uri, version)
+        assert listed.schema == wanted.schema
+        assert bag(listed.toArrow()) == bag(wanted.toArrow())
+        first = listed.columns[0]
+        some = F.col(first).isin(2, 90)
+        assert bag(listed.where(some).toArrow()) == bag(wanted.where(some).toArrow())
+
+
+def test_a_table_without_files_or_with_many_is_listed_by_delta(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    session, uri = spark_runtime.new_session(), str(tmp_path)
+    write_deltalake(uri, pa.table({"a": pa.array([], pa.int64())}))
+    assert load_version(session, uri, 0, listed=True).collect() == []
+    for number in range(LISTED_FILES_MAX + 1):
+        write_deltalake(uri, pa.table({"a": [number]}), mode="append")
+    version = DeltaTable(uri).version()
+    for each in (version - 1, version):
+        assert load_version(session, uri, each, listed=True).count() == each
