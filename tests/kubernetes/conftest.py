@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.further_runs import UNAVAILABLE
 from tests.kubernetes.changing_tables import ChangingTables
 from tests.kubernetes.machine import Machine
 from tests.kubernetes.policies import Policies
@@ -26,7 +28,11 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     programs, work = (Path(os.environ[name]) for name in ("KUBERNETES_PROGRAMS", "KUBERNETES_WORK"))
     made = Machine(programs, work / "machine")
     try:
-        made.start(sorted((work / "images").iterdir()))
+        try:
+            made.start(sorted((work / "images").iterdir()))
+        except (AssertionError, subprocess.CalledProcessError) as error:
+            # Nothing of the project's own has run yet.
+            pytest.exit(f"this machine does not become one of Kubernetes: {error}", returncode=UNAVAILABLE)
         made.tag(f"localhost/iscp:{IMAGE}", f"localhost/iscp:{NEXT_IMAGE}")
         yield made
         if request.session.testsfailed:
