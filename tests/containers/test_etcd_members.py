@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -13,7 +12,8 @@ from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.values import Changed, KeyValue
 from iscp.adapters.system.clock import SystemClock
-from tests.containers.etcd_members import EtcdMembers, Member
+from tests.containers.etcd_members import EtcdMembers
+from tests.containers.member_faults import fault
 from tests.containers.owned_writes import (
     MARGIN_S,
     TTL_S,
@@ -31,20 +31,6 @@ Start = Callable[[list[tuple[str, ...]]], list[Writer]]
 AGAIN_WITHIN_S = 30.0
 HELD_S = TTL_S + 1.0
 """So long a fault lasts at least: leases that nobody can renew have ended by then."""
-
-
-@contextmanager
-def fault(members: EtcdMembers, kind: str, member: Member) -> Iterator[None]:
-    begin, end = {
-        "kill": (member.kill, member.start),
-        "freeze": (member.freeze, member.thaw),
-        "cut": (lambda: members.cut(member), lambda: members.heal(member)),
-    }[kind]
-    begin()
-    try:
-        yield
-    finally:
-        end()
 
 
 @pytest.fixture
