@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import re
+import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -80,3 +83,39 @@ def test_the_bill_of_materials_names_packages_jars_and_sums(sbom: ModuleType, tm
     assert found["delta-spark_4.1_2.13"]["version"] == "4.3.1"
     assert found["delta-spark_4.1_2.13"]["hashes"][0]["content"].startswith("e3b0c44298fc1c14")
     assert found["libc6"]["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs scripts/image with a buildah that writes down its arguments, in `calls`."""
+    program = tmp_path / "bin/buildah"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\n')
+    program.chmod(0o755)
+
+    def run(**settings: str) -> subprocess.CompletedProcess[str]:
+        environ = {"PATH": f"{program.parent}:/usr/bin:/bin", **settings}
+        return subprocess.run(
+            [str(ROOT / "scripts/image"), "t:1"], env=environ, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def test_the_platform_is_the_builder_and_the_base_own(
+    build: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    own = "linux/arm64" if platform.machine() in ("aarch64", "arm64") else "linux/amd64"
+    assert build(IMAGE_PLATFORMS=own, IMAGE_BASE="base:1").returncode == 0
+    words = (tmp_path / "calls").read_text().split()
+    assert words[words.index("--platform") + 1] == own
+    assert words[words.index("--tag") + 1] == "t:1"
+    assert "BASE=base:1" in words
+
+
+def test_a_platform_that_there_is_no_image_for_is_refused(
+    build: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = build(IMAGE_PLATFORMS="linux/s390x")
+    assert done.returncode == 75
+    assert "linux/amd64 and linux/arm64, not linux/s390x" in done.stderr
