@@ -11,13 +11,16 @@ from itertools import pairwise
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import Changed, KeyValue, Put
+from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Progress, Put
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import IscpError
 from iscp.core.members import Leader
+from tests.fakes.waiting import until
 
 TTL_S, MARGIN_S = 3.0, 0.5
 PAUSE_S = 0.01
+WATCH_WAIT_S = 40.0
+"""A watch notices after 14 s that its member is frozen."""
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Follower:
 
     def __init__(self, client: EtcdClient, prefix: str) -> None:
         self.rows: list[KeyValue] = []
+        self.ended_by = ""
         rows = f"{prefix}rows/"
         start = client.list_prefix(rows).revision + 1
         self._watch = client.watch(rows, start_revision=start, prefix=True)
@@ -81,9 +85,21 @@ class Follower:
         self._thread.start()
 
     def _run(self) -> None:
-        for item in self._watch:
-            assert isinstance(item, Changed), item
-            self.rows += [event.kv for event in item.events]
+        try:
+            for item in self._watch:
+                match item:
+                    case Changed(events):
+                        self.rows += [event.kv for event in events]
+                    case Compacted():
+                        self.ended_by = "the watch has to begin again: rows are lost to it"
+                    case Progress():
+                        pass
+        except IscpError as error:
+            self.ended_by = str(error)
+
+    def await_rows(self, count: int) -> None:
+        until(lambda: len(self.rows) >= count or self.ended_by, within_s=WATCH_WAIT_S)
+        assert not self.ended_by
 
     def stop(self) -> None:
         self._watch.close()

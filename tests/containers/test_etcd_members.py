@@ -53,7 +53,7 @@ def assert_all_in_order(writers: list[Writer], follower: Follower, client: EtcdC
     for writer in writers:
         writer.stop()
     kept = {row.key: row for row in client.list_prefix(f"{prefix}rows/").items}
-    until(lambda: len(follower.rows) >= len(kept))
+    follower.await_rows(len(kept))
     follower.stop()
     assert_nothing_lost(writers, kept)
     assert_one_owner(writers, kept)
