@@ -73,14 +73,15 @@ class Writer:
 
 
 class Follower:
-    """What a watch delivers of all rows, by a client of its own."""
+    """What a watch delivers of all rows, from before the first one is written."""
 
     def __init__(self, client: EtcdClient, prefix: str) -> None:
         self.rows: list[KeyValue] = []
         self.ended_by = ""
         rows = f"{prefix}rows/"
-        start = client.list_prefix(rows).revision + 1
-        self._watch = client.watch(rows, start_revision=start, prefix=True)
+        listing = client.list_prefix(rows)
+        assert not listing.items
+        self._watch = client.watch(rows, start_revision=listing.revision + 1, prefix=True)
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self._thread.start()
 
@@ -99,7 +100,7 @@ class Follower:
 
     def await_rows(self, count: int) -> None:
         until(lambda: len(self.rows) >= count or self.ended_by, within_s=WATCH_WAIT_S)
-        assert not self.ended_by
+        assert self.ended_by == ""
 
     def stop(self) -> None:
         self._watch.close()

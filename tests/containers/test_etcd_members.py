@@ -74,8 +74,9 @@ def test_a_member_is_lost_under_load(
     members: EtcdMembers, connect: Connect, start: Start, prefix: str, kind: str, whom: str
 ) -> None:
     """Nodes reach all members, so the owner may go on being one; what is written goes on, too."""
-    writers, watching = start([members.endpoints_from(number) for number in range(3)]), connect(*members.endpoints)
+    watching = connect(*members.endpoints)
     follower = Follower(watching, prefix)
+    writers = start([members.endpoints_from(number) for number in range(3)])
     go_on(writers)
     with fault(members, kind, members.leader() if whom == "leader" else members.follower()):
         go_on(writers)
@@ -91,8 +92,9 @@ def test_the_owner_reaches_the_lost_member_alone(
     members: EtcdMembers, connect: Connect, start: Start, prefix: str, kind: str
 ) -> None:
     """It gives up by its own clock, before another one is elected."""
-    writers, watching = start([(member.endpoint,) for member in members.members]), connect(*members.endpoints)
+    watching = connect(*members.endpoints)
     follower = Follower(watching, prefix)
+    writers = start([(member.endpoint,) for member in members.members])
     go_on(writers)
     owner = next(number for number, writer in enumerate(writers) if writer.leads)
     with fault(members, kind, members.members[owner]):
@@ -183,8 +185,9 @@ def put(client: EtcdClient, key: str) -> bool:
 
 def test_all_members_are_killed_at_once(members: EtcdMembers, connect: Connect, start: Start, prefix: str) -> None:
     """Nothing that was confirmed is lost, and a watch goes on where it was."""
-    writers, watching = start([members.endpoints] * 3), connect(*members.endpoints)
+    watching = connect(*members.endpoints)
     follower = Follower(watching, prefix)
+    writers = start([members.endpoints] * 3)
     go_on(writers)
     for member in members.members:
         member.kill()
