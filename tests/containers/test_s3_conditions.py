@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from iscp.adapters.delta.storage.s3_settings import LOG_STORE
 from tests.fakes.s3 import FakeS3
 from tests.race.jvms import AtOnce, Jvm
 from tests.race.test_put_if_absent_s3 import hadoop_settings
+
+log = logging.getLogger(__name__)
 
 PROCESSES, THREADS = 2, 4
 """Eight who put the same at once."""
@@ -74,7 +77,7 @@ def test_what_is_there_is_replaced_only_by_who_knows_it(uri: str) -> None:
     assert obstore.get(store, "x").bytes() == b"1"
 
 
-@pytest.mark.parametrize("versions", [30, pytest.param(500, marks=[pytest.mark.full, pytest.mark.timeout(1_800)])])
+@pytest.mark.parametrize("versions", [60, pytest.param(500, marks=[pytest.mark.full, pytest.mark.timeout(1_800)])])
 def test_two_jvms_and_delta_rs_race_for_commits(
     s3: FakeS3,
     uri: str,
@@ -91,6 +94,7 @@ def test_two_jvms_and_delta_rs_race_for_commits(
     contenders: list[Contender] = [*machines, third]
     rounds = race(directory, contenders, range(1, versions + 1))
     wins = Counter(name for outcome in rounds for name in outcome.winners)
+    log.info("%d versions, won by %s", len(rounds), dict(wins))
     assert breaches(rounds) == []
     assert DeltaTable(uri).version() == versions
     assert all(wins[contender.name] for contender in contenders), wins
