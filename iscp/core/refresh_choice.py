@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import inf, log
 from statistics import median
 
-SHARE_DEFAULT = 0.1
+SHARE_DEFAULT = 0.2
 """Of a query that was never refreshed both ways: from this share of changed bytes on it is recomputed."""
 
 SAMPLES_MAX = 5
@@ -50,7 +50,7 @@ themselves, the refresh takes about as long as reading them does, and is compare
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
-BUDGET_LEAST_S = 0.5
+BUDGET_LEAST_S = 1.0
 """No refresh by changes is given up before it has taken so long."""
 
 

@@ -99,7 +99,7 @@ def test_a_change_larger_than_any_that_is_known_costs_passes_and_a_large_share_i
     large = choose_strategy(Policy.AUTO, least, 1_000_000, known)
     assert (large.strategy, large.reason) == (
         Strategy.FULL,
-        "10.00% of the bytes have changed, more than ever by changes",
+        "20.00% of the bytes have changed, more than ever by changes",
     )
     experienced = (*[FULL_10_S] * (EXPERIENCED - 1), changes(1_000, 1.0))
     assert choose_strategy(Policy.AUTO, least, 1_000_000, experienced).strategy is Strategy.INCREMENTAL
@@ -165,8 +165,8 @@ def test_most_refreshes_of_queries_of_all_kinds_take_the_way_that_is_faster() ->
     knows nothing, and does not count. One that is given up takes its budget and a recomputation, and was not right.
     """
     histories = [[*simulate_history(random.Random(seed))][1:] for seed in range(300)]
-    assert share(histories, lambda factor: factor <= 1.1) > 0.88
-    assert share(histories, lambda factor: factor > 2.3) < 0.02
+    assert share(histories, lambda factor: factor <= 1.1) > 0.9
+    assert share(histories, lambda factor: factor > 2.3) < 0.015
     later = [history[2 * len(SHARES) :] for history in histories]
     assert share(later, lambda factor: factor <= 1.1) > 0.92
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 LOG_STORE = "io.iscp.delta.HardLinkLogStore"
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
+COMPILED_STAGES_MAX = 1_000
+"""Compiled stages of plans that the JVM keeps: a dozen for each view that is refreshed. With Spark's 100 a node of many
+jobs compiles them again at each iteration; `spark.conf` may say otherwise."""
+
 SHUFFLE_PARTITIONS_MAX = 8
 """Partitions of a shuffle, one for each core up to this; `spark.conf` may say otherwise."""
 
@@ -93,6 +97,7 @@ def default_conf(settings: SparkSettings) -> dict[str, str]:
         "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
         # Delta sets it in each session, but only when that analyses its first query: changes may be read before.
         "spark.sql.parquet.fieldId.read.enabled": "true",
+        "spark.sql.codegen.cache.maxEntries": str(COMPILED_STAGES_MAX),
         "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
         "spark.executor.defaultJavaOptions": " ".join(_NO_DTDS),
         "spark.scheduler.mode": "FAIR",
