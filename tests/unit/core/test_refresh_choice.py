@@ -103,7 +103,7 @@ def test_a_change_larger_than_any_that_is_known_costs_passes_and_a_large_share_i
     )
     experienced = (*[FULL_10_S] * (EXPERIENCED - 1), changes(1_000, 1.0))
     assert choose_strategy(Policy.AUTO, least, 1_000_000, experienced).strategy is Strategy.INCREMENTAL
-    fast = (FULL_10_S, changes(1_000, 0.09))
+    fast = (FULL_10_S, changes(1_000, 0.04))
     assert choose_strategy(Policy.AUTO, least, 1_000_000, fast).strategy is Strategy.INCREMENTAL, "even in proportion"
     near = (FULL_10_S, changes(least // MAGNITUDE, 1.0))
     assert choose_strategy(Policy.AUTO, least, 1_000_000, near).strategy is Strategy.INCREMENTAL
