@@ -6,26 +6,34 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from iscp.core.build_task import DEPTH_MAX
 from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize, count_or_unknown
-from iscp.core.untrusted_values import exact_int, shown
+from iscp.core.untrusted_values import exact_int, exact_name, shown
 
 _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """`version` of the source is to be built, cut `depth` times; `piece_bytes` and `size` as in BuildPlan."""
+    """`version` of the source is to be built, cut `depth` times; `piece_bytes`, `size` and `pin` as in BuildPlan."""
 
     version: int
     piece_bytes: int
     depth: int
     size: SnapshotSize = UNSIZED
+    pin: str = ""
 
-    def document(self) -> dict[str, int]:
+    @property
+    def reading(self) -> tuple[int, str]:
+        """Builds of a job that agree in it read the same, and come out the same."""
+        return self.version, self.pin
+
+    def document(self) -> dict[str, Any]:
         """As the job log has it, in JSON."""
-        return {"version": self.version, "piece_bytes": self.piece_bytes, "depth": self.depth, **asdict(self.size)}
+        found = {"version": self.version, "piece_bytes": self.piece_bytes, "depth": self.depth, **asdict(self.size)}
+        return found | ({"pin": self.pin} if self.pin else {})
 
 
 def parse_build(document: object) -> BuildRequest:
@@ -37,6 +45,7 @@ def parse_build(document: object) -> BuildRequest:
         exact_int(document.get("piece_bytes"), "build.piece_bytes"),
         exact_int(document.get("depth"), "build.depth", 0, DEPTH_MAX),
         parse_size(document, "build."),
+        exact_name(document.get("pin", ""), "build.pin"),
     )
 
 
@@ -71,5 +80,6 @@ def build_id(job_id: str, spec_json: str, request: BuildRequest, source_id: str,
     """
     consumer = json.loads(spec_json).get("iteration", {}).get("consumer")
     what = [request.version, request.piece_bytes, source_id, source_at_s, consumer]
+    what += [request.pin] if request.pin else []
     digest = hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
     return BuildId(job_id, request.version, digest)

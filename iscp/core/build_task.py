@@ -88,7 +88,7 @@ class BuildPlan:
 
     `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups (0: none is).
     `depth`: how often the snapshot was cut at first. `size`: the snapshot's; plans that differ in it alone are the
-    same, as nodes and owners of earlier versions leave it out.
+    same, as nodes and owners of earlier versions leave it out. `pin`: that of its BuildTerms; empty: it has none.
     """
 
     job_id: str
@@ -101,6 +101,7 @@ class BuildPlan:
     piece_bytes: int
     depth: int
     size: SnapshotSize = field(default=UNSIZED, compare=False)
+    pin: str = ""
 
     @property
     def reading(self) -> tuple[int, int]:

@@ -245,7 +245,8 @@ class Needs:
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.small_snapshot).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
-    `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: it is a RangeBuiltConsumer.
+    `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: its first rows may be built by ranges,
+    as it is a RangeBuiltConsumer or a RangeRefreshedConsumer.
     """
 
     changes: ChangeDetail = ChangeDetail.NET

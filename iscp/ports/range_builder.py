@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_task import RangeBatch, StagingBatch
+from iscp.core.build_terms import BuildTerms
 from iscp.core.errors import InvariantBroken
 from iscp.core.iteration import Bounds
 from iscp.core.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
+from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
@@ -46,6 +48,30 @@ class RangeBuiltConsumer(Consumer, Protocol):
         `handed`: as in `consume`, but for the rows, which it does not have. None: what is staged does not make up what
         the sink should hold, as where rows of several ranges share a key. Nothing was done.
         """
+
+
+@runtime_checkable
+class RangeRefreshedConsumer(RefreshingConsumer, Protocol):
+    """Computes its first rows of ranges of its own table, and of other tables as the terms of the build have them."""
+
+    def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
+        """What all ranges are to be computed of, `order.to` among it; None: all rows are to be computed at once."""
+
+    def ranges(self, build: BuildId) -> StagedRanges: ...
+
+    def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
+        """What is to be staged of a range of the own table, whose rows these are.
+
+        Raises ChangesUnavailableError where another table cannot be read any more as the terms have it.
+        """
+
+    def publish_ranges(
+        self, context: ConsumeContext, order: RefreshOrder, manifests: Sequence[Manifest], terms: BuildTerms
+    ) -> Refreshed | None:
+        """As `refresh`, of what is staged; None: what is staged does not make up the rows. Nothing was done then."""
+
+
+RangeConsumer = RangeBuiltConsumer | RangeRefreshedConsumer
 
 
 class RangeReader(Protocol):

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.build_request import BuildId
+from iscp.core.build_terms import NO_TERMS, BuildTerms
 from iscp.core.column_identity import ColumnIds
 from iscp.core.job_row import JobRow
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -91,8 +92,14 @@ class StagedRanges(Protocol):
 
     def state(self) -> StagedState: ...
 
-    def begin(self) -> None:
-        """From now on ranges may be staged; what earlier builds of the target have left is removed."""
+    def begin(self, terms: BuildTerms = NO_TERMS) -> None:
+        """From now on ranges may be staged; what earlier builds of the target have left is removed.
+
+        The first `terms` that a build was begun with hold for all of it.
+        """
+
+    def terms(self) -> BuildTerms:
+        """Those that it was begun with; raises PlanOutdated where it was removed."""
 
     def stage(self, range_id: int, rows: DataFrame | None) -> None:
         """Write the rows of a range, and then its manifest, if there is none: the first one counts. None: no rows.
@@ -110,7 +117,10 @@ class StagedRanges(Protocol):
         """It does not go on; whoever works on it learns that from `state`."""
 
     def remove(self) -> None:
-        """Its manifests, and those of earlier builds of the target. Its files are the table's, or VACUUM takes them."""
+        """Its manifests, and those of earlier builds of the target.
+
+        Its files are the table's, or VACUUM takes them; where its terms say that they are passing they are deleted.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +257,9 @@ class Sink(Protocol):
 
     def ranges(self, build: BuildId) -> StagedRanges:
         """What is staged of one build; safe for threads, as nothing else here is."""
+
+    def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
+        """The rows of staged files of the same columns, at least one, before they are published."""
 
     def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
         """Whether no two rows of staged files share a key; null equals null."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_task import depth, piece_range
+from iscp.core.build_terms import NO_TERMS, BuildTerms
 from iscp.core.errors import PlanOutdated
 from iscp.core.job_row import JobRow
 from iscp.core.progress import TableSize
@@ -69,6 +70,7 @@ class FakeStagedRanges:
     """
 
     begun: bool = False
+    agreed: BuildTerms = NO_TERMS
     ended: BuildEnd | None = None
     rows: dict[int, Rows] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
@@ -81,8 +83,14 @@ class FakeStagedRanges:
     def state(self) -> StagedState:
         return StagedState(self.begun, self.ended, frozenset(self.rows))
 
-    def begin(self) -> None:
-        self.begun = True
+    def begin(self, terms: BuildTerms = NO_TERMS) -> None:
+        if not self.begun:
+            self.begun, self.agreed = True, terms
+
+    def terms(self) -> BuildTerms:
+        if not self.begun:
+            raise PlanOutdated("the build was removed")
+        return self.agreed
 
     def stage(self, range_id: int, rows: Any) -> None:
         self.before_stage()

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
 from iscp.consumers.view.definition.view_explanation import explain_view
 from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
+from iscp.consumers.view.ranges.range_view import RangeBuiltView
 from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
-from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.job_row import JobRow
@@ -36,7 +36,7 @@ class ViewKind:
 
     name = "view"
     shared_target = False
-    needs = Needs(compares=False, reads_itself=True)
+    needs = Needs(compares=False, reads_itself=True, ranges=True)
 
     def __init__(self) -> None:
         self._recent = RecentViews()
@@ -88,12 +88,12 @@ class ViewKind:
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return tuple(source)
 
-    def open(self, row: JobRow, environment: ConsumerEnvironment) -> ViewConsumer:
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> RangeBuiltView:
         spec = row.spec.consumer
         view = read_view_spec(spec)
         name = (self.name, row.job_id, view.sql)
         memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.tables)))
-        return ViewConsumer(view, row, environment, memory, self._recent.of((spec.target, *name)))
+        return RangeBuiltView(view, row, environment, memory, self._recent.of((spec.target, *name)))
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
         spec = row.spec.consumer

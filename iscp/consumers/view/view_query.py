@@ -21,6 +21,7 @@ from iscp.adapters.delta.query.group_sums import (
 from iscp.adapters.delta.query.known_totals import KnownTotals, adding_up, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
+from iscp.adapters.delta.query.ranged.range_ways import GivenRows
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.adapters.delta.query.total_reading import learn_totals
@@ -50,7 +51,10 @@ SMALL_BYTES_MAX = 16 * 1024**2
 
 @dataclass
 class ViewQuery:
-    """The query of one view in one session, analyzed for its tables' columns at `end`."""
+    """The query of one view in one session, analyzed for its tables' columns at `end`.
+
+    `given`: what is known of its rows at the ends, and is not computed.
+    """
 
     session: SparkSession
     source: ChangeSource
@@ -65,6 +69,7 @@ class ViewQuery:
     sums: GroupSums | None = field(init=False)
     kept_keys: ResultKeys | None = field(init=False)
     keeps_totals: bool = field(init=False)
+    given: GivenRows = field(default_factory=GivenRows)
     _totals: KnownTotals | None = None
 
     @measured_as(Part.PLAN)
@@ -114,6 +119,8 @@ class ViewQuery:
     def kept_rows(self) -> DataFrame:
         """All rows of the input that is kept, at the ends, as `c0`, `c1`, …; of groups that are kept as sums, these."""
         assert self.kept is not None
+        if self.given.sums is not None:
+            return self.given.sums
         if self.sums is not None:
             return all_sums(self._at_ends(), self.sums)
         rows = self._at_ends().result(self.kept, At.NEW)
@@ -126,10 +133,15 @@ class ViewQuery:
             return sums_finished(self._at_ends(), self.sums, self.analyzed.root, kept_rows).toDF(*self.columns)
         return self._at_ends().result_over(self.analyzed.root, self.kept, kept_rows).toDF(*self.columns)
 
-    def _at_ends(self) -> SignedPlans:
+    def plans_at_ends(self) -> SignedPlans:
+        """With the totals that are known."""
         change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
         instants = Instants(self.end.instant_s, self.end.instant_s)
-        plans = SignedPlans(self.analyzed.catalyst, change, instants, totals=self._totals or KnownTotals())
+        totals = self._totals or KnownTotals(after=dict(self.given.totals))
+        return SignedPlans(self.analyzed.catalyst, change, instants, totals=totals, given=self.given.rows)
+
+    def _at_ends(self) -> SignedPlans:
+        plans = self.plans_at_ends()
         if self._totals is None:
             self._totals = plans.totals
             if self.keeps_totals:

@@ -64,6 +64,7 @@ class TableTurns:
 
     def want(self, plan: BuildPlan, state: BuildState, now_s: float) -> None:
         self.over.pop(plan.job_id, None)
+        before = self.wanted.get(plan.job_id)
         self.wanted[plan.job_id] = plan
         self._by_table.setdefault(plan.table_id, {})[plan.job_id] = plan
         self._since_s.setdefault(plan.table_id, now_s)
@@ -71,7 +72,8 @@ class TableTurns:
             self.creation = None
         if state.built.get(plan.job_id) != plan.version:
             return
-        if now_s >= self._built_s.setdefault(plan.job_id, now_s) + REPEAT_S:
+        another = before is not None and before.pin != plan.pin
+        if another or now_s >= self._built_s.setdefault(plan.job_id, now_s) + REPEAT_S:
             self.repeated[plan.job_id] = None
 
     def prioritize(self, table_id: str, priority: int) -> None:

@@ -29,6 +29,7 @@ def plan_of(row: JobRow) -> BuildPlan | None:
         request.piece_bytes,
         request.depth,
         request.size,
+        request.pin,
     )
 
 

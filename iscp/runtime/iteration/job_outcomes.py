@@ -67,9 +67,11 @@ def awaiting_build(row: JobRow, position: Position, request: BuildRequest) -> Jo
     """
     outcome = JobOutcome(row=row, watermark=row.watermark, seq=position.seq, data_type=DataType.SNAPSHOT, build=request)
     before = row.build
-    if before is None or before.version == request.version:
+    if before is None or before.reading == request.reading:
         return outcome
     gone = f"version {before.version} of the source, or what was committed since, was cleaned away (VACUUM)"
+    if before.pin != request.pin:
+        gone = f"a version of a table that it reads was cleaned away (VACUUM), or {gone}"
     return replace(outcome, warning=f"the build was begun again at version {request.version}: {gone}")
 
 

@@ -16,7 +16,7 @@ from iscp.core.errors import EngineError, ErrorCode, FileLost, InvalidRequest, P
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
-from iscp.ports.range_builder import RangeBuiltConsumer, RangeReader
+from iscp.ports.range_builder import RangeBuiltConsumer, RangeConsumer, RangeReader
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
@@ -25,6 +25,7 @@ from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,21 @@ class _JobPart:
     """One job's part in a batch."""
 
     plan: BuildPlan
-    consumer: RangeBuiltConsumer
+    consumer: RangeConsumer
     ranges: StagedRanges
+
+    @property
+    def takes_held(self) -> bool:
+        return isinstance(self.consumer, RangeBuiltConsumer) and self.consumer.takes_held
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table:
+        assert isinstance(self.consumer, RangeBuiltConsumer)
+        return self.consumer.kept_of_held(rows)
+
+    def kept_of(self, rows: DataFrame) -> DataFrame:
+        if isinstance(self.consumer, RangeBuiltConsumer):
+            return self.consumer.kept_of(rows)
+        return self.consumer.range_rows(rows, self.ranges.terms())
 
 
 class SnapshotRangeBuilder:
@@ -101,8 +115,8 @@ class SnapshotRangeBuilder:
     def _part_of(self, plan: BuildPlan, span: SourceRange) -> _JobPart:
         row = row_of(plan)
         consumer = self._ports.open(row)
-        assert isinstance(consumer, RangeBuiltConsumer)
-        request = BuildRequest(plan.version, plan.piece_bytes, plan.depth)
+        assert isinstance(consumer, RangeConsumer)
+        request = BuildRequest(plan.version, plan.piece_bytes, plan.depth, pin=plan.pin)
         build = build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s)
         return _JobPart(plan, consumer, consumer.ranges(build))
 
@@ -123,7 +137,7 @@ class SnapshotRangeBuilder:
         where = _where(batch)
         with self._ports.engine.session() as session, ExitStack() as kept:
             size = self._reader.size(session, *where)
-            takes_held = any(part.consumer.takes_held for part in parts)
+            takes_held = any(part.takes_held for part in parts)
             held = self._reader.held(session, *where) if takes_held else None
             parts = [part for part in parts if not _stage_held(part, batch.range_id, held, guard)]
             rows = self._reader.rows(session, *where) if parts else None
@@ -132,15 +146,15 @@ class SnapshotRangeBuilder:
             for part in parts:
                 guard.check()
                 with _refusing(part, guard):
-                    part.ranges.stage(batch.range_id, None if rows is None else part.consumer.kept_of(rows))
+                    part.ranges.stage(batch.range_id, None if rows is None else part.kept_of(rows))
         return size
 
 
 def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Guard) -> bool:
     """Whether a job's part needs no Spark, and is done."""
-    if held is None or not part.consumer.takes_held:
+    if held is None or not part.takes_held:
         return False
-    rows = part.consumer.kept_of_held(held)
+    rows = part.kept_of_held(held)
     guard.check()
     with _refusing(part, guard):
         return part.ranges.stage_held(range_id, rows)
@@ -156,6 +170,13 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
         log.info(
             "build.over", extra={"table": part.plan.table_uri, "account": part.plan.account, "job": part.plan.job_name}
         )
+    except (ChangesUnavailableError, FileLost) as gone:
+        if isinstance(part.consumer, RangeBuiltConsumer):
+            raise  # of the table that all parts read
+        guard.check()
+        about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(gone)}
+        log.warning("build.outdated", extra=about)  # it may be of another table: its iteration finds out
+        part.ranges.end(BuildEnd.OUTDATED)
     except (PermanentError, EngineError) as error:
         guard.check()  # what fails as it is stopped says nothing of the rows
         about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}

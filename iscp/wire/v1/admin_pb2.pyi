@@ -847,12 +847,15 @@ class BuildRequest(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     PIECES_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     piece_bytes: _builtins.int
     depth: _builtins.int
     rows: _builtins.int
     bytes: _builtins.int
     pieces: _builtins.int
+    pin: _builtins.str
+    """By what it differs from builds of the same version that read others of further tables; unset: it reads none."""
     def __init__(
         self,
         *,
@@ -862,10 +865,11 @@ class BuildRequest(_message.Message):
         rows: _builtins.int | None = ...,
         bytes: _builtins.int | None = ...,
         pieces: _builtins.int | None = ...,
+        pin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_pieces", b"_pieces", "_rows", b"_rows", "bytes", b"bytes", "pieces", b"pieces", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_pieces", b"_pieces", "_rows", b"_rows", "bytes", b"bytes", "depth", b"depth", "piece_bytes", b"piece_bytes", "pieces", b"pieces", "rows", b"rows", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_pieces", b"_pieces", "_rows", b"_rows", "bytes", b"bytes", "depth", b"depth", "piece_bytes", b"piece_bytes", "pieces", b"pieces", "pin", b"pin", "rows", b"rows", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
     _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from iscp.core.build_terms import NO_TERMS
 from iscp.core.build_tiling import tiling
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
@@ -22,9 +23,7 @@ from tests.simulation.engine import Run
 from tests.simulation.sources import Commit, Kind
 from tests.simulation.violation import expect
 
-_ROWS: Any = SimpleNamespace(small=None, make_frame=lambda: None)
 _CHECKED: Any = SimpleNamespace(check=lambda: None)
-_SESSION: Any = None
 
 
 class BuiltRun(Run):
@@ -47,7 +46,7 @@ class BuiltRun(Run):
         to = newest if to is None or to < self._world.staging.oldest[row.key.table_id] else min(newest, to)
         if refused := self.guard():
             self._fail(refused)
-        elif waits := request_build(run, _SESSION, work, ports.source.at(row.table_uri, to), _ROWS):
+        elif waits := request_build(run, work, ports.source.at(row.table_uri, to), lambda: NO_TERMS):
             self._settle(waits)
         else:
             super()._apply(row, position)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_task import depth
+from iscp.core.build_terms import NO_TERMS, BuildTerms
 from iscp.core.errors import PlanOutdated, StorageError
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize
@@ -108,9 +109,12 @@ class SimulatedRanges:
         marks = self._staging.marks(self._target, self._build)
         return StagedState(marks.begun, marks.end, frozenset(marks.ranges))
 
-    def begin(self) -> None:
+    def begin(self, terms: BuildTerms = NO_TERMS) -> None:
         self._staging.remove(self._target, self._build, but=True)
         self._staging.marks(self._target, self._build).begun = True
+
+    def terms(self) -> BuildTerms:
+        return NO_TERMS
 
     def stage(self, range_id: int, rows: object) -> None:
         process, world = self._process, self._process.world
@@ -156,14 +160,11 @@ class SimulatedConsumer:
     def _not_here(self, *of: Any) -> Any:
         raise AssertionError("of a simulated job only ranges are built")
 
-    position = claim = consume = kept_of_held = publish = _not_here
+    position = claim = consume = takes_ranges = kept_of_held = publish = _not_here
 
     def __init__(self, process: Process, row: JobRow) -> None:
         self._process = process
         self._row = row
-
-    def takes_ranges(self, context: object, source: object) -> bool:
-        return True
 
     def ranges(self, build: BuildId) -> SimulatedRanges:
         return SimulatedRanges(self._process, self._row, build)

@@ -100,6 +100,12 @@ def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
     return _summed(plans, sums, plans.rows(sums.node.inputs[0], At.NEW), None)
 
 
+def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:
+    """Of all rows, made of what `all_sums` gave of each part of them."""
+    kinds = {each.name: each.dataType for each in parts.schema.fields}
+    return parts.groupBy(sums.keys).agg(*[F.sum(each).cast(kinds[each]).alias(each) for each in sums.measures])
+
+
 @dataclass(frozen=True, slots=True)
 class HeldSums:
     """What is kept of all groups: `frame` gives it all, `find` the rows with one of these keys, and perhaps others."""

@@ -48,7 +48,7 @@ class SignedPlans:
 
     `held_max`: so many changed rows of the result, or of its groups, are had from Spark in one step and held in this
     process; of more it computes them twice. 0: where many are to be expected. `totals`: what is not among them is
-    computed of all rows.
+    computed of all rows. `given`: the rows of nodes that are known, after the changes.
     """
 
     catalyst: Catalyst
@@ -57,6 +57,7 @@ class SignedPlans:
     held_max: int = 0
     totals: KnownTotals = field(default_factory=KnownTotals)
     joined_max: int = JOINED_BYTES_MAX
+    given: Mapping[PlanNode, DataFrame] = field(default_factory=dict)
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
@@ -99,6 +100,8 @@ class SignedPlans:
 
     def rows(self, node: PlanNode, at: At) -> Plan:
         """The operator's rows, under its ids."""
+        if at is At.NEW and (given := self.given.get(node)) is not None:
+            return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
         if node.operator.kind is OperatorKind.TABLE:
             plan = self.catalyst.plan_of(self.tables[node.operator.table].rows(at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))

@@ -22,7 +22,7 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
 from iscp.adapters.delta.query.total_functions import TotalFunction
 from iscp.core.query_plan import Operator, OperatorKind
-from iscp.core.totals import Total, TotalChange, TotalKind, moved
+from iscp.core.totals import Total, TotalChange, TotalKind, Totals, moved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,9 +32,9 @@ _FIELDS = 4
 
 
 def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
-    """Fills `plans.totals.after`."""
-    for nodes in _by_depth(root):
-        lost = nodes
+    """Fills `plans.totals.after`, but for what is known there."""
+    for level in _by_depth(root):
+        lost = nodes = [each for each in level if each not in plans.totals]
         if plans.totals.before:
             changes = _read(plans, {node: list(_changed_parts(plans, node)) for node in nodes})
             lost = [node for node in nodes if not _follow(plans, node, changes[node])]
@@ -78,6 +78,26 @@ class TotalValue:
     place: int
     function: TotalFunction
     arguments: Sequence[Expression]
+
+
+def part_of_totals(plans: SignedPlans, node: PlanNode) -> DataFrame:
+    """One row: what an aggregate without distinct values comes to for the rows that `plans` has, as texts."""
+    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
+    row = _part(plans, values, plans.rows(node.inputs[0], At.NEW), None).row
+    return row.toDF(*[f"t{place}" for place in range(len(row.columns))])
+
+
+def all_totals(node: PlanNode, parts: Sequence[Sequence[str | None]]) -> Totals:
+    """Made of the rows that `part_of_totals` gave of each part."""
+    found = []
+    for place, function in enumerate(node.functions):
+        fields = [row[_FIELDS * place : _FIELDS * (place + 1)] for row in parts]
+        counts, sums, extremes, _ = zip(*fields, strict=True) if fields else ((),) * _FIELDS
+        known = [_unscaled(each, function.scale) for each in extremes if each is not None]
+        beyond = max if function.kind is TotalKind.MOST else min
+        total = sum(_unscaled(each, function.scale) for each in sums if each is not None)
+        found.append(Total(sum(int(each or 0) for each in counts), total, beyond(known, default=None)))
+    return tuple(found)
 
 
 def _all_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:

@@ -37,7 +37,7 @@ from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.sink.staged_keys import have_own_keys
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
-from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows
+from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows, staged_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
@@ -235,6 +235,10 @@ class DeltaSink:
 
     def ranges(self, build: BuildId) -> DeltaStagedRanges:
         return DeltaStagedRanges(self._uri, build, self._failpoints)
+
+    def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
+        with spark_faults(f"open what is staged for {self._uri}"):
+            return staged_rows(session, self._uri, manifests)
 
     def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
         return have_own_keys(session, self._uri, manifests, key)

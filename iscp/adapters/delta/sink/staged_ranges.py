@@ -23,6 +23,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.adapters.delta.storage.nested_tables import STAGED
 from iscp.core.build_request import BuildId
+from iscp.core.build_terms import NO_TERMS, BuildTerms, parse_terms
 from iscp.core.errors import PlanOutdated
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.system import Failpoints
@@ -44,7 +45,7 @@ _NO_ROWS = Manifest((), "", 0, 0, {}, {})
 
 
 class DeltaStagedRanges:
-    """Of one build and one target. `passing`: its rows go with it, as others are published that are made of them."""
+    """Of one build and one target. `passing`: the rows of all of its builds go with them, whatever their terms say."""
 
     def __init__(self, uri: str, build: BuildId, failpoints: Failpoints, *, passing: bool = False) -> None:
         self._uri = uri
@@ -63,9 +64,14 @@ class DeltaStagedRanges:
         ranges = (name.removesuffix(".json") for name in names)
         return StagedState(_BEGUN in names, end, frozenset(int(each) for each in ranges if each.isdecimal()))
 
-    def begin(self) -> None:
+    def begin(self, terms: BuildTerms = NO_TERMS) -> None:
         self._remove(but=self._name)
-        self._mark(_BEGUN, {"version": self._build.version}, first=True)
+        self._mark(_BEGUN, {"version": self._build.version, **terms.document()}, first=True)
+
+    def terms(self) -> BuildTerms:
+        if (found := self._read_terms(self._marks)) is None:
+            raise PlanOutdated(f"the build of {self._uri} at version {self._build.version} was removed")
+        return found
 
     def end(self, why: BuildEnd) -> None:
         with suppress(PlanOutdated):  # it is removed already
@@ -123,6 +129,14 @@ class DeltaStagedRanges:
             return None
         return Manifest(tuple(adds), *others)
 
+    def _read_terms(self, marks: str) -> BuildTerms | None:
+        path = f"{marks}/{_BEGUN}"
+        try:
+            with storage_faults(f"read {path}"):
+                return parse_terms(json.loads(files.read(path)[0]))
+        except (FileNotFoundError, ValueError):
+            return None
+
     def _mark(self, name: str, document: dict[str, object], *, first: bool = False) -> None:
         """Put a file if none of its name is there. Raises PlanOutdated where the build was removed."""
         path = f"{self._marks}/{name}"
@@ -142,9 +156,10 @@ class DeltaStagedRanges:
         with storage_faults(f"clear {self._all}"):
             for job_id, name in sorted({*self._builds()}):
                 if job_id < self._build.job_id or (job_id == self._build.job_id and name != but):
+                    terms = self._read_terms(f"{self._all}/{job_id}/{name}")
                     with suppress(FileNotFoundError):
                         files.remove_tree(f"{self._all}/{job_id}/{name}")
-                    if self._passing:
+                    if self._passing or (terms is not None and terms.passing):
                         with suppress(FileNotFoundError):
                             files.remove_tree(f"{place(self._uri)}/{_rows_folder(job_id, name.partition('-')[2])}")
 

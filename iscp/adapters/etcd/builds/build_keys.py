@@ -214,4 +214,5 @@ def _read_plan(job_id: str, record: Any) -> BuildPlan:
         piece_bytes=exact_int(record["piece_bytes"], "piece_bytes", 1),
         depth=exact_int(record["depth"], "depth", 0, DEPTH_MAX),
         size=parse_size(record.get("size") or {}, "size."),
+        pin=exact_name(record.get("pin", ""), "pin"),
     )

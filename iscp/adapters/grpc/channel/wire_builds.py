@@ -22,7 +22,7 @@ def build_from_wire(status: pb.JobStatus | node_pb.Status) -> BuildRequest | Non
     rows, size, pieces = (
         getattr(found, name) if found.HasField(name) else UNKNOWN for name in ("rows", "bytes", "pieces")
     )
-    return BuildRequest(found.version, found.piece_bytes, found.depth, SnapshotSize(rows, size, pieces))
+    return BuildRequest(found.version, found.piece_bytes, found.depth, SnapshotSize(rows, size, pieces), found.pin)
 
 
 def answer_to_wire(finished: Mapping[str, TableSize]) -> node_pb.WorkOnBuildTasksResponse:

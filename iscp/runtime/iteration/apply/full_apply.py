@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from iscp.core.build_terms import NO_TERMS, BuildTerms
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.watermark import NOTHING_APPLIED
+from iscp.ports.range_builder import RangeBuiltConsumer
+from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
@@ -16,11 +20,10 @@ from iscp.runtime.iteration.apply.change_reader import Snapshot
 from iscp.runtime.iteration.apply.range_build import (
     RunningBuild,
     find_build,
-    publish_build,
+    go_on,
     remove_build,
     request_build,
 )
-from iscp.runtime.iteration.job_outcomes import awaiting_build
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
     """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
     source, uri = run.ports.source, run.uri
     build = find_build(run, work) if work.data_type is DataType.SNAPSHOT else None
-    if build is not None and (done := _go_on(run, work, build)) is not None:
+    if build is not None and (done := go_on(run, work, build, partial(_publish, run, work))) is not None:
         return done
     span = _span(run, work)
     goes_on = work.data_type is not DataType.SNAPSHOT
@@ -53,19 +56,16 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
         return _rebuild(run, session, work, span, reason)
 
 
-def _go_on(run: ApplyRun, work: JobRun, build: RunningBuild) -> JobOutcome | None:
-    """With a build that the job has requested before; None: it is none that could go on."""
-    # What has a watermark for each range of keys is not claimed: its first commit does that.
-    claimed = work.kind.needs.sharded or work.position.job_id == work.row.job_id
-    if not build.state.goes_on or not claimed:
-        return None
-    if not build.whole:
-        return awaiting_build(work.row, work.position, build.request)
+def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
+    assert isinstance(build.consumer, RangeBuiltConsumer)
     with run.ports.engine.session() as session:
-        done = publish_build(run, session, work, build)
-    if done is not None:
-        remove_build(work)
-    return done
+        context = run.ports.context(session, work, build.span, run.guard)
+        handed = run.retriever(DataType.SNAPSHOT, work, build.span, NOTHING_APPLIED)
+        consumed = build.consumer.publish(context, manifests, handed)
+        if consumed is None:
+            return None
+        warning = read_policy.warning(work.row.spec, build.span)
+        return run.committed(work, consumed, DataType.SNAPSHOT, NOTHING_APPLIED, warning)
 
 
 def _span(run: ApplyRun, work: JobRun) -> SourceRange:
@@ -91,7 +91,7 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
         work = replace(
             work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), _columns(rows))
         )
-    if from_nothing and (waits := request_build(run, session, work, span, rows)) is not None:
+    if from_nothing and (waits := _request_build(run, session, work, span, rows)) is not None:
         return waits
     data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
     from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
@@ -107,6 +107,19 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     done = run.consume(session, work, handed, span, warning)
     remove_build(work)
     return done
+
+
+def _request_build(
+    run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, rows: Snapshot
+) -> JobOutcome | None:
+    """As `request_build`."""
+
+    def agree() -> BuildTerms | None:
+        assert isinstance(work.consumer, RangeBuiltConsumer)
+        context = run.ports.context(session, work, span, run.guard)
+        return NO_TERMS if work.consumer.takes_ranges(context, rows.make_frame()) else None
+
+    return None if rows.small is not None else request_build(run, work, span, agree)
 
 
 def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange) -> Snapshot:

@@ -7,28 +7,23 @@ another owner, and one that was removed, or can never be whole, is replaced by o
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from iscp.core.build_pieces import depth_for
 from iscp.core.build_request import BuildRequest, build_id
+from iscp.core.build_terms import BuildTerms
 from iscp.core.build_tiling import tiling
 from iscp.core.errors import StorageError
-from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.iteration import JobOutcome
 from iscp.core.key_ranges import WHOLE
-from iscp.core.watermark import NOTHING_APPLIED
-from iscp.ports.range_builder import RangeBuiltConsumer
-from iscp.ports.sink import BuildEnd, StagedRanges, StagedState
+from iscp.ports.range_builder import RangeConsumer
+from iscp.ports.sink import BuildEnd, Manifest, StagedRanges, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
-from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
-from iscp.runtime.iteration.apply.change_reader import Snapshot
 from iscp.runtime.iteration.job_outcomes import awaiting_build
 from iscp.runtime.iteration.job_run import JobRun
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +37,7 @@ class RunningBuild:
 
     request: BuildRequest
     span: SourceRange
-    consumer: RangeBuiltConsumer
+    consumer: RangeConsumer
     ranges: StagedRanges
     state: StagedState
 
@@ -63,55 +58,73 @@ def find_build(run: ApplyRun, work: JobRun) -> RunningBuild | None:
     return _open(work, request, span)
 
 
-def request_build(
-    run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, rows: Snapshot
-) -> JobOutcome | None:
-    """Of the claimed sink's first rows; None: they are to come as one snapshot."""
-    before, config = find_build(run, work), run.ports.builds
-    over = work.row.build is not None and work.row.build.version == span.to.version
-    if over or (before is not None and before.state.end is BuildEnd.REFUSED):
+Publish = Callable[[RunningBuild, Sequence[Manifest]], JobOutcome | None]
+"""Has the consumer commit what tiles the whole, and reports that; None: that does not make up what its sink holds."""
+
+
+def go_on(run: ApplyRun, work: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
+    """With a build that the job has requested before; None: it is none that could go on."""
+    # What has a watermark for each range of keys is not claimed: its first commit does that.
+    claimed = work.kind.needs.sharded or work.position.job_id == work.row.job_id
+    if not build.state.goes_on or not claimed:
         return None
-    if rows.small is not None or not config.table_bytes_min or not _by_ranges(work):
+    if not build.whole:
+        return awaiting_build(work.row, work.position, build.request)
+    done = _publish(run, work, build, publish)
+    if done is not None:
+        remove_build(work)
+    return done
+
+
+def request_build(
+    run: ApplyRun, work: JobRun, span: SourceRange, agree: Callable[[], BuildTerms | None]
+) -> JobOutcome | None:
+    """Of the claimed sink's first rows; None: they are to come as one snapshot.
+
+    `agree`: on what its ranges are computed of, where the consumer takes them; called for a table that is large.
+    """
+    before, config = find_build(run, work), run.ports.builds
+    if before is not None and before.state.end is BuildEnd.REFUSED:
+        return None
+    if not config.table_bytes_min or not _by_ranges(work):
         return None
     with suppress(StorageError):  # of a table that only Spark opens nobody knows the size before it is read
         piece_bytes = PIECE_RANGES * config.range_bytes
         size = run.ports.source.size(run.uri, span.to.version, piece_bytes)
-        if size.bytes < config.table_bytes_min:
+        if size.bytes < config.table_bytes_min or (terms := agree()) is None:
             return None
-        request = BuildRequest(span.to.version, piece_bytes, depth_for(size.bytes, config.range_bytes), size)
-        build = _open(work, request, span)
-        if not build.consumer.takes_ranges(run.ports.context(session, work, span, run.guard), rows.make_frame()):
-            return None
+        depth = depth_for(size.bytes, config.range_bytes)
+        request = BuildRequest(span.to.version, piece_bytes, depth, size, terms.pin)
+        if work.row.build is not None and work.row.build.reading == request.reading:
+            return None  # it is over, and would not go otherwise again
         run.guard.check()
-        build.ranges.begin()
+        _open(work, request, span).ranges.begin(terms)
         return awaiting_build(work.row, work.position, request)
     return None
 
 
-def publish_build(run: ApplyRun, session: SparkSession, work: JobRun, build: RunningBuild) -> JobOutcome | None:
-    """Publish what tiles the whole; None: the job is to be built without."""
-    context = run.ports.context(session, work, build.span, run.guard)
+def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
     manifests = build.ranges.manifests(tiling(build.state.ranges).chosen)
-    consumed = None
-    if manifests is not None:
-        handed = run.retriever(DataType.SNAPSHOT, work, build.span, NOTHING_APPLIED)
-        consumed = build.consumer.publish(context, manifests, handed)
-    if consumed is None:
+    try:
+        done = None if manifests is None else publish(build, manifests)
+    except ChangesUnavailableError as gone:
+        log.warning("build.outdated", extra={"table": run.uri, "job": work.row.key.job_name, "error": str(gone)})
+        build.ranges.end(BuildEnd.OUTDATED)
+        return None
+    if done is None:
         why = "what is staged does not make up the target" if manifests is not None else "staged files are gone"
         log.warning(
             "build.refused",
             extra={"table": run.uri, "account": work.row.key.account, "job": work.row.key.job_name, "error": why},
         )
         build.ranges.end(BuildEnd.REFUSED)
-        return None
-    warning = read_policy.warning(work.row.spec, build.span)
-    return run.committed(work, consumed, DataType.SNAPSHOT, NOTHING_APPLIED, warning)
+    return done
 
 
 def remove_build(work: JobRun) -> None:
     """What marks the job's builds, once it has rows; what cannot be removed now goes when its target is next built."""
     request = work.row.build
-    if request is None or not isinstance(work.consumer, RangeBuiltConsumer):
+    if request is None or not isinstance(work.consumer, RangeConsumer):
         return
     try:
         work.consumer.ranges(build_id(work.row.job_id, work.row.spec_json, request, "", 0.0)).remove()
@@ -122,11 +135,11 @@ def remove_build(work: JobRun) -> None:
 def _by_ranges(work: JobRun) -> bool:
     """A target that was built before is repaired, or rebuilt from one snapshot, whose rows are there at once."""
     first = work.row.watermark.version < 0 and work.row.key.range_id == WHOLE
-    return first and work.kind.needs.ranges and isinstance(work.consumer, RangeBuiltConsumer)
+    return first and work.kind.needs.ranges and isinstance(work.consumer, RangeConsumer)
 
 
 def _open(work: JobRun, request: BuildRequest, span: SourceRange) -> RunningBuild:
-    assert isinstance(work.consumer, RangeBuiltConsumer)
+    assert isinstance(work.consumer, RangeConsumer)
     found = build_id(work.row.job_id, work.row.spec_json, request, span.table_id, span.to.at_s)
     ranges = work.consumer.ranges(found)
     return RunningBuild(request, span, work.consumer, ranges, ranges.state())

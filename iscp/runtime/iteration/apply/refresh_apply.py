@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from iscp.core.errors import PermanentError
 from iscp.core.exact_watermarks import exact_watermark
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
-from iscp.ports.consumer import TidyingConsumer
+from iscp.ports.consumer import ConsumeContext, TidyingConsumer
+from iscp.ports.range_builder import RangeRefreshedConsumer
 from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
+from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.position_renewal import renew_position
+from iscp.runtime.iteration.apply.range_build import RunningBuild, find_build, go_on, remove_build, request_build
 from iscp.runtime.iteration.job_outcomes import refreshed
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
@@ -32,6 +37,9 @@ def _apply_refresh(run: ApplyRun, work: JobRun) -> JobOutcome:
     consumer, ports, uri = work.consumer, run.ports, run.uri
     if not isinstance(consumer, RefreshingConsumer):
         raise PermanentError(f"a consumer {work.kind.name} needs to read for itself, and has no `refresh`")
+    build = find_build(run, work) if work.data_type is DataType.SNAPSHOT else None
+    if build is not None and (published := go_on(run, work, build, partial(_publish, run, work))) is not None:
+        return published
     span = _find_version(run, work)
     exact_watermark(span.to)  # a commit may say any time of itself
     full = FIRST_BUILD if work.data_type is DataType.SNAPSHOT else work.position.void or _find_replaced(run, work, span)
@@ -43,11 +51,39 @@ def _apply_refresh(run: ApplyRun, work: JobRun) -> JobOutcome:
             # As with all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)
             work = replace(work, position=consumer.claim(ports.context(session, work, span, run.guard), frame))
+        context, order = ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, full)
+        if full == FIRST_BUILD and (waits := _request_build(run, work, context, order)) is not None:
+            return waits
         if full:
             ports.failpoints.reach("snapshot.before")
-        done = consumer.refresh(ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, full))
+        done = consumer.refresh(context, order)
     ports.failpoints.reach("report.before")
-    return _report(run, work, span, done, full, rebuilt_for)
+    outcome = _report(run, work, span, done, full, rebuilt_for)
+    remove_build(work)
+    return outcome
+
+
+def _request_build(run: ApplyRun, work: JobRun, context: ConsumeContext, order: RefreshOrder) -> JobOutcome | None:
+    """As `request_build`."""
+    consumer = work.consumer
+    if not isinstance(consumer, RangeRefreshedConsumer):
+        return None
+    return request_build(run, work, order.to, lambda: consumer.range_terms(context, order))
+
+
+def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
+    """What is computed of the ranges that are staged."""
+    consumer, ports, span = build.consumer, run.ports, build.span
+    assert isinstance(consumer, RangeRefreshedConsumer)
+    exact_watermark(span.to)
+    with ports.engine.session() as session:
+        run.guard.check()
+        context, order = ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, FIRST_BUILD)
+        done = consumer.publish_ranges(context, order, manifests, build.ranges.terms())
+    if done is None:
+        return None
+    ports.failpoints.reach("report.before")
+    return _report(run, work, span, done, FIRST_BUILD, "")
 
 
 def _report(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed, full: str, rebuilt_for: str) -> JobOutcome:
