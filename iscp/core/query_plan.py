@@ -8,8 +8,8 @@ alone; a join is linear in each side; and an operator that works key by key is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import assert_never
 
@@ -197,9 +197,11 @@ class QueryShape:
 
     `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
     kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
+    `whole`: by each table, why the result cannot be made of ranges of it; empty: it can be.
     """
 
     root: Operator
     schema_json: str
     kept: Operator | None = None
     by_group: bool = False
+    whole: Mapping[str, str] = field(default_factory=dict)

@@ -98,8 +98,8 @@ class StagedRanges(Protocol):
         The first `terms` that a build was begun with hold for all of it.
         """
 
-    def terms(self) -> BuildTerms:
-        """Those that it was begun with; raises PlanOutdated where it was removed."""
+    def terms(self) -> BuildTerms | None:
+        """Those that it was begun with; None: it was removed, or nobody can read them any more."""
 
     def stage(self, range_id: int, rows: DataFrame | None) -> None:
         """Write the rows of a range, and then its manifest, if there is none: the first one counts. None: no rows.

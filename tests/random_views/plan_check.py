@@ -26,6 +26,7 @@ from iscp.core.totals import QueryTotals
 from tests.random_views.cases import Case
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
 from tests.random_views.query_tree import NoQueryError
+from tests.random_views.ranged_check import PARTS, ranged_results
 from tests.random_views.row_bags import Bag, alike, bag_of, countable, difference
 
 if TYPE_CHECKING:
@@ -78,8 +79,11 @@ class PlanCheck:
             analyzed = analyze_query(self.session, case.sql, schemas)
             with _needing_values():
                 totals = self._totals(case, analyzed, rows)
+                wrong = self._of_ranges(case, analyzed, rows, was, totals)
         except (NoQueryError, InvalidRequest) as error:
             raise UnfitCaseError(str(error)) from error
+        if wrong is not None:
+            return wrong
         for number, commits in enumerate(case.refreshes):
             old, changed = dict(rows), {table.name: list[RowChange]() for table in case.tables}
             for commit in commits:
@@ -105,6 +109,23 @@ class PlanCheck:
             if wrong is not None:
                 return wrong
             was = now
+        return None
+
+    def _of_ranges(
+        self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows], was: Bag, totals: QueryTotals
+    ) -> Wrong | None:
+        """What is made of parts of one table."""
+        tables = {table.name: table for table in case.tables}
+
+        def frame(name: str, part: int) -> DataFrame:
+            held = list(rows[name].values())
+            return self._frame(tables[name], held if part < 0 else held[part :: PARTS - 1] if part < PARTS - 1 else [])
+
+        for where, (held, found) in ranged_results(analyzed, [*tables], frame).items():
+            if wrong := _compare(where, was, held):
+                return wrong
+            if found != totals:
+                return Wrong(where, f"{found} for {totals}")
         return None
 
     def _totals(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> QueryTotals:

@@ -49,7 +49,9 @@ class _JobPart:
     def kept_of(self, rows: DataFrame) -> DataFrame:
         if isinstance(self.consumer, RangeBuiltConsumer):
             return self.consumer.kept_of(rows)
-        return self.consumer.range_rows(rows, self.ranges.terms())
+        if (terms := self.ranges.terms()) is None:
+            raise PermanentError(f"nobody knows what the build of {self.plan.job_name} is of")
+        return self.consumer.range_rows(rows, terms)
 
 
 class SnapshotRangeBuilder:

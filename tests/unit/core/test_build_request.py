@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.build_request import BuildRequest, exact_build, parse_build
+from iscp.core.build_request import BuildRequest, build_id, exact_build, parse_build
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, parse_status
 from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize
 from tests.unit.core.test_job_row import KEY, ROW, SPEC
@@ -24,6 +24,15 @@ def test_the_size_that_an_earlier_version_does_not_know_is_unknown() -> None:
     earlier = {"version": 7, "piece_bytes": 1024, "depth": 3}
     assert parse_build(earlier) == BuildRequest(7, 1024, 3, UNSIZED)
     assert WANTED.document().items() >= earlier.items(), "which an earlier version reads"
+
+
+def test_a_pin_is_said_where_there_is_one_and_distinguishes_builds() -> None:
+    pinned = replace(WANTED, pin="abcd")
+    assert parse_build(pinned.document()) == pinned
+    assert "pin" not in WANTED.document(), "as an earlier version wrote it"
+    assert pinned.reading != WANTED.reading
+    found = [build_id("j-1", SPEC, each, "t-1", 5.0).digest for each in (WANTED, pinned, replace(WANTED, pin="ef"))]
+    assert len({*found}) == 3
 
 
 def test_it_survives_the_status_of_the_job_log() -> None:
@@ -48,6 +57,7 @@ def test_it_survives_the_status_of_the_job_log() -> None:
         {"rows": -2},
         {"bytes": None},
         {"pieces": "many"},
+        {"pin": 7},
     ],
 )
 def test_what_no_build_can_be_is_refused(wrong: dict[str, Any]) -> None:

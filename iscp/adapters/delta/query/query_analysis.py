@@ -16,11 +16,13 @@ from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
+from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
+from iscp.core.range_query import NotRanged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,11 +125,16 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         found = analyze_query(apart, sql, schemas)
         kept = found.kept
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
-        return QueryShape(
-            found.root.operator, str(found.columns.json()), kept.operator if kept is not None else None, by_group
-        )
+        whole = {name: _whole(found, name) for name in schemas}
+        kept_operator = kept.operator if kept is not None else None
+        return QueryShape(found.root.operator, str(found.columns.json()), kept_operator, by_group, whole)
 
     return shape
+
+
+def _whole(query: AnalyzedQuery, name: str) -> str:
+    found = find_ranged_rows(query.catalyst, query.root, query.kept, query.sums, {name})
+    return found.reason if isinstance(found, NotRanged) else ""
 
 
 def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:

@@ -68,10 +68,8 @@ class DeltaStagedRanges:
         self._remove(but=self._name)
         self._mark(_BEGUN, {"version": self._build.version, **terms.document()}, first=True)
 
-    def terms(self) -> BuildTerms:
-        if (found := self._read_terms(self._marks)) is None:
-            raise PlanOutdated(f"the build of {self._uri} at version {self._build.version} was removed")
-        return found
+    def terms(self) -> BuildTerms | None:
+        return self._read_terms(self._marks)
 
     def end(self, why: BuildEnd) -> None:
         with suppress(PlanOutdated):  # it is removed already

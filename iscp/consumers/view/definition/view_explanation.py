@@ -86,4 +86,7 @@ def _notes(shape: QueryShape) -> list[str]:
         notes.append(
             "Rows that tie in ORDER BY at the limit are chosen by Spark, and others may be at the next refresh."
         )
+    for name, why in shape.whole.items():
+        how = f"on one node, as {why}" if why else "by ranges of it, on all nodes"
+        notes.append(f"Registered on {name}, where that is large, its first rows are computed {how}.")
     return notes

@@ -76,10 +76,12 @@ def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequen
     consumer, ports, span = build.consumer, run.ports, build.span
     assert isinstance(consumer, RangeRefreshedConsumer)
     exact_watermark(span.to)
+    if (terms := build.ranges.terms()) is None:
+        return None
     with ports.engine.session() as session:
         run.guard.check()
         context, order = ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, FIRST_BUILD)
-        done = consumer.publish_ranges(context, order, manifests, build.ranges.terms())
+        done = consumer.publish_ranges(context, order, manifests, terms)
     if done is None:
         return None
     ports.failpoints.reach("report.before")

@@ -134,6 +134,19 @@ def test_a_view_is_explained_with_its_columns_tables_and_what_to_know() -> None:
     assert "ORDER BY" in explained.notes[1]
 
 
+def test_it_is_said_of_which_tables_first_rows_are_computed_by_ranges() -> None:
+    found = catalog("a", "b")
+    found.shapes[SQL] = replace(found.shapes[SQL], whole={"t": "", "u": "Join needs all rows of u at once"})
+    _, by_ranges, at_once = KIND.explain(view(), found).notes
+    assert (
+        by_ranges == "Registered on t, where that is large, its first rows are computed by ranges of it, on all nodes."
+    )
+    assert at_once.endswith(
+        "Registered on u, where that is large, its first rows are computed on one node, as Join "
+        "needs all rows of u at once."
+    )
+
+
 def test_sizes_and_costs_are_of_the_tables_and_of_what_is_kept_already() -> None:
     there = catalog("a", whole=True)
     shape = there.shapes[SQL]

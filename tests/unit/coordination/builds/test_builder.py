@@ -297,6 +297,20 @@ def test_a_job_that_wants_its_build_again_long_after_it_is_built_gets_it() -> No
     assert owner.ranges("j1") == [4, 5, 6, 7]
 
 
+def test_a_build_that_reads_others_of_further_tables_begins_at_once() -> None:
+    """Whatever was built before at the same version of its own."""
+    owner = Owner(plan("j1"))
+    owner.wait(GATHER_S)
+    owner.finish_all()
+    again = replace(plan("j1"), pin="other")
+    owner.take(BuildWanted(again))
+    owner.wait(GATHER_S)
+    assert (owner.state.plans["j1"], owner.ranges("j1")) == (again, [4, 5, 6, 7])
+    former = set(owner.state.live)
+    owner.take(BuildWanted(replace(again, pin="another")))
+    assert former.isdisjoint(owner.state.live), "nor is anything of it taken for the other one's"
+
+
 def test_a_failed_range_is_tried_again_later_and_others_go_on() -> None:
     owner = Owner(plan("j1", depth=3))
     owner.wait(GATHER_S)

@@ -10,7 +10,9 @@ import pytest
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.core.build_request import BuildId, BuildRequest, build_id
+from iscp.core.build_terms import BuildTerms
 from iscp.core.errors import PlanOutdated
+from iscp.core.watermark import SourceMark, Watermark
 from iscp.ports.sink import BuildEnd, StagedState
 from tests.fakes.guards import ScriptedFailpoints
 
@@ -104,6 +106,27 @@ def test_rows_that_are_not_published_themselves_go_with_their_build(uri: str, pa
     build.remove()
     assert [folder.exists() for folder in folders] == [not passing, True]
     build.remove()
+
+
+def test_the_terms_that_it_was_first_begun_with_hold(uri: str) -> None:
+    marks = {"/t": SourceMark("t-1", Watermark(3, 5.0)), "/u": SourceMark("t-2", Watermark(7, 6.5))}
+    first = BuildTerms(marks, 12.5, "groups", passing=True)
+    assert ranges(uri).terms() is None
+    ranges(uri).begin(first)
+    ranges(uri).begin(BuildTerms({}, 99.0, "rows"))
+    assert ranges(uri).terms() == first
+    (file,) = Path(uri).rglob("begun.json")
+    file.write_text("{")
+    assert ranges(uri).terms() is None, "nobody can read them"
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_rows_go_with_a_build_whose_terms_say_so(uri: str, passing: bool) -> None:
+    folder = Path(uri, f"iscp-staged-{BUILD.job_id}-{BUILD.digest}", "4-x")
+    folder.mkdir(parents=True)
+    ranges(uri).begin(BuildTerms(way="groups", passing=passing))
+    ranges(uri, replace(BUILD, version=9)).remove()
+    assert folder.exists() is not passing
 
 
 def test_a_build_is_taken_for_no_table(uri: str) -> None:

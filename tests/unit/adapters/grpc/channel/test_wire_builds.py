@@ -15,8 +15,9 @@ FINISHED = {"a": TableSize(10, 80), "b": TableSize(UNKNOWN, 0)}
 
 @pytest.mark.parametrize("size", [UNSIZED, SnapshotSize(0, 0, 0), SnapshotSize(1_000, 8_000, 16)])
 def test_a_request_comes_as_it_went(size: SnapshotSize) -> None:
-    request = BuildRequest(7, 1024, 3, size)
-    assert build_from_wire(pb.JobStatus(build=build_to_wire(request))) == request
+    for pin in ("", "abcd"):
+        request = BuildRequest(7, 1024, 3, size, pin)
+        assert build_from_wire(pb.JobStatus(build=build_to_wire(request))) == request
     assert build_from_wire(pb.JobStatus(build=build_to_wire(None))) is None
 
 
