@@ -21,6 +21,9 @@ from tests.e2e.harness import Job, append, assert_equal, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 
 FILES, ROWS = 5, 2_000
+PER_KIND = (
+    "SELECT k.name, count(*) AS n, sum(o.id) AS s FROM orders o JOIN kinds k ON o.id % 3 = k.kind GROUP BY k.name"
+)
 BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": "20000", "ISCP_SPARK__DIRECT_BYTES_MAX": "0"}
 
 
@@ -55,7 +58,10 @@ def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
     cluster.client.register(
         source, "feed", consumer="changefeed", target=feed.target, key=("id",), options={"shards": 2}
     )
-    return source, [*jobs, feed]
+    kinds = cluster.table("kinds", pa.table({"kind": [0, 1, 2], "name": ["x", "y", "x"]}))
+    view = Job(source, "view", f"{cluster.derived}/view")
+    cluster.client.create_view("view", PER_KIND, target=view.target, tables={"orders": source, "kinds": kinds})
+    return source, [*jobs, feed, view]
 
 
 def assert_replay(feed: Job, source: str) -> None:
@@ -70,6 +76,13 @@ def assert_replay(feed: Job, source: str) -> None:
         numbers = [int.from_bytes(each["ulid"], "big") for each in first]
         assert numbers == list(range(numbers[0], numbers[0] + len(first)))
         assert [each["row"]["id"] for each in first] == sorted(each["row"]["id"] for each in first)
+
+
+def assert_counts(view: Job, source: str) -> None:
+    ids = [row["id"] for row in read(source).to_pylist()]
+    of_y = [each for each in ids if each % 3 == 1]
+    wanted = {"x": (len(ids) - len(of_y), sum(ids) - sum(of_y)), "y": (len(of_y), sum(of_y))}
+    assert {row["name"]: (row["n"], row["s"]) for row in read(view.target).to_pylist()} == wanted
 
 
 def shown_rows(cluster: ManyNodes, source: str) -> int:
@@ -94,10 +107,10 @@ def is_over(cluster: ManyNodes) -> bool:
 def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: ManyNodes) -> None:
     source, jobs = begin(cluster)
     wait_for("both nodes have tasks", lambda: len(nodes_of_tasks(cluster)) == 2)
-    (view,) = cluster.client.builds.list(source)
-    assert (view.jobs, view.state) == (("feed", "one", "two"), BuildStage.BUILDING)
-    assert {task.node_id for task in view.tasks} == {"iscp-0", "iscp-1"}
-    assert (view.rows_total, view.bytes_total > 0) == (FILES * ROWS, True)
+    (build,) = cluster.client.builds.list(source)
+    assert (build.jobs, build.state) == (("feed", "one", "two", "view"), BuildStage.BUILDING)
+    assert {task.node_id for task in build.tasks} == {"iscp-0", "iscp-1"}
+    assert (build.rows_total, build.bytes_total > 0) == (FILES * ROWS, True)
     with pytest.raises(InvalidRequest, match="none of the ranges"):
         cluster.client.builds.split(source, range_id=1)
     with pytest.raises(InvalidRequest, match=f"has {FILES} pieces"):
@@ -107,12 +120,15 @@ def test_nodes_build_together_and_go_on_when_one_of_them_is_killed(cluster: Many
     cluster.members[victim].kill()
     cluster.begin(victim, **BUILDS)
     upsert(source, rows(ROWS, "b"), ("id",))
-    *replicas, feed = jobs
+    *replicas, feed, view = jobs
     for job in jobs:
         cluster.settle(job)
     for job in replicas:
         assert_equal(job.target, read(source))
     assert_replay(feed, source)
+    assert_counts(view, source)
+    *_, first = cluster.client.history(source, view.name)
+    assert first.reason.endswith(f"by ranges of {source}")
     wait_for("nothing is left of the builds in etcd", lambda: is_over(cluster))
     empty = cluster.table("empty", rows(0).slice(0, 0))
     job = cluster.replica("empty", empty, key=("id",))

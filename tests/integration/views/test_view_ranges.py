@@ -131,6 +131,8 @@ NEVER = {
     "select a, row_number() over (partition by b order by a, d) r from t": "Window",
     "select x.a from t x join t y on x.a = y.a": "Join",
     "select b, count(distinct a) c from t group by b": "Aggregate",
+    "select b, try_sum(n) c from t group by b": "Aggregate",
+    "select b, sort_array(collect_list(a)) c from t group by b": "Aggregate",
     "select b, sum(n) s from t group by b having sum(n) > (select avg(n) from t)": "Filter",
 }
 
