@@ -20,8 +20,8 @@ from tests.e2e.test_builds import BUILDS, is_over, nodes_of_tasks, shown_rows
 pytestmark = pytest.mark.spark
 
 FILES, ROWS = 5, 2_000
-MANY_FILES, MANY_ROWS = 24, 50_000
-MANY_BUILDS = BUILDS | {"ISCP_BUILD__RANGE_BYTES": "250000"}
+MANY_FILES, MANY_ROWS = 24, 20_000
+MANY_BUILDS = BUILDS | {"ISCP_BUILD__RANGE_BYTES": "100000"}
 """Some 32 ranges, each of which takes a node some seconds."""
 
 KILLING_S, STEP_S, CHANGES_MAX = 240.0, 2.0, 20
@@ -80,7 +80,7 @@ class BuiltViews:
             self.jobs.append(job)
 
     def change(self, number: int) -> None:
-        upsert(self.tables["customers"], customers(f"b{number}-"), ("cust",))
+        upsert(self.tables["customers"], customers(f"b{number}-").slice(number % 6, 1), ("cust",))
         upsert(self.source, orders(number * 10, 10), ("id",))
         append(self.source, orders(1_000_000_000 + number * 10, 10))
 
