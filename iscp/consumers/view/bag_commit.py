@@ -62,10 +62,11 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     changes = changed.to_frame()
     names = [name for name in changes.columns if name != WEIGHT]
     uncompared = [name for name in names if not comparable(changes.schema[name].dataType)]
-    if uncompared and not changes.where(F.col(WEIGHT) < 0).isEmpty():
+    removes = not changes.where(F.col(WEIGHT) < 0).isEmpty()
+    if uncompared and removes:
         raise ChangesUnavailableError(f"rows go, and Spark cannot compare what is in {', '.join(uncompared)}")
     held = sink.rows(context.session)
-    many = not uncompared and are_many(changed, held)
+    many = removes and are_many(changed, held)  # else they are appended, however many
     if many and shown_alike(changes.schema):
         return rewrite_bag(context, sink, held, changes, tag), changed.rows
     frame = kept(_to_repairs(changes, held, names) if not uncompared else _coming(changes, names))
@@ -73,7 +74,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:
             raise ChangesUnavailableError(LACKING)
-        if _REMOVED in counts and many:
+        if many:
             removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
             position = rewrite(context, sink, without(held, removed, names).unionByName(added), tag)
         elif _REMOVED in counts:
