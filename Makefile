@@ -11,7 +11,7 @@ setup:  ## Installs everything into .venv and the cache (cheap when it is there)
 test:  ## Lint, types, layers, generated code and all tests but the long ones
 	@scripts/test
 
-test-fast:  ## What needs no Spark: three minutes
+test-fast:  ## What needs no Spark: two minutes
 	@scripts/test --fast
 
 test-full:  ## The long tests too, and both commands in a bare root (needs root)
