@@ -42,16 +42,21 @@ class KeptVersions:
         return version in self._kept[table]
 
     def add(self, table: str, version: int) -> None:
-        if any(span.table_uri == f"/{table}" for span in self._state.kept.values()):
+        """Of a span that is being deleted only who does not know that yet keeps another one: that is an orphan too."""
+        known = any(span.table_uri == f"/{table}" for span in self._state.kept.values())
+        if known and not self._is_removed(table):
             self.count += 1
             self._kept[table].add(version)
+
+    def _is_removed(self, table: str) -> bool:
+        return any(task.removes and task.table_uri == f"/{table}" for task in self._state.staging.values())
 
     def miss(self, table: str, version: int) -> None:
         self._missed[table].add(version)
 
     def remove(self, table: str) -> None:
         """Nobody needs what etcd has said to be there."""
-        if not any(task.removes and task.table_uri == f"/{table}" for task in self._state.staging.values()):
+        if not self._is_removed(table):
             self._missed[table] |= self._kept[table]
             self._kept[table].clear()
             return
