@@ -221,6 +221,10 @@ class BareCluster:
         counts = [node.count("shards") for node in self.members]
         return sum(counts) == self.shards and all(counts) and self.owner().count("settled") == 1
 
+    def others_have_all(self, victim: BareNode) -> bool:
+        """Whether all shards run at nodes other than this one."""
+        return sum(node.count("shards") for node in self.members if node is not victim) == self.shards
+
     def owner(self) -> BareNode:
         """Whoever has the newest term."""
         return max(self.members, key=lambda node: node.count("owner_rev"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bare_cluster import BareCluster, BareNode, until
+from benchmarks.bare_cluster import BareCluster, until
 from tests.containers.etcd_members import EtcdMembers
 from tests.containers.member_faults import fault
 
@@ -31,17 +31,13 @@ def cluster(members: EtcdMembers, tmp_path: Path, prefix: str) -> Iterator[BareC
         made.stop()
 
 
-def others_have_all(cluster: BareCluster, victim: BareNode) -> bool:
-    return sum(node.count("shards") for node in cluster.members if node is not victim) == SHARDS
-
-
 @pytest.mark.further  # each time: test_the_owner_reaches_the_lost_member_alone
 @pytest.mark.parametrize("kind", ["cut", "freeze", "kill"])
 def test_the_member_of_the_owner_is_lost(cluster: BareCluster, members: EtcdMembers, kind: str) -> None:
     """The others run all of it, and no shard ever ran at two nodes at once."""
     victim = cluster.owner()
     with fault(members, kind, members.members[cluster.members.index(victim)]):
-        until("the others have all", lambda: others_have_all(cluster, victim), WAIT_S)
+        until("the others have all", lambda: cluster.others_have_all(victim), WAIT_S)
         assert cluster.owner() is not victim
     until("all runs where it belongs", cluster.settled, WAIT_S)
     notes = sorted((at_ns, sign, shard) for node in cluster.members for at_ns, sign, shard in node.noted())

@@ -108,10 +108,6 @@ def cluster(hosts: Hosts, tmp_path: Path) -> Iterator[BareCluster]:
         made.stop()
 
 
-def others_have_all(cluster: BareCluster, victim: BareNode) -> bool:
-    return sum(node.count("shards") for node in cluster.members if node is not victim) == SHARDS
-
-
 @pytest.mark.full
 def test_one_way_partitions_hold_up_nobody(cluster: BareCluster, hosts: Hosts) -> None:
     """Whoever the owner does not reach, or who does not reach the owner, loses its shards though etcd sees it."""
@@ -120,7 +116,7 @@ def test_one_way_partitions_hold_up_nobody(cluster: BareCluster, hosts: Hosts) -
     first, second = (node for node in cluster.members if node is not owner)
     for source, target, victim in ((owner, first, first), (second, owner, second)):
         hosts.cut(numbers[source.name], hosts.address(numbers[target.name]))
-        until(f"{victim.name} has nothing", lambda victim=victim: others_have_all(cluster, victim), CUT_WAIT_S)  # type: ignore[misc]
+        until(f"{victim.name} has nothing", lambda victim=victim: cluster.others_have_all(victim), CUT_WAIT_S)  # type: ignore[misc]
         hosts.heal(numbers[source.name], hosts.address(numbers[target.name]))
         until("all runs where it belongs", cluster.settled, CUT_WAIT_S)
     assert cluster.owner() is owner, "the owner was well all the time"
@@ -134,7 +130,7 @@ def test_a_node_that_does_not_reach_etcd_gives_up_in_time(cluster: BareCluster, 
     victim = cluster.owner()
     number = cluster.members.index(victim)
     hosts.cut(number, f"{hosts.net}.1")
-    until("the others have all", lambda: others_have_all(cluster, victim), CUT_WAIT_S)
+    until("the others have all", lambda: cluster.others_have_all(victim), CUT_WAIT_S)
     given_up = {shard: at_ns for at_ns, sign, shard in victim.noted() if sign == "-"}
     notes = [note for node in cluster.members if node is not victim for note in node.noted()]
     taken_in = {shard: at_ns for at_ns, sign, shard in notes if sign == "+"}
