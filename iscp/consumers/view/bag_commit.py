@@ -62,14 +62,15 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     changes = changed.to_frame()
     names = [name for name in changes.columns if name != WEIGHT]
     uncompared = [name for name in names if not comparable(changes.schema[name].dataType)]
-    removes = not changes.where(F.col(WEIGHT) < 0).isEmpty()
-    if uncompared and removes:
+    if changes.where(F.col(WEIGHT) < 0).isEmpty():  # however many come, what is there is not read
+        return _append(context, sink, changes, names, tag)
+    if uncompared:
         raise ChangesUnavailableError(f"rows go, and Spark cannot compare what is in {', '.join(uncompared)}")
     held = sink.rows(context.session)
-    many = removes and are_many(changed, held)  # else they are appended, however many
+    many = are_many(changed, held)
     if many and shown_alike(changes.schema):
         return rewrite_bag(context, sink, held, changes, tag), changed.rows
-    frame = kept(_to_repairs(changes, held, names) if not uncompared else _coming(changes, names))
+    frame = kept(_to_repairs(changes, held, names))
     try:
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:
@@ -77,11 +78,20 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
         if many:
             removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
             position = rewrite(context, sink, without(held, removed, names).unionByName(added), tag)
-        elif _REMOVED in counts:
-            position = sink.repair(context.session, frame, names, tag, context.guard)
         else:
-            position = sink.append(frame.drop(OP), tag, context.guard)
+            position = sink.repair(context.session, frame, names, tag, context.guard)
         return position, sum(counts.values())
+    finally:
+        release(frame)
+
+
+def _append(
+    context: ConsumeContext, sink: Sink, changes: DataFrame, names: Sequence[str], tag: CommitTag
+) -> tuple[Position, int]:
+    frame = kept(_coming(changes, names).drop(OP))
+    try:
+        rows = frame.count()
+        return sink.append(frame, tag, context.guard), rows
     finally:
         release(frame)
 
