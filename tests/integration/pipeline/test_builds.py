@@ -426,3 +426,20 @@ def test_a_process_that_is_killed_has_no_more_done_again_than_its_range(
     assert cluster.failpoints.reached.count("range.before") == len(ranges) - 2
     assert driver.iterate()[0].watermark.version >= 0
     pipeline.assert_equal("target")
+
+
+def test_a_node_whose_first_work_is_a_range_lists_the_table(pipeline: Pipeline) -> None:
+    """Nothing was asked of Spark in its thread before; and what a checkpoint holds is listed in the background."""
+    pipeline.upsert(list(range(40)), "a")
+    DeltaTable(pipeline.source).create_checkpoint()
+    version = DeltaTable(pipeline.source).version()
+    spark: Any = pipeline.engine._root._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    spark.delta.DeltaLog.clearCache()
+
+    def first_work() -> TableSize:
+        spark.classic.SparkSession.clearActiveSession()
+        with pipeline.engine.session() as session:
+            return DeltaRangeReader().size(session, pipeline.source, version, 1, 1 << 30)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(first_work).result().rows == 50

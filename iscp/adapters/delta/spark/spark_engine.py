@@ -59,6 +59,7 @@ class SparkEngine:
                 _make_plain(session)
         try:
             with translating("the work by Spark"):
+                _activate(session)
                 yield session
         finally:
             with self._lock:
@@ -160,6 +161,13 @@ def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
                         began_at_s=stage.submissionTime().get().getTime() / 1000.0,
                     ),
                 )
+
+
+def _activate(session: SparkSession) -> None:
+    """Who lists a table's files in the JVM asks for the thread's session: there is none before its first query."""
+    with spark_faults("take a Spark session"):
+        jvm: Any = session._jvm
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
 
 def _make_plain(session: SparkSession) -> None:
