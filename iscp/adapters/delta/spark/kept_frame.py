@@ -22,8 +22,8 @@ def kept(frame: DataFrame) -> DataFrame:
     """`frame`, computed once and kept until `release` of what this returns, and of nothing that is made of it: that is
     another plan, under which Spark keeps nothing."""
     with spark_faults("have Spark keep rows"):
-        mark = F.lit(uuid.uuid4().hex)
-        return frame.where(mark == mark).persist()
+        mark = f"'{uuid.uuid4().hex}'"
+        return frame.where(F.expr(f"{mark} = {mark}")).persist()
 
 
 def release(frame: DataFrame) -> None:
