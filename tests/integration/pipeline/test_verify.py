@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.sink.table_diff import Side
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.core.digest import ROWS_PER_RANGE, Ranges
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import DataType, Iteration, Purpose
@@ -94,6 +95,8 @@ def test_foreign_rows_are_found_and_repaired_alone(pipeline: Pipeline) -> None:
 
     mended = verify(pipeline, job, Purpose.REPAIR)
     assert (mended.repaired, mended.seq, counts(mended)) == (True, 3, (1, 2, 1))
+    marked = DeltaProbe().newest_repair(pipeline.target("full"), 0, before + 9)
+    assert marked == before + 1, "jobs that read this target keep it as a repair of their source"
     done = metrics(pipeline, "full")
     assert done["numTargetRowsInserted"] == 2, "the missing one, and the one of those that share a key"
     assert (done["numTargetRowsUpdated"], done["numTargetRowsDeleted"]) == (1, 3)

@@ -18,6 +18,7 @@ from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_place import require_place
+from iscp.core.commit_route import REPAIR_MARK
 from iscp.core.errors import Conflict, StorageError, TableNotFound
 from iscp.core.exact_watermarks import parse_sources, sources_document
 from iscp.core.job_row import JobRow
@@ -51,6 +52,7 @@ def tag_json(tag: CommitTag) -> str:
             **({"sources": sources_document(tag.sources)} if tag.sources else {}),
             **({"as_of": tag.as_of_s} if tag.as_of_s else {}),
             **({"totals": totals_document(tag.totals)} if tag.totals.totals else {}),
+            **({REPAIR_MARK: True} if tag.kind == "repair" else {}),  # for jobs that have this target as their table
         },
         separators=(",", ":"),
     )
