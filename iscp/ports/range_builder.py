@@ -39,8 +39,8 @@ class RangeBuiltConsumer(Consumer, Protocol):
     def takes_held(self) -> bool:
         """Whether `kept_of_held` may be called; else its rows are for Spark to find."""
 
-    def kept_of_held(self, rows: pa.Table) -> pa.Table:
-        """As `kept_of`."""
+    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
+        """As `kept_of`; None: Spark has to find them after all."""
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
         """All rows of the source at `handed.to`, in one commit at seq + 1; raises Conflict.

@@ -142,7 +142,7 @@ class FakeRangeConsumer(FakeConsumer):
         return {i: value for i, value in rows.items() if self._kind.keeps(i)}
 
     def kept_of_held(self, rows: Any) -> Any:
-        return self.kept_of(rows)
+        return self.kept_of(rows) if self._kind.decides_held else None
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
         if self._kind.shares_keys:
@@ -163,6 +163,7 @@ class FakeRangeKind(FakeKind):
         super().__init__(Needs(ranges=True))
         self.takes_ranges = True
         self.takes_held = False
+        self.decides_held = True
         self.shares_keys = False
         self.keeps: Callable[[int], bool] = lambda i: True
         self._staged: dict[str, FakeStagedRanges] = {}

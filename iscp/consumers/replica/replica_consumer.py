@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
 from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.commit_tag import commit_tag
@@ -105,10 +106,11 @@ class ReplicaConsumer:
 
     @property
     def takes_held(self) -> bool:
-        return not self._spec.where
+        return not self._spec.where or is_plain(self._spec.where)
 
-    def kept_of_held(self, rows: pa.Table) -> pa.Table:
-        return self._kept_rows(rows)
+    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
+        passing = passing_rows(rows, self._spec.where) if self._spec.where else rows
+        return None if passing is None else self._kept_rows(passing)
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
@@ -121,9 +123,10 @@ class ReplicaConsumer:
     def _consume_directly(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed | None:
         """Few rows, without Spark; None where that cannot be."""
         snapshot = retriever.small_snapshot
-        if snapshot is None or self._spec.where or self._keeps_all(context, retriever.data_type):
+        if snapshot is None or self._keeps_all(context, retriever.data_type):
             return None
-        rows = self._kept_rows(snapshot)
+        if (rows := self.kept_of_held(snapshot)) is None:
+            return None
         self._refuse_unwritable_name(rows.column_names)
         if not self._sink.schema_matches(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True).json()):
             return None

@@ -11,8 +11,7 @@ from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.query.plan_tree import has_values_above
 from iscp.adapters.delta.rows.joined_rows import net_rows
-from iscp.adapters.delta.source.change_set import reading_changes
-from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, translating
+from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
 from iscp.consumers.view.definition.view_spec import ViewSpec

@@ -42,7 +42,7 @@ class _JobPart:
     def takes_held(self) -> bool:
         return isinstance(self.consumer, RangeBuiltConsumer) and self.consumer.takes_held
 
-    def kept_of_held(self, rows: pa.Table) -> pa.Table:
+    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
         assert isinstance(self.consumer, RangeBuiltConsumer)
         return self.consumer.kept_of_held(rows)
 
@@ -156,7 +156,8 @@ def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Gua
     """Whether a job's part needs no Spark, and is done."""
     if held is None or not part.takes_held:
         return False
-    rows = part.kept_of_held(held)
+    if (rows := part.kept_of_held(held)) is None:
+        return False
     guard.check()
     with _refusing(part, guard):
         return part.ranges.stage_held(range_id, rows)

@@ -13,8 +13,7 @@ from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.arrow_write import KEY_TAKEN
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.source.change_set import naming_lost_changes
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, spark_faults
 from iscp.core.errors import EngineError
 from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.sql_names import quoted

@@ -18,9 +18,8 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.rows.net_changes import OP
-from iscp.adapters.delta.source.change_set import reading_changes
 from iscp.adapters.delta.spark.kept_frame import kept, release
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.core.sql_names import quoted
 from iscp.core.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample

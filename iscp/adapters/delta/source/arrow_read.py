@@ -30,8 +30,8 @@ _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"
 # Reader features that leave files and rows as they are for a reader without deletion vectors.
 FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-# Columns whose strings compare, or are read, in a way of their own.
-_SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
+SPECIAL_TEXTS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
+"""What the metadata of columns name whose texts compare, or are read, in a way of their own."""
 # The same of whole tables: of these deltalake says all that a reader must know, which of deletion vectors it does not.
 _SNAPSHOT_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 SNAPSHOT_FILES_MAX = 100
@@ -102,7 +102,7 @@ class Shape:
 
     def readable(self, columns: Sequence[str]) -> bool:
         """Whether these columns of the table's files can be read without Spark, and their changes be known."""
-        special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in _SPECIAL)
+        special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in SPECIAL_TEXTS)
         return (
             self.configuration.get(_MAPPING, "none") == "none"
             and self.features <= FEATURES_READ

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,14 +30,14 @@ from iscp.adapters.delta.rows.net_changes import (
     unhashable,
 )
 from iscp.adapters.delta.rows.parquet_files import TooLargeError
-from iscp.adapters.delta.source.arrow_read import NotDirectError
+from iscp.adapters.delta.rows.plain_condition import passing_rows
+from iscp.adapters.delta.source.arrow_read import SPECIAL_TEXTS, NotDirectError
 from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
-from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.core.errors import EngineError, StorageError
+from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.sql_names import quoted
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
@@ -47,22 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 250_000
-_GONE = (
-    "DELTA_MISSING_CHANGE_DATA",
-    "DELTA_CHANGE_TABLE_FEED_DISABLED",
-    "DELTA_CHANGE_DATA_READ_INCOMPATIBLE",
-    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE",
-    "DELTA_VERSIONS_NOT_CONTIGUOUS",
-    "DELTA_LOG_FILE_NOT_FOUND",
-    "DELTA_TRUNCATED_TRANSACTION_LOG",
-    "FileNotFoundException",
-    "FAILED_READ_FILE",
-    "VersionNotFoundException",
-    "DELTA_CANNOT_RECONSTRUCT_PATH",
-    "DELTA_STATE_RECOVER_ERROR",
-    # Spark's reader of changes fails at a blank line of a commit, which all other readers pass over.
-    "No content to map due to end-of-input",
-)
 _STAMP_FIELDS = (
     T.StructField(CHANGE_TYPE, T.StringType()),
     T.StructField(COMMIT_VERSION, T.LongType()),
@@ -200,6 +183,9 @@ class DeltaChangeSet:
     def _passing(self, rows: pa.Table, where: str) -> pa.Table:
         if not where:
             return rows
+        special = any(name in field.metadata for field in self._schema.fields for name in SPECIAL_TEXTS)
+        if not special and (passing := passing_rows(rows, where)) is not None:
+            return passing
         with spark_faults("filter the changes"):
             return self._raw(()).where(where).toArrow()
 
@@ -279,22 +265,3 @@ def _changes(
 ) -> Changes:
     inserts, updates, deletes, passed = (rows.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
     return Changes(make_frame, inserts, updates, deletes, passed, bounds, table)
-
-
-@contextmanager
-def reading_changes(what: str) -> Iterator[None]:
-    """Distinguishes changes that are gone (ChangesUnavailableError) from a Spark that fails."""
-    with naming_lost_changes(), spark_faults(what):
-        yield
-
-
-@contextmanager
-def naming_lost_changes() -> Iterator[None]:
-    """As `reading_changes`, around what translates Spark's faults itself."""
-    try:
-        yield
-    except (EngineError, StorageError) as error:
-        text = f"{error.message} {error.__cause__}"  # the message may be cut before that
-        if any(mark in text for mark in _GONE):
-            raise ChangesUnavailableError(error.message) from error
-        raise

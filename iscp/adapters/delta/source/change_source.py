@@ -20,14 +20,14 @@ from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
-from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
+from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
 from iscp.adapters.delta.source.range_cut import steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.core.iteration import Bounds

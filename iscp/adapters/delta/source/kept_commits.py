@@ -28,8 +28,9 @@ from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS
 from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.staging import stage_in, stage_rows_in, staged_rows
-from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
+from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.iteration import Bounds

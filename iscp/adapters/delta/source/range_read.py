@@ -26,10 +26,10 @@ from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
-from iscp.adapters.delta.source.change_set import reading_changes
 from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import frame_of_files, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.build_pieces import PieceOfFile, SnapshotFile, files_in_range, row_spans
 from iscp.core.errors import InvalidRequest, StorageError

@@ -24,6 +24,7 @@ from iscp.core.errors import (
     StorageError,
     Unavailable,
 )
+from iscp.ports.source import ChangesUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,22 @@ _DENIED = ("(Permission denied)", "AccessDeniedException", "AccessControlExcepti
 # A part of a checkpoint that holds no such action has no such column, which Delta allows and Spark does not.
 _ACTION = r"`(?:add|remove|metaData|protocol|txn|domainMetadata)`"
 _NO_ACTION = re.compile(rf"FIELD_NOT_FOUND\] No such struct field (?P<column>{_ACTION}) in (?:{_ACTION}(?:, )?)+\.")
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_CHANGE_TABLE_FEED_DISABLED",
+    "DELTA_CHANGE_DATA_READ_INCOMPATIBLE",
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "FileNotFoundException",
+    "FAILED_READ_FILE",
+    "VersionNotFoundException",
+    "DELTA_CANNOT_RECONSTRUCT_PATH",
+    "DELTA_STATE_RECOVER_ERROR",
+    # Spark's reader of changes fails at a blank line of a commit, which all other readers pass over.
+    "No content to map due to end-of-input",
+)
 _NO_RESULT = re.compile(r"SQLSTATE: 22\w{3}")
 _INTERNAL = re.compile(r"SQLSTATE: XX\w{3}")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
@@ -173,3 +190,22 @@ def _sentences(text: str) -> list[str]:
     causes = [line for line in lines if _CAUSE.match(line)]
     said = [lines[0] if lines else text.strip(), *causes[-1:]]
     return list(dict.fromkeys(_CLASS.sub("", line).strip() for line in said))
+
+
+@contextmanager
+def reading_changes(what: str) -> Iterator[None]:
+    """Distinguishes changes that are gone (ChangesUnavailableError) from a Spark that fails."""
+    with naming_lost_changes(), spark_faults(what):
+        yield
+
+
+@contextmanager
+def naming_lost_changes() -> Iterator[None]:
+    """As `reading_changes`, around what translates Spark's faults itself."""
+    try:
+        yield
+    except (EngineError, StorageError) as error:
+        text = f"{error.message} {error.__cause__}"  # the message may be cut before that
+        if any(mark in text for mark in _GONE):
+            raise ChangesUnavailableError(error.message) from error
+        raise

@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.ranged.range_ways import RangedRows, RangeWay, find_ranged_rows
-from iscp.adapters.delta.source.change_set import reading_changes
-from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
+from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.refresh_parts import measuring
 from iscp.consumers.view.table_spans import RefreshEnd, count_rows, hold_tables

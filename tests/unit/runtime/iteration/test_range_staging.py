@@ -114,6 +114,14 @@ def test_rows_that_are_held_need_no_spark_and_others_go_the_usual_way(builds: Bu
     assert builds.reader.reads == [LEFT, LEFT]
 
 
+def test_rows_that_are_held_go_the_usual_way_where_spark_has_to_choose_them(builds: Builds) -> None:
+    builds.kind.takes_held = builds.reader.holds = True
+    builds.kind.decides_held = False
+    builds.build()
+    assert [builds.staged(each).held for each in builds.jobs] == [[], []]
+    assert builds.ranges() == [[LEFT], [LEFT]]
+
+
 def test_a_version_that_is_gone_stages_nothing(builds: Builds) -> None:
     builds.source.gone.add(1)
     with pytest.raises(PlanOutdated, match="version 1 of /tables/t-1 is gone"):
