@@ -84,7 +84,9 @@ def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
         return True
     if not fits_arrow(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), key):
         return False
-    return len(np.unique(_numbered(rows, key))) == len(rows)
+    names = {name.lower(): name for name in rows.column_names}
+    keys = rows.select([names[name.lower()] for name in key])
+    return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == len(rows))
 
 
 def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_VERSION, OP, net_by_arrow
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_VERSION, OP, has_own_keys, net_by_arrow
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.bags import History, histories, left
 from tests.fakes.bags import net as defined
@@ -103,3 +103,14 @@ def test_arrow_finds_what_the_definition_says(key: tuple[str, ...], history: His
             found = net_by_arrow(table, key).to_pylist()
             assert {row["key"]: (row[OP], left(row[OP], row["value"])) for row in found} == expected
             assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "own"),
+    [((), True), (("A",), False), (("b",), False), (("a", "b"), True), (("b", "A"), True), (("x",), False)],
+)
+def test_rows_have_keys_of_their_own_where_null_equals_null(key: tuple[str, ...], own: bool) -> None:
+    """Of doubles Arrow cannot say it: two that are equal may be written in two ways."""
+    rows = pa.table({"a": [1, 1, None, None], "b": ["u", None, "u", None], "x": [1.0, 2.0, 3.0, 4.0]})
+    assert has_own_keys(rows, key) is own
+    assert has_own_keys(rows.slice(0, 1), key) is (key != ("x",))
