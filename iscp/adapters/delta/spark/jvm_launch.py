@@ -104,6 +104,8 @@ def default_conf(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Else Spark puts variables of the node's environment into users' SQL, where it says ${env:NAME}.
         "spark.sql.variable.substitute": "false",
+        # Each call of a column's method is noted with its place in the code, which costs as much as the call.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(settings.work_dir / "warehouse"),
