@@ -123,6 +123,9 @@ class ChangeSet(Protocol):
         ChangesUnavailableError.
         """
 
+    def every(self) -> DataFrame:
+        """As `all`, in no order; of what is not `held` it raises whatever fails when it is evaluated."""
+
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         """As Engine.batches, of a frame of these changes: raises ChangesUnavailableError, also after the first ones."""
 

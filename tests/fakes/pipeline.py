@@ -124,6 +124,9 @@ class FakeFeed:
         states = self._source.states
         return [(v, i, states[v].get(i)) for v in span for i in sorted(states[v - 1].keys() | states[v].keys())]
 
+    def every(self) -> Any:
+        return self.all(())
+
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
         return batches(frame, rows_max)
 

@@ -13,12 +13,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
-from iscp.adapters.delta.query.known_totals import KnownTotals, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import JOINED_BYTES_MAX, SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
-from iscp.adapters.delta.query.total_reading import learn_totals
+from iscp.adapters.delta.query.totals.known_totals import KnownTotals, totals_before
+from iscp.adapters.delta.query.totals.total_reading import learn_totals
 from iscp.adapters.delta.spark.spark_errors import concerns_values
 from iscp.core.errors import InvalidRequest
 from iscp.core.netting import Op

@@ -8,12 +8,12 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
 from iscp.adapters.delta.query.group_sums import sums_finished
-from iscp.adapters.delta.query.known_totals import KnownTotals
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.ranged.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, Instants, TableChange
-from iscp.adapters.delta.query.total_reading import learn_totals
+from iscp.adapters.delta.query.totals.known_totals import KnownTotals
+from iscp.adapters.delta.query.totals.total_reading import learn_totals
 from iscp.core.range_query import NotRanged
 from iscp.core.totals import QueryTotals
 from tests.random_views.row_bags import Bag, bag_of

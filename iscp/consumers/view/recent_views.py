@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
+from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ TablePlace = tuple[str, str, int, float]
 class RecentView:
     """One view. Not safe for threads: a job is in one iteration at a time. Plans are those of one JVM."""
 
+    templates: PlanTemplates = field(default_factory=PlanTemplates)
     _context: SparkContext | None = None
     _asked: tuple[str, Mapping[str, str]] = ("", {})
     _query: AnalyzedQuery | None = None
@@ -40,6 +42,7 @@ class RecentView:
         self._follow(session)
         if self._query is None or self._asked != (sql, schemas):
             self._query, self._asked = analyze_query(session, sql, schemas), (sql, schemas)
+            self.templates = PlanTemplates()
         return replace(self._query, catalyst=Catalyst(session))
 
     def open(self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], kept_max: int) -> DataFrame:
@@ -54,7 +57,7 @@ class RecentView:
 
     def _follow(self, session: SparkSession) -> None:
         if self._context is not session.sparkContext:
-            self._context, self._query = session.sparkContext, None
+            self._context, self._query, self.templates = session.sparkContext, None, PlanTemplates()
             self._opened.clear()
 
 

@@ -18,13 +18,14 @@ from iscp.adapters.delta.query.group_sums import (
     changed_sums,
     sums_finished,
 )
-from iscp.adapters.delta.query.known_totals import KnownTotals, adding_up, totals_before
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
+from iscp.adapters.delta.query.plan_templates import KeptLeaf, PlanTemplates
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, has_limit_above
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.ranged.range_ways import GivenRows
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
-from iscp.adapters.delta.query.total_reading import learn_totals
+from iscp.adapters.delta.query.totals.known_totals import KnownTotals, adding_up, totals_before
+from iscp.adapters.delta.query.totals.total_reading import learn_totals
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.definition.view_spec import ViewSpec
@@ -33,7 +34,6 @@ from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
 from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.query_plan import OperatorKind
 from iscp.core.refresh_choice import Scans
 from iscp.core.scan_costs import ScanEstimator
 from iscp.core.sql_names import OP
@@ -128,6 +128,17 @@ class ViewQuery:
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
         """The result, made of the input that is kept."""
+        if self._templates is None or self.given.rows:
+            return self._finished(kept_rows)
+        leaf = KeptLeaf(self.analyzed.catalyst, kept_rows)
+        return self._templates.planned(self.analyzed.catalyst, leaf, lambda: self._finished(kept_rows))
+
+    @property
+    def _templates(self) -> PlanTemplates | None:
+        """None: values stand in its plans that are of one refresh."""
+        return None if self.by_time or self.keeps_totals else self.recent.templates
+
+    def _finished(self, kept_rows: DataFrame) -> DataFrame:
         assert self.kept is not None
         if self.sums is not None:
             return sums_finished(self._at_ends(), self.sums, self.analyzed.root, kept_rows).toDF(*self.columns)
@@ -151,10 +162,8 @@ class ViewQuery:
     def group_input_before(self, spans: Spans) -> DataFrame:
         """All rows of which the groups at the top were made, as `c0`, `c1`, …"""
         (node,) = self.analyzed.root.inputs
-        tables = {
-            name: TableChange(self._opener(uri, spans.by_uri[uri]), lambda: None)
-            for name, uri in self.view.tables.items()
-        }
+        spans_of, named = spans.by_uri, self.view.tables.items()
+        tables = {name: TableChange(self._opener(uri, spans_of[uri]), lambda: None) for name, uri in named}
         rows = SignedPlans(self.analyzed.catalyst, tables, Instants()).result(node, At.OLD)
         return rows.toDF(*_numbered(rows))
 
@@ -167,11 +176,7 @@ class ViewQuery:
 
     @property
     def limited(self) -> bool:
-        """Whether a LIMIT above the input that is kept bounds the rows of the result."""
-        node = self.analyzed.root
-        while node is not self.kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
-            node = node.inputs[0]
-        return node.operator.kind is OperatorKind.LIMIT and node is not self.kept
+        return has_limit_above(self.analyzed.root, self.kept)
 
     @property
     def kept_key(self) -> list[str]:
@@ -223,7 +228,8 @@ class ViewQuery:
             }
             instants = Instants(spans.as_of_s, self.end.instant_s)
             held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
-            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, self._totals_since(spans))
+            templates, totals = self._templates if held_max else None, self._totals_since(spans)
+            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, totals, templates=templates)
             stack.callback(plans.close)
             learn_totals(plans, self.analyzed.root)
             self._totals = plans.totals
@@ -284,7 +290,8 @@ class ViewQuery:
     def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
         found = stack.enter_context(reading(self.session, self.source, uri, span, self.schemas[name].names, 2))
         count_read(None if found.held is None else len(found.held))
-        frame = found.all(())
+        # What one task has of few rows needs no exchange, and no place in their order.
+        frame = found.all(()) if found.held is None else found.every().coalesce(1)
         weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
         return frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS)
 

@@ -120,6 +120,12 @@ class Catalyst:
         """These columns, in their order, under the names and ids of `wanted`."""
         return [self.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
 
+    def under_names(self, columns: Sequence[Expression], wanted: Sequence[tuple[str, Any]]) -> list[Expression]:
+        """As `under_ids`, where the names and ids are known."""
+        nothing = self._classes.nothing
+        pairs = zip(columns, wanted, strict=True)
+        return [self._expressions.Alias(there, *want, nothing, self._none, nothing) for there, want in pairs]
+
     def both(self, conditions: Sequence[Expression]) -> Expression:
         return reduce(self._expressions.And, conditions)
 
@@ -159,6 +165,15 @@ class Catalyst:
         kind = self._classes.plans.JoinType.apply("leftsemi")
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
         return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
+
+    def no_rows(self, plan: Plan) -> Plan:
+        """Of the plan's columns."""
+        return self._logical.LocalRelation(plan.output(), self._classes.nothing, False, self._none)
+
+    def taken_as_analyzed(self, plan: Plan) -> Plan:
+        """The plan, of which nothing is left to be resolved."""
+        plan.setAnalyzed()
+        return plan
 
     def one_row(self, values: Sequence[str]) -> Plan:
         """Of SQL expressions; the optimizer knows what it holds."""

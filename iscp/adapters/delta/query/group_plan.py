@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, find_joined_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.total_functions import WHOLE
+from iscp.adapters.delta.query.totals.total_functions import WHOLE
 from iscp.core.group_query import GroupQuery, Measure, Output
 from iscp.core.join_query import JoinQuery
 from iscp.core.query_plan import OperatorKind

@@ -22,8 +22,14 @@ from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, collected
-from iscp.adapters.delta.query.total_functions import WHOLE, TotalFunction, aggregates_of, finished, total_functions
-from iscp.adapters.delta.query.total_reading import TotalValue, count_and_sum, value_columns
+from iscp.adapters.delta.query.totals.total_functions import (
+    WHOLE,
+    TotalFunction,
+    aggregates_of,
+    finished,
+    total_functions,
+)
+from iscp.adapters.delta.query.totals.total_reading import TotalValue, count_and_sum, value_columns
 from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
@@ -119,11 +125,9 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
 
     Raises ChangesUnavailableError where fewer rows were held than go.
     """
-    signed = plans.delta(sums.node.inputs[0])
-    if signed is None:
+    moved = plans.planned(lambda: _moved_sums(plans, sums))
+    if moved is None:
         return None
-    moved = _summed(plans, sums, signed.plan, signed.weight)
-    moved = moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
     few = collected(moved, plans.held_max) if plans.held_max else None
     if few is not None and not len(few):
         return None
@@ -138,6 +142,14 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
     if lacking:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(now, number) if number else None
+
+
+def _moved_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
+    signed = plans.delta(sums.node.inputs[0])
+    if signed is None:
+        return None
+    moved = _summed(plans, sums, signed.plan, signed.weight)
+    return moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
 
 
 def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:

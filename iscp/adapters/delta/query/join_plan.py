@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.total_functions import WHOLE
+from iscp.adapters.delta.query.totals.total_functions import WHOLE
 from iscp.core.join_query import Column, Equality, JoinedTable, JoinQuery, RowCondition
 from iscp.core.query_plan import JoinSide, OperatorKind
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.time_marks import ClockValue
-from iscp.adapters.delta.query.total_functions import TotalFunction, total_functions
+from iscp.adapters.delta.query.totals.total_functions import TotalFunction, total_functions
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import JoinSide, Operator, OperatorKind, passes_kept_input, reads_all_again, worth_keeping
 from iscp.core.time_dependence import finest
@@ -99,6 +99,14 @@ def kept_input(root: PlanNode) -> PlanNode | None:
     if found is None or found.plan.output().isEmpty():  # rows that are only counted are no rows of a table
         return None
     return found if worth_keeping(found.operator) else None
+
+
+def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
+    """Whether a LIMIT above the input that is kept bounds the rows of the result."""
+    node = root
+    while node is not kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
+        node = node.inputs[0]
+    return node is not kept and node.operator.kind is OperatorKind.LIMIT
 
 
 def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:

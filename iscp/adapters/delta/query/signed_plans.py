@@ -7,13 +7,13 @@ Spark to read, so that nothing is read that is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
-from iscp.adapters.delta.query.known_totals import KnownTotals
+from iscp.adapters.delta.query.plan_templates import Leaf, PlanTemplates, TableLeaves
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
     WEIGHT,
@@ -28,6 +28,7 @@ from iscp.adapters.delta.query.signed_rows import (
     whole_number,
 )
 from iscp.adapters.delta.query.time_marks import clock_literal
+from iscp.adapters.delta.query.totals.known_totals import KnownTotals
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
@@ -48,7 +49,8 @@ class SignedPlans:
 
     `held_max`: so many changed rows of the result, or of its groups, are had from Spark in one step and held in this
     process; of more it computes them twice. 0: where many are to be expected. `totals`: what is not among them is
-    computed of all rows. `given`: the rows of nodes that are known, after the changes.
+    computed of all rows. `given`: the rows of nodes that are known, after the changes. `templates`: plans of earlier
+    refreshes; None: there are none, or not all of a plan follows from the tables.
     """
 
     catalyst: Catalyst
@@ -58,8 +60,13 @@ class SignedPlans:
     totals: KnownTotals = field(default_factory=KnownTotals)
     joined_max: int = JOINED_BYTES_MAX
     given: Mapping[PlanNode, DataFrame] = field(default_factory=dict)
+    templates: PlanTemplates | None = None
+    _leaves: TableLeaves = field(init=False)
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._leaves = TableLeaves(self.catalyst, self.tables)
 
     def close(self) -> None:
         for frame in self._kept:
@@ -85,16 +92,18 @@ class SignedPlans:
 
         None: it stays as it is. Kept until `close`.
         """
-        signed = self.delta(root)
-        if signed is None:
+        frame = self.planned(lambda: self.netted(root, signed, by_sign=False) if (signed := self.delta(root)) else None)
+        if frame is None:
             return None
-        if signed.rows is not None and not has_signs(signed.rows.frame):
+        if (signed := self._known.get(root)) and signed.rows is not None and not has_signs(signed.rows.frame):
             return signed.rows
-        frame = self.netted(root, signed, by_sign=False)
         held = collected(frame, self.held_max) if self.held_max else None
         if held is None:
             return self._count(frame)
         return ChangedRows(frame, len(held), held) if len(held) else None
+
+    def planned(self, build: Callable[[], DataFrame | None]) -> DataFrame | None:
+        return build() if self.templates is None else self.templates.planned(self.catalyst, self._leaves, build)
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
@@ -103,7 +112,7 @@ class SignedPlans:
         if at is At.NEW and (given := self.given.get(node)) is not None:
             return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
         if node.operator.kind is OperatorKind.TABLE:
-            plan = self.catalyst.plan_of(self.tables[node.operator.table].rows(at))
+            plan = self._leaves.of(Leaf(node.operator.table, at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
         if node in self.totals:
             return self.totals.row(self.catalyst, node, at)
@@ -152,8 +161,8 @@ class SignedPlans:
                 return self.recomputed(node, self.evaluated(node, deltas))
 
     def _of_table(self, node: PlanNode) -> Signed | None:
-        changes = self.tables[node.operator.table].changes()
-        return None if changes is None else self._signed(node, self.catalyst.plan_of(changes))
+        moved = self.tables[node.operator.table].changes() is not None
+        return self._signed(node, self._leaves.of(Leaf(node.operator.table, None))) if moved else None
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
@@ -186,8 +195,9 @@ class SignedPlans:
     def _totaled(self, node: PlanNode) -> Signed | None:
         if not self.totals.changed(node):
             return None
-        rows = ((At.NEW, 1), (At.OLD, -1))
-        return self.sum(node, [self.weighted(self.rows(node, at), weight) for at, weight in rows])
+        return self.sum(
+            node, [self.weighted(self.rows(node, at), weight) for at, weight in ((At.NEW, 1), (At.OLD, -1))]
+        )
 
     def weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
         plan = self.catalyst.plan_of(self.catalyst.frame(rows).withColumn(WEIGHT, whole_number(weight)))
@@ -263,8 +273,7 @@ class SignedPlans:
 
     def _values_moved(self, node: PlanNode) -> bool:
         """Whether one in it has changed that is not of a row."""
-        by_time = bool(node.clock) and self.instants.apart
-        return by_time or any(self.delta(each) is not None for each in node.subqueries)
+        return bool(node.clock and self.instants.apart) or any(self.delta(each) is not None for each in node.subqueries)
 
     def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""

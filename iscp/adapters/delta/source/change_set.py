@@ -120,7 +120,6 @@ class DeltaChangeSet:
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
     def every(self) -> DataFrame:
-        """As `held` has them, in no order, read whenever it is evaluated."""
         return self._raw(())
 
     def with_equal_rows(self) -> DeltaChangeSet:

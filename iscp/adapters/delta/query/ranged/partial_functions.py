@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.total_functions import WHOLE
+from iscp.adapters.delta.query.totals.total_functions import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -12,7 +12,7 @@ from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.ranged.partial_functions import PartialFunction, is_plain, partial_function
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At
-from iscp.adapters.delta.query.total_functions import aggregates_of, finished
+from iscp.adapters.delta.query.totals.total_functions import aggregates_of, finished
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,7 +18,7 @@ from iscp.adapters.delta.query.ranged.partial_groups import (
 )
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At
-from iscp.adapters.delta.query.total_reading import all_totals, part_of_totals
+from iscp.adapters.delta.query.totals.total_reading import all_totals, part_of_totals
 from iscp.core.range_query import NotRanged, find_ranged
 from iscp.core.totals import Totals
 

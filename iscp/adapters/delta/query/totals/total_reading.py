@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
-from iscp.adapters.delta.query.known_totals import adding_up
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
-from iscp.adapters.delta.query.total_functions import TotalFunction
+from iscp.adapters.delta.query.totals.known_totals import adding_up
+from iscp.adapters.delta.query.totals.total_functions import TotalFunction
 from iscp.core.query_plan import Operator, OperatorKind
 from iscp.core.totals import Total, TotalChange, TotalKind, Totals, moved
 

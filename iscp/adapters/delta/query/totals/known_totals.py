@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import At
-from iscp.adapters.delta.query.total_functions import total_row
+from iscp.adapters.delta.query.totals.total_functions import total_row
 from iscp.core.totals import NO_TOTALS, QueryTotals, Totals
 
 
