@@ -50,7 +50,7 @@ themselves, the refresh takes about as long as reading them does, and is compare
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
-BUDGET_LEAST_S = 1.0
+BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
 
 

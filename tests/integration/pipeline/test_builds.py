@@ -429,7 +429,7 @@ def test_a_process_that_is_killed_has_no_more_done_again_than_its_range(
 
 
 def test_a_node_whose_first_work_is_a_range_lists_the_table(pipeline: Pipeline) -> None:
-    """Nothing was asked of Spark in its thread before; and what a checkpoint holds is listed in the background."""
+    """Its thread has had no query of Spark before; and what a checkpoint holds is listed in the background."""
     pipeline.upsert(list(range(40)), "a")
     DeltaTable(pipeline.source).create_checkpoint()
     version = DeltaTable(pipeline.source).version()

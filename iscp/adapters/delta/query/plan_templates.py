@@ -33,7 +33,7 @@ class Leaf:
 
 
 class Leaves(Protocol):
-    """Of one refresh. `opened`: those that were asked for."""
+    """Of one refresh. `opened`: those that were needed."""
 
     opened: dict[Leaf, Plan]
 
@@ -102,7 +102,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LeafPlan:
     """What stands for a leaf. `columns`: their names and ids; `schema`: as Spark has it, with what may be null: what is
     above was simplified by that."""
 
@@ -111,14 +111,14 @@ class _Known:
     schema: Any
 
     @classmethod
-    def of(cls, catalyst: Catalyst, plan: Plan) -> _Known:
+    def of(cls, catalyst: Catalyst, plan: Plan) -> _LeafPlan:
         return cls(plan, tuple((each.name(), each.exprId()) for each in catalyst.output(plan)), plan.schema())
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTemplate:
     root: _Place
-    leaves: Mapping[Leaf, _Known]
+    leaves: Mapping[Leaf, _LeafPlan]
 
     def filled(self, catalyst: Catalyst, now: Callable[[Leaf], Plan]) -> Plan | None:
         """The plan over what each leaf is now; None: one has columns of other types, or other ones may be null."""
@@ -162,7 +162,7 @@ def _template(catalyst: Catalyst, plan: Plan, leaves: Mapping[Leaf, Plan]) -> Pl
         root, found = _find(catalyst, root.filled(catalyst, hollow), {**leaves, **hollow})
     except _StrayError:
         return None
-    return PlanTemplate(root, {leaf: _Known.of(catalyst, hollow.get(leaf, leaves[leaf])) for leaf in found})
+    return PlanTemplate(root, {leaf: _LeafPlan.of(catalyst, hollow.get(leaf, leaves[leaf])) for leaf in found})
 
 
 def _find(catalyst: Catalyst, plan: Plan, leaves: Mapping[Leaf, Plan]) -> tuple[_Place, set[Leaf]]:

@@ -164,7 +164,7 @@ def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
 
 
 def _activate(session: SparkSession) -> None:
-    """Who lists a table's files in the JVM asks for the thread's session: there is none before its first query."""
+    """Delta lists a table's files by the thread's session in the JVM, which has none before its first query."""
     with spark_faults("take a Spark session"):
         jvm: Any = session._jvm
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
