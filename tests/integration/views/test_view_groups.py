@@ -30,6 +30,7 @@ SEVERAL = "select a, b, count(n) k from t group by b, a"
 JOINED = "select u.x, t.b, count(*) c, sum(u.y) s, sum(t.n) n, avg(t.a) m from t join u on t.a = u.a group by u.x, t.b"
 TOUCHED = "select d, min(a) lo, count(distinct b) k, max(n) hi from t group by d"
 NESTED = "select struct(a, b) k, max(n) m from t group by struct(a, b)"
+STRUCTS = "select b, max(struct(coalesce(a, 0) as p, coalesce(b, '') as q)) m from t group by b"
 COLLATED = "select min(b) lo, count(*) c from t group by b collate utf8_lcase"
 
 
@@ -102,6 +103,17 @@ def test_keys_that_arrow_compares_otherwise_are_left_to_spark(new_view: NewView,
     view.refresh()
     view.assert_equal()
     assert has_vectors(view.target) == (sql is COLLATED)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_a_group_that_is_gone_has_no_struct_whose_fields_are_never_null(new_view: NewView, vectors: bool) -> None:
+    view = new_view(STRUCTS, seed=43, tables=("t",), refresh="incremental", deletion_vectors=vectors)
+    view.refresh()
+    for _ in range(4):
+        view.lake.change()
+        DeltaTable(view.lake.uris["t"]).delete("b = 'p'")
+        view.refresh()
+        view.assert_equal()
 
 
 @pytest.mark.parametrize("sql", in_full([SUMS, TOUCHED]))

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
 from iscp.adapters.delta.rows.net_changes import fits_arrow
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow
 from iscp.core.sql_names import WEIGHT as WEIGHT
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class At(Enum):
 class TableChange:
     """One table between two versions: its rows at each, and what changed, with WEIGHT (None: nothing did).
 
-    Frames have the table's columns in the order in which it was analyzed. `bytes`: of its files.
+    Frames have the table's columns in the order in which it was analyzed; what changed, those that are needed, and
+    WEIGHT as the last. `bytes`: of its files.
     """
 
     rows: Callable[[At], DataFrame]
@@ -83,7 +84,7 @@ class ChangedRows:
         return self.frame if self.held is None else frame_of_arrow(self.frame.sparkSession, self.held)
 
     def to_arrow(self) -> pa.Table:
-        return self.frame.toArrow() if self.held is None else self.held
+        return arrow_of_frame(self.frame) if self.held is None else self.held
 
 
 def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:

@@ -1,14 +1,18 @@
-"""Hands rows that are held in this process to Spark, all of them."""
+"""Hands rows that are held in this process to Spark, and takes them from it, all of them."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from iscp.core.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
@@ -16,3 +20,11 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
     batches = [batch for batch in rows.to_batches() if len(batch)]
     filled = pa.Table.from_batches(batches, rows.schema)
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
+
+
+def arrow_of_frame(frame: DataFrame) -> pa.Table:
+    """As `toArrow`, which fails at a struct that is null where its fields may not be: everything may be null."""
+    wide = StructType.fromJson(json.loads(frame._jdf.schema().asNullable().json()))
+    if wide == frame.schema:
+        return frame.toArrow()
+    return frame.select(*[F.col(quoted(each.name)).cast(each.dataType).alias(each.name) for each in wide]).toArrow()
