@@ -44,8 +44,8 @@ refreshes on it is tried where it may be faster; before, where it is even if its
 """
 
 SCANNED_BYTES_LEAST = 64 * 1024**2
-"""Of a query that was never refreshed both ways: from so many bytes on which changes need of the tables besides
-themselves, the refresh takes about as long as reading them does, and is compared with a recomputation by that."""
+"""Of a query of which no recomputation was measured, so that no refresh by changes could be given up in time: from so
+many bytes on which changes need of the tables besides themselves, it is compared with a recomputation by that."""
 
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
@@ -123,7 +123,7 @@ def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], 
     full = expect_full(total, samples)
     share = changed / total if total else 1.0
     if incremental is None or full is None:
-        if scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
+        if full is None and scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
             return RefreshChoice(
                 Strategy.FULL, f"changes need {scans.changes / scans.full:.1f} times what a full one reads"
             )

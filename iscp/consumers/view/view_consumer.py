@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.query.plan_tree import has_values_above
+from iscp.adapters.delta.query.plan_tree import has_limit_above, has_values_above
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
@@ -252,7 +252,8 @@ class ViewConsumer:
                 return self._renew(context, tag), 0
             kept, few = self._kept.rows_if_few(context)
             rows = query.finished(kept)
-            if (few or query.limited) and (done := replace_few(context, self._sink, rows, tag)) is not None:
+            few = few or has_limit_above(query.analyzed.root, query.kept)
+            if few and (done := replace_few(context, self._sink, rows, tag)) is not None:
                 return done
             consumed = self._write(context, rows, tag)
             return consumed.position, consumed.rows

@@ -19,7 +19,7 @@ from iscp.adapters.delta.query.group_sums import (
     sums_finished,
 )
 from iscp.adapters.delta.query.plan_templates import KeptLeaf, PlanTemplates
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, has_limit_above
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.ranged.range_ways import GivenRows
 from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -175,10 +175,6 @@ class ViewQuery:
             yield None if changed is None else changed.named(*self.columns, WEIGHT)
 
     @property
-    def limited(self) -> bool:
-        return has_limit_above(self.analyzed.root, self.kept)
-
-    @property
     def kept_key(self) -> list[str]:
         """The columns that distinguish rows of the input that is kept; empty: none do."""
         if self.sums is not None:
@@ -288,7 +284,8 @@ class ViewQuery:
 
     @measured_as(Part.CHANGES)
     def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
-        found = stack.enter_context(reading(self.session, self.source, uri, span, self.schemas[name].names, 2))
+        columns = self.analyzed.columns_read(name, self.schemas[name].names)
+        found = stack.enter_context(reading(self.session, self.source, uri, span, columns, 2))
         count_read(None if found.held is None else len(found.held))
         # What one task has of few rows needs no exchange, and no place in their order.
         frame = found.all(()) if found.held is None else found.every().coalesce(1)

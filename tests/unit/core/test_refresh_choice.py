@@ -54,10 +54,12 @@ def test_without_experience_a_query_whose_changes_need_more_than_all_of_it_is_re
     full = SCANNED_BYTES_LEAST
     worse, near = Scans(int(TRY_FACTOR * full), full), Scans(int(TRY_FACTOR * full) - 1, full)
     small = Scans(SCANNED_BYTES_LEAST - 1, 1)
-    found = choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), worse)
+    found = choose_strategy(Policy.AUTO, 1, 1_000_000, (), worse)
     assert (found.strategy, found.reason) == (Strategy.FULL, "changes need 1.5 times what a full one reads")
     for scans in (near, small):
-        assert choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), scans).strategy is Strategy.INCREMENTAL
+        assert choose_strategy(Policy.AUTO, 1, 1_000_000, (), scans).strategy is Strategy.INCREMENTAL
+    tried = choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), worse)
+    assert (tried.strategy, tried.budget_s) == (Strategy.INCREMENTAL, 10.0), "it costs no more than that"
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM, worse).strategy is Strategy.INCREMENTAL
 
 

@@ -166,6 +166,17 @@ class Catalyst:
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
         return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
 
+    def widened(self, plan: Plan, wanted: Sequence[Expression]) -> Plan:
+        """The plan's columns are some of `wanted`, and a last one: with nulls for the others, in the order of these."""
+        *there, last = self.output(plan)
+        named = {str(each.name()).lower(): each for each in there}
+
+        def column(want: Expression) -> Expression:
+            known = named.get(str(want.name()).lower())
+            return known or self.alias(self._expressions.Literal(None, want.dataType()), want.name())
+
+        return plan if len(there) == len(wanted) else self.project([*map(column, wanted), last], plan)
+
     def no_rows(self, plan: Plan) -> Plan:
         """Of the plan's columns."""
         return self._logical.LocalRelation(plan.output(), self._classes.nothing, False, self._none)

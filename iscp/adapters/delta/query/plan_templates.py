@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
+from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import At, TableChange
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class TableLeaves:
             assert frame is not None, "changes of a table that has none"
             self.opened[leaf] = self._catalyst.plan_of(frame)
         return self.opened[leaf]
+
+    def changed(self, node: PlanNode) -> Plan:
+        """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
+        return self._catalyst.widened(self.of(Leaf(node.operator.table, None)), self._catalyst.output(node.plan))
 
 
 class KeptLeaf:

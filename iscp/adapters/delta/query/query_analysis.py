@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
+from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
@@ -58,7 +59,8 @@ class AnalyzedQuery:
     """`columns` are the result's; `catalyst` is that of the session whose plans the tree has.
 
     `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
-    what distinguishes its rows, and those of the result.
+    what distinguishes its rows, and those of the result. `needed`: of each table the columns that the result follows
+    from.
     """
 
     root: PlanNode
@@ -68,6 +70,12 @@ class AnalyzedQuery:
     sums: GroupSums | None
     kept_keys: ResultKeys | None
     keys: ResultKeys | None
+    needed: Mapping[str, frozenset[str]]
+
+    def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
+        """Of a table's changed rows, whose columns are `names`; at least one, as it may be that rows only count."""
+        needed = self.needed.get(table, frozenset())
+        return [each for each in names if each in needed] or [*names[:1]]
 
 
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
@@ -158,7 +166,8 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     sums = find_group_sums(catalyst, root, kept)
     kept = kept if sums is None else sums.node
     kept_keys = result_keys(catalyst, kept) if kept else None
-    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, result_keys(catalyst, root))
+    keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
+    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed)
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -162,7 +162,7 @@ class SignedPlans:
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         moved = self.tables[node.operator.table].changes() is not None
-        return self._signed(node, self._leaves.of(Leaf(node.operator.table, None))) if moved else None
+        return self._signed(node, self._leaves.changed(node)) if moved else None
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
