@@ -130,8 +130,8 @@ class ViewQuery:
         """The result, made of the input that is kept."""
         if self._templates is None or self.given.rows:
             return self._finished(kept_rows)
-        leaf = KeptLeaf(self.analyzed.catalyst, kept_rows)
-        return self._templates.planned(self.analyzed.catalyst, leaf, lambda: self._finished(kept_rows))
+        catalyst, root = self.analyzed.catalyst, self.analyzed.root
+        return self._templates.planned(catalyst, root, KeptLeaf(catalyst, kept_rows), lambda: self._finished(kept_rows))
 
     @property
     def _templates(self) -> PlanTemplates | None:

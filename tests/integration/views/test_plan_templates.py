@@ -55,7 +55,7 @@ class Refreshes:
             frames = (self.catalyst.frame(leaves.of(leaf)) for leaf in (CHANGED, NOW))
             return query(*frames)
 
-        found = self.templates.planned(self.catalyst, leaves, build).collect()
+        found = self.templates.planned(self.catalyst, "query", leaves, build).collect()
         return sorted(map(tuple, found), key=repr)
 
 
@@ -143,6 +143,6 @@ def test_what_is_above_kept_rows_is_built_once(refreshes: Refreshes) -> None:
             built.append(leaf)
             return refreshes.catalyst.frame(leaf.of(Leaf("", None))).orderBy(F.desc("x")).limit(1)
 
-        (row,) = refreshes.templates.planned(refreshes.catalyst, leaf, build).collect()
+        (row,) = refreshes.templates.planned(refreshes.catalyst, "top", leaf, build).collect()
         assert tuple(row) == max(rows)
     assert len(built) == 1

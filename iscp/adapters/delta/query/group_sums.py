@@ -125,7 +125,7 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
 
     Raises ChangesUnavailableError where fewer rows were held than go.
     """
-    moved = plans.planned(lambda: _moved_sums(plans, sums))
+    moved = plans.planned(sums.node, lambda: _moved_sums(plans, sums))
     if moved is None:
         return None
     few = collected(moved, plans.held_max) if plans.held_max else None

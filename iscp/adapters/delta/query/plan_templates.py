@@ -144,9 +144,12 @@ class PlanTemplates:
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, PlanTemplate] = OrderedDict()
 
-    def planned(self, catalyst: Catalyst, leaves: Leaves, build: Callable[[], _Rows]) -> _Rows:
-        """What `build` makes of `leaves`, or made of others with their key, over these. It may make nothing."""
-        key = leaves.key()
+    def planned(self, catalyst: Catalyst, what: Hashable, leaves: Leaves, build: Callable[[], _Rows]) -> _Rows:
+        """What `build` makes of `leaves`, or made of others with their key, over these. It may make nothing.
+
+        `what`: distinguishes it from what else is made of the same leaves.
+        """
+        key = what, leaves.key()
         template = self._known.pop(key, None)
         if template is not None and (plan := template.filled(catalyst, leaves.of)) is not None:
             self._known[key] = template

@@ -92,7 +92,7 @@ class SignedPlans:
 
         None: it stays as it is. Kept until `close`.
         """
-        frame = self.planned(lambda: self.netted(root, signed, by_sign=False) if (signed := self.delta(root)) else None)
+        frame = self.planned(root, lambda: self.netted(root, own, by_sign=False) if (own := self.delta(root)) else None)
         if frame is None:
             return None
         if (signed := self._known.get(root)) and signed.rows is not None and not has_signs(signed.rows.frame):
@@ -102,8 +102,8 @@ class SignedPlans:
             return self._count(frame)
         return ChangedRows(frame, len(held), held) if len(held) else None
 
-    def planned(self, build: Callable[[], DataFrame | None]) -> DataFrame | None:
-        return build() if self.templates is None else self.templates.planned(self.catalyst, self._leaves, build)
+    def planned(self, node: PlanNode, build: Callable[[], DataFrame | None]) -> DataFrame | None:
+        return build() if self.templates is None else self.templates.planned(self.catalyst, node, self._leaves, build)
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
@@ -195,9 +195,8 @@ class SignedPlans:
     def _totaled(self, node: PlanNode) -> Signed | None:
         if not self.totals.changed(node):
             return None
-        return self.sum(
-            node, [self.weighted(self.rows(node, at), weight) for at, weight in ((At.NEW, 1), (At.OLD, -1))]
-        )
+        rows = ((At.NEW, 1), (At.OLD, -1))
+        return self.sum(node, [self.weighted(self.rows(node, at), weight) for at, weight in rows])
 
     def weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
         plan = self.catalyst.plan_of(self.catalyst.frame(rows).withColumn(WEIGHT, whole_number(weight)))
