@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(3_000)]
 
 ROWS, FILES = 5_000_000, 40
 RANGE_BYTES = 4 * 1024**2
-"""Some 32 ranges: each takes a node a second or two, and so every kill meets some in work."""
+"""Some 64 ranges: each takes a node a second or two, and so every kill meets some in work."""
 
 BUILDS = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": str(RANGE_BYTES)}
 KILLING_S, SETTLE_WAIT_S, STEP_S, POLL_S = 300.0, 900.0, 2.0, 0.1
@@ -45,8 +45,8 @@ KINDS = 7
 COMMITS_MAX = 2 * KINDS
 """Of the source while it is built: jobs tail them afterwards."""
 
-CUTS = ("split", "merge")
-"""All ranges at once, so that a few make very many."""
+CUTS = ("merge", "split")
+"""All ranges at once, so that a few make very many; there are more of them than files, which none is split beyond."""
 
 
 def orders(ids: np.ndarray[tuple[int], np.dtype[np.int64]], chance: np.random.Generator) -> pa.Table:
