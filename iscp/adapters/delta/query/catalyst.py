@@ -110,18 +110,20 @@ class Catalyst:
 
     # --- expressions ----------------------------------------------------------------------------------------------
 
-    def alias(self, value: Expression, name: str, attribute: Expression | None = None) -> Expression:
-        """`value` under a new id, or under that of `attribute`."""
-        number = self._classes.named.newExprId() if attribute is None else attribute.exprId()
-        nothing = self._classes.nothing
-        return self._expressions.Alias(value, name, number, nothing, self._none, nothing)
+    def alias(self, value: Expression, name: str) -> Expression:
+        """`value` under a new id."""
+        (named,) = self.under_names([value], [(name, self._classes.named.newExprId())])
+        return named
+
+    def names_and_ids(self, columns: Sequence[Expression]) -> list[tuple[str, Any]]:
+        return [(each.name(), each.exprId()) for each in columns]
 
     def under_ids(self, columns: Sequence[Expression], wanted: Sequence[Expression]) -> list[Expression]:
         """These columns, in their order, under the names and ids of `wanted`."""
-        return [self.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
+        return self.under_names(columns, self.names_and_ids(wanted))
 
     def under_names(self, columns: Sequence[Expression], wanted: Sequence[tuple[str, Any]]) -> list[Expression]:
-        """As `under_ids`, where the names and ids are known."""
+        """As `under_ids`, where these are known."""
         nothing = self._classes.nothing
         pairs = zip(columns, wanted, strict=True)
         return [self._expressions.Alias(there, *want, nothing, self._none, nothing) for there, want in pairs]

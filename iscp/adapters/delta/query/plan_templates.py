@@ -8,7 +8,7 @@ whose place they are, and what is above them stays as it was analyzed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -112,12 +112,12 @@ class _LeafPlan:
     above was simplified by that."""
 
     plan: Plan
-    columns: tuple[tuple[str, Any], ...]
+    columns: Sequence[tuple[str, Any]]
     schema: Any
 
     @classmethod
     def of(cls, catalyst: Catalyst, plan: Plan) -> _LeafPlan:
-        return cls(plan, tuple((each.name(), each.exprId()) for each in catalyst.output(plan)), plan.schema())
+        return cls(plan, catalyst.names_and_ids(catalyst.output(plan)), plan.schema())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +163,32 @@ class PlanTemplates:
 
 
 def _template(catalyst: Catalyst, plan: Plan, leaves: Mapping[Leaf, Plan]) -> PlanTemplate | None:
-    try:
-        root, found = _find(catalyst, plan, leaves)
-        # The changed rows themselves are not kept.
-        hollow = {leaf: catalyst.no_rows(leaves[leaf]) for leaf in found if leaf.at is None}
-        root, found = _find(catalyst, root.filled(catalyst, hollow), {**leaves, **hollow})
-    except _StrayError:
-        return None
-    return PlanTemplate(root, {leaf: _LeafPlan.of(catalyst, hollow.get(leaf, leaves[leaf])) for leaf in found})
-
-
-def _find(catalyst: Catalyst, plan: Plan, leaves: Mapping[Leaf, Plan]) -> tuple[_Place, set[Leaf]]:
-    """The plan, and which leaves stand in it."""
+    """None: not all of its rows are of `leaves`."""
     if plan.subqueriesAll().size():
-        raise _StrayError
-    found: set[Leaf] = set()
+        return None
+    known: dict[Leaf, _LeafPlan] = {}
+
+    def leaf_place(leaf: Leaf) -> _Place:
+        if leaf not in known:  # the changed rows themselves are not kept
+            there = catalyst.no_rows(leaves[leaf]) if leaf.at is None else leaves[leaf]
+            known[leaf] = _LeafPlan.of(catalyst, there)
+        return _Place(known[leaf].plan, leaf=leaf)
 
     def place_of(plan: Plan) -> _Place:
-        for leaf, known in leaves.items():
-            if plan.fastEquals(known):
-                found.add(leaf)
-                return _Place(plan, leaf=leaf)
+        for leaf, there in leaves.items():
+            if plan.fastEquals(there):
+                return leaf_place(leaf)
         inputs = catalyst.children(plan)
         if not inputs and not catalyst.is_a(plan, "OneRowRelation"):
             raise _StrayError
-        below = {number: place_of(each) for number, each in enumerate(inputs)}
-        with_leaves = {number: each for number, each in below.items() if each.leaf or each.below}
-        return _Place(plan, tuple(inputs), with_leaves)
+        places = [place_of(each) for each in inputs]
+        below = {number: each for number, each in enumerate(places) if each.leaf or each.below}
+        if not below:
+            return _Place(plan)
+        standing = tuple(each.plan for each in places)
+        return _Place(plan.withNewChildren(catalyst.seq(standing)), standing, below)
 
-    return place_of(plan), found
+    try:
+        return PlanTemplate(place_of(plan), known)
+    except _StrayError:
+        return None
