@@ -84,17 +84,21 @@ def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
         return True
     if not fits_arrow(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), key):
         return False
-    names = {name.lower(): name for name in rows.column_names}
-    keys = rows.select([names[name.lower()] for name in key])
+    keys = _key_columns(rows, key)
     return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == len(rows))
+
+
+def _key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Names count without regard to case."""
+    names = {name.lower(): name for name in rows.column_names}
+    return rows.select([names[name.lower()] for name in key])
 
 
 def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A number for each row, the same where the key is; null equals null."""
-    names = {name.lower(): name for name in raw.column_names}
     numbers = np.zeros(len(raw), np.int64)
-    for name in key:
-        values = raw[names[name.lower()]].combine_chunks().dictionary_encode(null_encoding="encode")
+    for column in _key_columns(raw, key).columns:
+        values = column.combine_chunks().dictionary_encode(null_encoding="encode")
         numbers = numbers * len(values.dictionary) + values.indices.to_numpy()
         if len(key) > 1:  # else they might outgrow 64 bits
             numbers = np.unique(numbers, return_inverse=True)[1]

@@ -46,6 +46,7 @@ _NODES = (
 
 _WHOLE = re.compile(r"\d{1,18}")
 _NUMBER = re.compile(r"\d{1,15}|(?=[\d.]{3,16}$)\d+\.\d+")
+_ANY_TEXT = re.compile(".*", re.DOTALL)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FLOAT_WHOLE_MAX, _DOUBLE_WHOLE_MAX = 2**24, 2**53
 _DECIMAL_WHOLE_MAX, _DECIMAL_DIGITS_MAX = 20, 38
@@ -203,7 +204,7 @@ def _double(node: exp.Expr, kind: pa.DataType) -> float:
 
 
 def _text(node: exp.Expr) -> str:
-    return _literal(node, re.compile(".*", re.DOTALL), is_string=True)
+    return _literal(node, _ANY_TEXT, is_string=True)
 
 
 def _date(node: exp.Expr) -> date:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +30,8 @@ _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"
 # Reader features that leave files and rows as they are for a reader without deletion vectors.
 FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-SPECIAL_TEXTS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
-"""What the metadata of columns name whose texts compare, or are read, in a way of their own."""
+# Columns whose strings compare, or are read, in a way of their own.
+_SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
 # The same of whole tables: of these deltalake says all that a reader must know, which of deletion vectors it does not.
 _SNAPSHOT_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 SNAPSHOT_FILES_MAX = 100
@@ -42,6 +42,11 @@ _STAMPS_BYTES, _NULL_BYTES = 48, 16
 """What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
 # Of these types a partition's value is written in one way only.
 _PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
+
+
+def has_special_texts(metadata: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether texts of one of these columns compare, or are read, in a way of their own."""
+    return any(mark in each for each in metadata for mark in _SPECIAL)
 
 
 class NotDirectError(Exception):
@@ -102,7 +107,7 @@ class Shape:
 
     def readable(self, columns: Sequence[str]) -> bool:
         """Whether these columns of the table's files can be read without Spark, and their changes be known."""
-        special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in SPECIAL_TEXTS)
+        special = has_special_texts(self.fields[name].get("metadata") or {} for name in columns)
         return (
             self.configuration.get(_MAPPING, "none") == "none"
             and self.features <= FEATURES_READ

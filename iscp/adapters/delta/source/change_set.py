@@ -31,7 +31,7 @@ from iscp.adapters.delta.rows.net_changes import (
 )
 from iscp.adapters.delta.rows.parquet_files import TooLargeError
 from iscp.adapters.delta.rows.plain_condition import passing_rows
-from iscp.adapters.delta.source.arrow_read import SPECIAL_TEXTS, NotDirectError
+from iscp.adapters.delta.source.arrow_read import NotDirectError, has_special_texts
 from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
@@ -182,7 +182,7 @@ class DeltaChangeSet:
     def _passing(self, rows: pa.Table, where: str) -> pa.Table:
         if not where:
             return rows
-        special = any(name in field.metadata for field in self._schema.fields for name in SPECIAL_TEXTS)
+        special = has_special_texts(field.metadata for field in self._schema.fields)
         if not special and (passing := passing_rows(rows, where)) is not None:
             return passing
         with spark_faults("filter the changes"):

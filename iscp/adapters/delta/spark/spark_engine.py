@@ -167,7 +167,8 @@ def _activate(session: SparkSession) -> None:
     """Delta lists a table's files by the thread's session in the JVM, which has none before its first query."""
     with spark_faults("take a Spark session"):
         jvm: Any = session._jvm
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+        # By its whole name: each part of a path is looked up by a call to the JVM.
+        getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
 
 
 def _make_plain(session: SparkSession) -> None:
