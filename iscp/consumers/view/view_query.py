@@ -18,7 +18,8 @@ from iscp.adapters.delta.query.group_sums import (
     changed_sums,
     sums_finished,
 )
-from iscp.adapters.delta.query.plan_templates import KeptLeaf, PlanTemplates
+from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.ranged.range_ways import GivenRows
@@ -128,15 +129,21 @@ class ViewQuery:
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
         """The result, made of the input that is kept."""
-        if self._templates is None or self.given.rows:
+        templates = self._templates
+        if templates is None or self.keeps_totals or self.given.rows:  # values stand above that are not of kept rows
             return self._finished(kept_rows)
-        catalyst, root = self.analyzed.catalyst, self.analyzed.root
-        return self._templates.planned(catalyst, root, KeptLeaf(catalyst, kept_rows), lambda: self._finished(kept_rows))
+        catalyst, leaf = self.analyzed.catalyst, Leaf("", None)
+        leaves = PlanLeaves(catalyst)
+        leaves.give(leaf, catalyst.plan_of(kept_rows))
+        rows = templates.planned(
+            catalyst, "finished", leaves, lambda: self._finished(catalyst.frame(leaves.rows(leaf)))
+        )
+        return self._finished(kept_rows) if rows is None else rows
 
     @property
     def _templates(self) -> PlanTemplates | None:
         """None: values stand in its plans that are of one refresh."""
-        return None if self.by_time or self.keeps_totals else self.recent.templates
+        return None if self.by_time else self.recent.templates
 
     def _finished(self, kept_rows: DataFrame) -> DataFrame:
         assert self.kept is not None

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Catalyst
-from iscp.adapters.delta.query.plan_templates import TEMPLATES_MAX, KeptLeaf, Leaf, PlanTemplates, TableLeaves
+from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_templates import TEMPLATES_MAX, PlanTemplates
 from iscp.adapters.delta.query.signed_rows import At, TableChange
 from iscp.adapters.delta.spark.kept_frame import kept, release
 
@@ -48,15 +49,16 @@ class Refreshes:
             "fact": TableChange(lambda at: dim, lambda: changed, size),
             "dim": TableChange(lambda at: dim, lambda: None, size),
         }
-        leaves = TableLeaves(self.catalyst, tables)
+        leaves = PlanLeaves(self.catalyst, tables)
 
         def build() -> DataFrame:
             self.built += 1
-            frames = (self.catalyst.frame(leaves.of(leaf)) for leaf in (CHANGED, NOW))
+            frames = (self.catalyst.frame(leaves.rows(leaf)) for leaf in (CHANGED, NOW))
             return query(*frames)
 
-        found = self.templates.planned(self.catalyst, "query", leaves, build).collect()
-        return sorted(map(tuple, found), key=repr)
+        found = self.templates.planned(self.catalyst, "query", leaves, build)
+        assert found is not None
+        return sorted(map(tuple, found.collect()), key=repr)
 
 
 @pytest.fixture
@@ -79,13 +81,13 @@ FACT, DIM = "g int, x bigint", "g int, name string"
 def test_later_rows_come_into_a_plan_that_is_there(
     refreshes: Refreshes, query: Callable[[DataFrame, DataFrame], DataFrame]
 ) -> None:
-    """Spark itself gives other ids to rows that stand in a plan twice: it is built each time, and right as well."""
+    """Spark itself gives other ids to rows that stand in a plan twice."""
     dims = [refreshes.frame([(1, "a"), (2, "b")], DIM)] * 2 + [refreshes.frame([(3, "c")], DIM)] * 2
     changes: list[Rows] = [[(1, 5), (2, -7)], [(2, 1), (3, 2)], [(2, 1), (3, 2)], []]
     for dim, rows in zip(dims, changes, strict=True):
         changed = refreshes.frame(rows, FACT)
         assert refreshes.run(changed, dim, query) == sorted(map(tuple, query(changed, dim).collect()), key=repr)
-    assert refreshes.built == (1 if query is joined else len(dims))
+    assert refreshes.built == 1
 
 
 def test_columns_that_may_be_null_are_others(refreshes: Refreshes) -> None:
@@ -137,12 +139,15 @@ def test_it_is_built_again_for_other_tables_and_columns(refreshes: Refreshes) ->
 def test_what_is_above_kept_rows_is_built_once(refreshes: Refreshes) -> None:
     built = []
     for rows in ([(1, 5), (2, 9)], [(3, 4)]):
-        leaf = KeptLeaf(refreshes.catalyst, refreshes.frame(rows, FACT))
+        leaves = PlanLeaves(refreshes.catalyst)
+        leaves.give(Leaf("", None), refreshes.catalyst.plan_of(refreshes.frame(rows, FACT)))
 
-        def build(leaf: KeptLeaf = leaf) -> DataFrame:
-            built.append(leaf)
-            return refreshes.catalyst.frame(leaf.of(Leaf("", None))).orderBy(F.desc("x")).limit(1)
+        def build(leaves: PlanLeaves = leaves) -> DataFrame:
+            built.append(leaves)
+            return refreshes.catalyst.frame(leaves.rows(Leaf("", None))).orderBy(F.desc("x")).limit(1)
 
-        (row,) = refreshes.templates.planned(refreshes.catalyst, "top", leaf, build).collect()
+        frame = refreshes.templates.planned(refreshes.catalyst, "top", leaves, build)
+        assert frame is not None
+        (row,) = frame.collect()
         assert tuple(row) == max(rows)
     assert len(built) == 1

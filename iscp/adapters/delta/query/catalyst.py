@@ -46,6 +46,7 @@ class _Classes:
         self.logical = _Package(sql.catalyst.plans.logical)
         self.plans = _Package(sql.catalyst.plans)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
+        self.identifier = sql.catalyst.AliasIdentifier
         self.named = getattr(self.expressions, "NamedExpression$").__getattr__("MODULE$")
         self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
 
@@ -178,6 +179,14 @@ class Catalyst:
             return known or self.alias(self._expressions.Literal(None, want.dataType()), want.name())
 
         return plan if len(there) == len(wanted) else self.project([*map(column, wanted), last], plan)
+
+    def named(self, name: str, plan: Plan) -> Plan:
+        """The plan's rows below an alias."""
+        return self._logical.SubqueryAlias(self._classes.identifier(name), plan)
+
+    def name_of(self, plan: Plan) -> str:
+        """Of an alias; else it is empty."""
+        return str(plan.alias()) if self.is_a(plan, "SubqueryAlias") else ""
 
     def no_rows(self, plan: Plan) -> Plan:
         """Of the plan's columns."""

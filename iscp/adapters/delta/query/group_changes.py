@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.query.catalyst import Plan
+from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import At, ChangedRows, Signed, collected
+from iscp.adapters.delta.query.signed_rows import At, ChangedRows, collected
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
@@ -28,24 +30,39 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
 
     None: no row has changed. Only the columns of the keys count where a group is gone.
     """
-    (node,) = keys.node.inputs
-    signed = plans.delta(node)
-    if signed is None:
+    touched = _touched(plans, keys)
+    if touched is None:
         return None
-    found = _held_groups(plans, root, keys, signed) if plans.held_max else None
+    found = _held_groups(plans, root, keys, touched) if plans.held_max else None
     if found is not None:
         return found if found.rows else None
-    changed = plans.evaluated(keys.node, {0: signed})
+    (node,) = keys.node.inputs
+    signed = plans.delta(node)
+    changed = {} if signed is None else plans.evaluated(keys.node, {0: signed})
     if not changed:
         return None
     touched = plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, changed))
-    now = plans.keep(_rows_now(plans, root, keys, touched))  # read twice below, and of all rows of the tables
+    # Read twice below, and of all rows of the tables.
+    now = plans.leaves.keep(_rows_now(plans, root, keys, plans.catalyst.plan_of(touched)))
     return _kept_groups(plans, keys, touched, now)
 
 
-def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> DataFrame:
+def _touched(plans: SignedPlans, keys: ResultKeys) -> DataFrame | None:
+    """The keys of changed rows; None: no row has changed."""
+
+    def build() -> DataFrame | None:
+        (node,) = keys.node.inputs
+        signed = plans.delta(node)
+        if signed is None:
+            return None
+        return plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, {0: plans.netted(node, signed)}))
+
+    return plans.planned((keys.node, "touched"), build)
+
+
+def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Plan) -> DataFrame:
     (node,) = keys.node.inputs
-    rows = restricted(plans.catalyst, plans.rows(node, At.NEW), keys.node.keys[0], plans.catalyst.plan_of(touched))
+    rows = restricted(plans.catalyst, plans.rows(node, At.NEW), keys.node.keys[0], touched)
     names = [f"c{place}" for place in range(len(plans.catalyst.output(root.plan)))]
     return plans.catalyst.frame(plans.above(root, node, rows)).toDF(*names)
 
@@ -60,27 +77,26 @@ class KeyRows:
 
 def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows | None:
     """By way of this process; columns are `c0`, `c1`, …. None: there are too many, or some that Arrow cannot hold."""
-    (node,) = keys.node.inputs
-    signed = plans.delta(node) if plans.held_max else None
-    return _held_keys(plans, root, keys, signed) if signed is not None else None
+    touched = _touched(plans, keys) if plans.held_max else None
+    return _held_keys(plans, root, keys, touched) if touched is not None else None
 
 
-def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> KeyRows | None:
-    (node,) = keys.node.inputs
-    changed = plans.netted(node, signed)
-    touched = collected(plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, {0: changed})), plans.held_max)
-    if touched is None:
+def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> KeyRows | None:
+    held = collected(touched, plans.held_max)
+    if held is None:
         return None
-    frame = frame_of_arrow(changed.sparkSession, touched)
-    rows = collected(_rows_now(plans, root, keys, frame), plans.held_max)
+    leaf = Leaf(keys.node, None, "touched")
+    plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, held)))
+    frame = plans.planned((root, "now"), lambda: _rows_now(plans, root, keys, plans.leaves.rows(leaf)))
+    rows = None if frame is None else collected(frame, plans.held_max)
     if rows is None:
         return None
-    return KeyRows(touched.rename_columns([f"c{place}" for place in keys.places]), rows)
+    return KeyRows(held.rename_columns([f"c{place}" for place in keys.places]), rows)
 
 
-def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> ChangedRows | None:
+def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> ChangedRows | None:
     """None: they are not few."""
-    found = _held_keys(plans, root, keys, signed)
+    found = _held_keys(plans, root, keys, touched)
     if found is None:
         return None
     mine, theirs = row_codes(found.keys, found.rows.select(found.keys.schema.names))

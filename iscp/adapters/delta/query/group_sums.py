@@ -125,7 +125,7 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
 
     Raises ChangesUnavailableError where fewer rows were held than go.
     """
-    moved = plans.planned(sums.node, lambda: _moved_sums(plans, sums))
+    moved = plans.planned((sums.node, "sums"), lambda: _moved_sums(plans, sums))
     if moved is None:
         return None
     few = collected(moved, plans.held_max) if plans.held_max else None
@@ -136,8 +136,8 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
             return _checked(
                 moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, _ROWS)
             )
-    changes = plans.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
-    now = plans.keep(_moved(sums, held.frame(), changes))
+    changes = plans.leaves.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
+    now = plans.leaves.keep(_moved(sums, held.frame(), changes))
     number, lacking = now.count(), not now.where(F.col(_ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)

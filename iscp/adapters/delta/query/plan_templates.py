@@ -1,194 +1,219 @@
 """Plans that were built once, and are given other rows where those of the tables stand.
 
-To build the plan of a refresh takes a thousand calls to the JVM, which is a third of a small one. The next refresh has
-the same plan over later versions of the tables and other changed rows: these come under the names and ids of those in
-whose place they are, and what is above them stays as it was analyzed.
+To build the plans of a refresh takes thousands of calls to the JVM, which is half of a small one. The next refresh has
+the same plans over later versions of the tables and other changed rows: these come under the names and ids of those in
+whose place they are, and what is above them stays as it was analyzed. So it is with what is computed on the way, as
+long as there are rows where there were some, and none where there were none: what is built after it follows from that.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Plan
-from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.signed_rows import At, TableChange
+from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.plan_leaves import LEAF_PREFIX, Leaf, PlanLeaves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_Rows = TypeVar("_Rows", "DataFrame", "DataFrame | None")
-
-TEMPLATES_MAX = 4
-"""Plans that are kept of one query, one for each set of tables that change together; of others they are built again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Rows that stand in a plan: a table's, `at` one of two versions, or its changed ones (None)."""
-
-    table: str
-    at: At | None
-
-
-class Leaves(Protocol):
-    """Of one refresh. `opened`: those that were needed."""
-
-    opened: dict[Leaf, Plan]
-
-    def key(self) -> Hashable:
-        """Of leaves with equal keys the same plan is made."""
-
-    def of(self, leaf: Leaf) -> Plan: ...
-
-
-class TableLeaves:
-    """The rows of the query's tables, opened when they are needed."""
-
-    def __init__(self, catalyst: Catalyst, tables: Mapping[str, TableChange]) -> None:
-        self.opened: dict[Leaf, Plan] = {}
-        self._catalyst = catalyst
-        self._tables = tables
-
-    def key(self) -> Hashable:
-        """Which tables have changed, and how large they are: how a change is joined with one follows from that."""
-        return tuple((name, each.changes() is None, each.bytes.bit_length()) for name, each in self._tables.items())
-
-    def of(self, leaf: Leaf) -> Plan:
-        if leaf not in self.opened:
-            table = self._tables[leaf.table]
-            frame = table.changes() if leaf.at is None else table.rows(leaf.at)
-            assert frame is not None, "changes of a table that has none"
-            self.opened[leaf] = self._catalyst.plan_of(frame)
-        return self.opened[leaf]
-
-    def changed(self, node: PlanNode) -> Plan:
-        """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
-        return self._catalyst.widened(self.of(Leaf(node.operator.table, None)), self._catalyst.output(node.plan))
-
-
-class KeptLeaf:
-    """The rows that are kept of a query, of which its result is made."""
-
-    def __init__(self, catalyst: Catalyst, rows: DataFrame) -> None:
-        self.opened = {Leaf("", None): catalyst.plan_of(rows)}
-
-    def key(self) -> Hashable:
-        return "kept"
-
-    def of(self, leaf: Leaf) -> Plan:
-        return self.opened[leaf]
+TEMPLATES_MAX = 12
+"""Plans that are kept of one query: up to three for each set of tables that change together; of others they are built
+again."""
 
 
 class _StrayError(Exception):
     """Rows stand in the plan that are of this refresh alone."""
 
 
+class _OtherPlanError(Exception):
+    """Of these leaves another plan would be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An operator. `below`: those of its inputs, by their numbers, that have leaves below them or are one."""
+    """An operator. `leaves`: those in it; `below`: inputs that have some, by their numbers; `values`: its subqueries.
+    `leaf`: the one that it is, with the names and ids of its `columns`.
+    """
 
     plan: Plan
+    leaves: frozenset[Leaf] = frozenset()
     inputs: tuple[Plan, ...] = ()
     below: Mapping[int, _Place] = field(default_factory=dict)
+    values: tuple[_Place, ...] = ()
     leaf: Leaf | None = None
+    columns: Sequence[tuple[str, Any]] = ()
 
     def filled(self, catalyst: Catalyst, fresh: Mapping[Leaf, Plan]) -> Plan:
-        if self.leaf is not None:
-            return fresh.get(self.leaf, self.plan)
-        if not self.below:
+        if self.leaves.isdisjoint(fresh):
             return self.plan
+        if self.leaf is not None:
+            plan = fresh[self.leaf]
+            return catalyst.project(catalyst.under_names(catalyst.output(plan), self.columns), plan)
         inputs = [*self.inputs]
         for number, each in self.below.items():
             inputs[number] = each.filled(catalyst, fresh)
-        return self.plan.withNewChildren(catalyst.seq(inputs))
-
-
-@dataclass(frozen=True, slots=True)
-class _LeafPlan:
-    """What stands for a leaf. `columns`: their names and ids; `schema`: as Spark has it, with what may be null: what is
-    above was simplified by that."""
-
-    plan: Plan
-    columns: Sequence[tuple[str, Any]]
-    schema: Any
-
-    @classmethod
-    def of(cls, catalyst: Catalyst, plan: Plan) -> _LeafPlan:
-        return cls(plan, catalyst.names_and_ids(catalyst.output(plan)), plan.schema())
+        plan = self.plan.withNewChildren(catalyst.seq(inputs)) if self.below else self.plan
+        if not any(each.leaves for each in self.values):
+            return plan
+        values = [each.filled(catalyst, fresh) for each in self.values]
+        return catalyst.with_values(plan, [each.plan for each in self.values], values)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTemplate:
-    root: _Place
-    leaves: Mapping[Leaf, _LeafPlan]
+    """`known`: of each leaf what stood there (None: it is other rows each time), and its schema as Spark has it, with
+    what may be null: what is above was simplified by that."""
 
-    def filled(self, catalyst: Catalyst, now: Callable[[Leaf], Plan]) -> Plan | None:
-        """The plan over what each leaf is now; None: one has columns of other types, or other ones may be null."""
+    root: _Place
+    known: Mapping[Leaf, tuple[Plan | None, Any]]
+
+    def filled(self, catalyst: Catalyst, leaves: PlanLeaves) -> DataFrame:
+        """Over these. Raises _OtherPlanError where one is not there, has columns of other types, or other ones may be
+        null."""
         fresh = {}
-        for leaf, known in self.leaves.items():
-            plan = now(leaf)
-            if known.plan.fastEquals(plan):
-                continue
-            if not plan.schema().equals(known.schema):
-                return None
-            fresh[leaf] = catalyst.project(catalyst.under_names(catalyst.output(plan), known.columns), plan)
-        return catalyst.taken_as_analyzed(self.root.filled(catalyst, fresh))
+        for leaf, (stood, schema) in self.known.items():
+            plan = leaves.of(leaf)
+            if plan is None or not plan.schema().equals(schema):
+                raise _OtherPlanError
+            if stood is None or not stood.fastEquals(plan.child()):
+                fresh[leaf] = plan
+        return catalyst.frame(catalyst.taken_as_analyzed(self.root.filled(catalyst, fresh)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What was computed before the rest was built. `template`: None where it is not made of leaves alone."""
+
+    leaf: Leaf
+    template: PlanTemplate | None
+    empty: bool
+
+    def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> None:
+        """Raises _OtherPlanError."""
+        if self.leaf not in leaves.computed:
+            if self.template is None:
+                raise _OtherPlanError
+            leaves.compute(self.leaf, self.template.filled(catalyst, leaves))
+        if (leaves.computed[self.leaf].rows is None) != self.empty:
+            raise _OtherPlanError
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """Rows that were planned. `result`: their plan, or what was computed as them; None: there are none."""
+
+    steps: Sequence[_Step]
+    result: PlanTemplate | Leaf | None
+
+    def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> DataFrame | None:
+        """Of these leaves. Raises _OtherPlanError."""
+        for each in self.steps:
+            each.repeat(catalyst, leaves)
+        if self.result is None:
+            return None
+        if isinstance(self.result, PlanTemplate):
+            return self.result.filled(catalyst, leaves)
+        found = leaves.computed[self.result].rows
+        assert found is not None, "no other has the result's rows"
+        return found.frame
 
 
 class PlanTemplates:
     """Of one query."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, PlanTemplate] = OrderedDict()
+        self._known: OrderedDict[Hashable, _Planned] = OrderedDict()
 
-    def planned(self, catalyst: Catalyst, what: Hashable, leaves: Leaves, build: Callable[[], _Rows]) -> _Rows:
+    def planned(
+        self, catalyst: Catalyst, what: Hashable, leaves: PlanLeaves, build: Callable[[], DataFrame | None]
+    ) -> DataFrame | None:
         """What `build` makes of `leaves`, or made of others with their key, over these. It may make nothing.
 
         `what`: distinguishes it from what else is made of the same leaves.
         """
         key = what, leaves.key()
-        template = self._known.pop(key, None)
-        if template is not None and (plan := template.filled(catalyst, leaves.of)) is not None:
-            self._known[key] = template
-            return catalyst.frame(plan)
-        frame = build()
-        if frame is not None and (made := _template(catalyst, catalyst.plan_of(frame), leaves.opened)) is not None:
-            self._known[key] = made
+        if (known := self._known.pop(key, None)) is not None:
+            with suppress(_OtherPlanError):
+                frame = known.repeat(catalyst, leaves)
+                self._known[key] = known
+                return frame
+        made = build()
+        if (planned := _planned(catalyst, made, leaves)) is not None:
+            self._known[key] = planned
             if len(self._known) > TEMPLATES_MAX:
                 self._known.popitem(last=False)
-        return frame
+        return made
 
 
-def _template(catalyst: Catalyst, plan: Plan, leaves: Mapping[Leaf, Plan]) -> PlanTemplate | None:
+def _planned(catalyst: Catalyst, frame: DataFrame | None, leaves: PlanLeaves) -> _Planned | None:
     """None: not all of its rows are of `leaves`."""
-    if plan.subqueriesAll().size():
-        return None
-    known: dict[Leaf, _LeafPlan] = {}
+    reader = _TemplateReader(catalyst, leaves)
+    result: PlanTemplate | Leaf | None = None
+    if frame is not None:
+        result = leaves.computed_as(frame) or reader.template(catalyst.plan_of(frame))
+        if result is None:
+            return None
+    steps = [_Step(leaf, reader.template(each.plan), each.rows is None) for leaf, each in leaves.computed.items()]
+    return _Planned(steps, result)
 
-    def leaf_place(leaf: Leaf) -> _Place:
-        if leaf not in known:  # the changed rows themselves are not kept
-            there = catalyst.no_rows(leaves[leaf]) if leaf.at is None else leaves[leaf]
-            known[leaf] = _LeafPlan.of(catalyst, there)
-        return _Place(known[leaf].plan, leaf=leaf)
 
-    def place_of(plan: Plan) -> _Place:
-        for leaf, there in leaves.items():
-            if plan.fastEquals(there):
-                return leaf_place(leaf)
-        inputs = catalyst.children(plan)
-        if not inputs and not catalyst.is_a(plan, "OneRowRelation"):
+@dataclass(frozen=True, slots=True)
+class _TemplateReader:
+    catalyst: Catalyst
+    leaves: PlanLeaves
+
+    def template(self, plan: Plan) -> PlanTemplate | None:
+        known: dict[Leaf, tuple[Plan | None, Any]] = {}
+        try:
+            return PlanTemplate(self._place(plan, known), known)
+        except _StrayError:
+            return None
+
+    def _place(self, plan: Plan, known: dict[Leaf, tuple[Plan | None, Any]]) -> _Place:
+        alias = self.catalyst.name_of(plan)
+        if alias.startswith(LEAF_PREFIX):
+            return self._leaf(plan, alias, known)
+        inputs = self.catalyst.children(plan)
+        if not inputs and not self.catalyst.is_a(plan, "OneRowRelation"):
             raise _StrayError
-        places = [place_of(each) for each in inputs]
-        below = {number: each for number, each in enumerate(places) if each.leaf or each.below}
-        if not below:
-            return _Place(plan)
+        places = [self._place(each, known) for each in inputs]
+        values = self._values(plan, known)
+        below = {number: each for number, each in enumerate(places) if each.leaves}
+        within = frozenset().union(*[each.leaves for each in (*places, *values)])
         standing = tuple(each.plan for each in places)
-        return _Place(plan.withNewChildren(catalyst.seq(standing)), standing, below)
+        whole = plan.withNewChildren(self.catalyst.seq(standing)) if below else plan
+        if any(each.leaves for each in values):
+            whole = self.catalyst.with_values(
+                whole, self.catalyst.items(plan.subqueries()), [each.plan for each in values]
+            )
+        return _Place(whole, within, standing, below, values)
 
-    try:
-        return PlanTemplate(place_of(plan), known)
-    except _StrayError:
-        return None
+    def _leaf(self, plan: Plan, alias: str, known: dict[Leaf, tuple[Plan | None, Any]]) -> _Place:
+        leaf = self.leaves.named.get(alias)
+        if leaf is None:
+            raise _StrayError
+        of_table = isinstance(leaf.of, str) and leaf.at is not None
+        now = self.leaves.rows(leaf)
+        known[leaf] = now.child() if of_table else None, now.schema()
+        there = plan if of_table else self.catalyst.no_rows(plan)  # rows of one refresh are not kept
+        columns = self.catalyst.names_and_ids(self.catalyst.output(plan))
+        return _Place(there, frozenset({leaf}), leaf=leaf, columns=columns)
+
+    def _values(self, plan: Plan, known: dict[Leaf, tuple[Plan | None, Any]]) -> tuple[_Place, ...]:
+        """Its subqueries."""
+        plans = self.catalyst.items(plan.subqueries())
+        if not plans:
+            return ()
+        values = [each for each in self.catalyst.items(plan.expressions()) for each in self._scalar(each)]
+        if len(values) != len(plans):  # others are not replaced
+            raise _StrayError
+        return tuple(self._place(each, known) for each in plans)
+
+    def _scalar(self, expression: Expression) -> Sequence[Expression]:
+        if self.catalyst.is_a(expression, "ScalarSubquery"):
+            return [expression]
+        return [found for each in self.catalyst.children(expression) for found in self._scalar(each)]

@@ -7,13 +7,14 @@ Spark to read, so that nothing is read that is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
-from iscp.adapters.delta.query.plan_templates import Leaf, PlanTemplates, TableLeaves
+from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
     WEIGHT,
@@ -30,13 +31,11 @@ from iscp.adapters.delta.query.signed_rows import (
 from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
-from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import OperatorKind, is_of_one_table, upkeep_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
 
 JOINED_BYTES_MAX = 16 * 1024**2
 """Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark holds in memory of one
@@ -61,17 +60,14 @@ class SignedPlans:
     joined_max: int = JOINED_BYTES_MAX
     given: Mapping[PlanNode, DataFrame] = field(default_factory=dict)
     templates: PlanTemplates | None = None
-    _leaves: TableLeaves = field(init=False)
-    _kept: list[DataFrame] = field(default_factory=list)
+    leaves: PlanLeaves = field(init=False)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._leaves = TableLeaves(self.catalyst, self.tables)
+        self.leaves = PlanLeaves(self.catalyst, self.tables, self.totals)
 
     def close(self) -> None:
-        for frame in self._kept:
-            release(frame)
-        self._kept.clear()
+        self.leaves.close()
 
     def result(self, root: PlanNode, at: At) -> DataFrame:
         """All rows of the query."""
@@ -92,18 +88,27 @@ class SignedPlans:
 
         None: it stays as it is. Kept until `close`.
         """
-        frame = self.planned(root, lambda: self.netted(root, own, by_sign=False) if (own := self.delta(root)) else None)
+        frame = self.planned(root, lambda: self._changed(root))
         if frame is None:
             return None
-        if (signed := self._known.get(root)) and signed.rows is not None and not has_signs(signed.rows.frame):
-            return signed.rows
+        if (known := self.leaves.computed_as(frame)) is not None:
+            return self.leaves.computed[known].rows
         held = collected(frame, self.held_max) if self.held_max else None
         if held is None:
-            return self._count(frame)
+            return self.leaves.count(frame)
         return ChangedRows(frame, len(held), held) if len(held) else None
 
-    def planned(self, node: PlanNode, build: Callable[[], DataFrame | None]) -> DataFrame | None:
-        return build() if self.templates is None else self.templates.planned(self.catalyst, node, self._leaves, build)
+    def _changed(self, root: PlanNode) -> DataFrame | None:
+        signed = self.delta(root)
+        if signed is None:
+            return None
+        if signed.rows is not None and not has_signs(signed.rows.frame):
+            return signed.rows.frame
+        return self.netted(root, signed, by_sign=False)
+
+    def planned(self, what: Hashable, build: Callable[[], DataFrame | None]) -> DataFrame | None:
+        """What `build` makes, or made in an earlier refresh; `what`: distinguishes it from what else is planned."""
+        return build() if self.templates is None else self.templates.planned(self.catalyst, what, self.leaves, build)
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
@@ -112,10 +117,10 @@ class SignedPlans:
         if at is At.NEW and (given := self.given.get(node)) is not None:
             return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
         if node.operator.kind is OperatorKind.TABLE:
-            plan = self._leaves.of(Leaf(node.operator.table, at))
+            plan = self.leaves.rows(Leaf(node.operator.table, at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
         if node in self.totals:
-            return self.totals.row(self.catalyst, node, at)
+            return self.leaves.rows(Leaf(node, at))
         if not (node.operator.tables() or node.operator.time_dependence()):
             return node.plan
         return self.over(node, at, [self.rows(each, at) for each in node.inputs])
@@ -162,7 +167,7 @@ class SignedPlans:
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         moved = self.tables[node.operator.table].changes() is not None
-        return self._signed(node, self._leaves.changed(node)) if moved else None
+        return self._signed(node, self.leaves.changed(node)) if moved else None
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
@@ -229,7 +234,12 @@ class SignedPlans:
 
     def _evaluate(self, node: PlanNode, signed: Signed) -> ChangedRows | None:
         """The operator's distinct changed rows, as `changes` has them."""
-        return signed.rows or self._count(self.netted(node, signed))
+        return signed.rows or self._computed(node, "changes", lambda: self.netted(node, signed))
+
+    def _computed(self, node: PlanNode, what: str, build: Callable[[], DataFrame]) -> ChangedRows | None:
+        leaf = Leaf(node, None, what)
+        known = self.leaves.computed.get(leaf)
+        return self.leaves.compute(leaf, build()) if known is None else known.rows
 
     def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
@@ -245,6 +255,10 @@ class SignedPlans:
         if not changed and not moved:
             return None
         touched = touched_keys(self.catalyst, node, changed) if node.keys and not moved else None
+        return self._of_rows(node, self._computed(node, "recomputed", lambda: self._recomputed(node, touched)))
+
+    def _recomputed(self, node: PlanNode, touched: Plan | None) -> DataFrame:
+        """`touched`: the keys; None: all."""
         sides = []
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
             inputs = [self.rows(each, at) for each in node.inputs]
@@ -254,7 +268,7 @@ class SignedPlans:
             plan = self.over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        return self._of_rows(node, self._count(netted(sides[0].unionAll(sides[1]), by_sign=True)))
+        return netted(sides[0].unionAll(sides[1]), by_sign=True)
 
     def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
         """The operator's changes, computed now, so that Spark knows how many they are; None: there are none."""
@@ -285,15 +299,3 @@ class SignedPlans:
         alias = self.catalyst.alias(weight, WEIGHT)
         named = self.catalyst.under_ids(columns, self.catalyst.output(node.plan))
         return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
-
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Evaluated once, when it is needed, and kept until `close`."""
-        frame = kept(frame)
-        self._kept.append(frame)
-        return frame
-
-    def _count(self, frame: DataFrame) -> ChangedRows | None:
-        """Evaluated now, and kept; None: there are no rows."""
-        frame = self.keep(frame)
-        rows = frame.count()
-        return ChangedRows(frame, rows) if rows else None

@@ -6,7 +6,7 @@ the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import reduce
@@ -36,10 +36,10 @@ def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
     for level in _by_depth(root):
         lost = nodes = [each for each in level if each not in plans.totals]
         if plans.totals.before:
-            changes = _read(plans, {node: list(_changed_parts(plans, node)) for node in nodes})
+            changes = _read(plans, nodes, _changed_parts)
             lost = [node for node in nodes if not _follow(plans, node, changes[node])]
         if lost:
-            for node, found in _read(plans, {node: list(_all_parts(plans, node)) for node in lost}).items():
+            for node, found in _read(plans, lost, _all_parts).items():
                 plans.totals.after[node] = tuple(Total(each.count, each.sum, each.came) for each in found)
 
 
@@ -224,25 +224,47 @@ def _as_whole(value: Column, kind: T.DataType) -> Column:
             return value
 
 
-def _read(plans: SignedPlans, parts: dict[PlanNode, list[_Part]]) -> dict[PlanNode, list[TotalChange]]:
-    found = {node: [TotalChange() for _ in node.functions] for node in parts}
-    flat = [(node, part) for node, each in parts.items() for part in each]
-    if not flat:
-        return found
-    catalyst = plans.catalyst
-    values = [catalyst.scalar_subquery(catalyst.plan_of(_listed(part.row))) for _, part in flat]
-    named = [catalyst.alias(value, f"v{number}") for number, value in enumerate(values)]
-    (row,) = catalyst.frame(catalyst.project(named, catalyst.one_row(["1"]))).collect()
-    for (node, part), texts in zip(flat, row, strict=True):
-        for number, place in enumerate(part.places):
-            scale = node.functions[place].scale
-            count, *rest = texts[_FIELDS * number : _FIELDS * (number + 1)]
-            total, came, went = (None if each is None else _unscaled(each, scale) for each in rest)
-            found[node][place] = TotalChange(int(count or 0), total or 0, came, went)
+def _read(
+    plans: SignedPlans, nodes: Sequence[PlanNode], parts: Callable[[SignedPlans, PlanNode], Iterable[_Part]]
+) -> dict[PlanNode, list[TotalChange]]:
+    """Of each of `nodes` what its functions have of the rows that `parts` gives."""
+    found = {node: [TotalChange() for _ in node.functions] for node in nodes}
+    frame = plans.planned((parts, *nodes), lambda: _listed(plans, [(node, [*parts(plans, node)]) for node in nodes]))
+    for row in [] if frame is None else frame.collect():
+        for name, texts in row.asDict().items():
+            node, places = _named(name, nodes)
+            for number, place in enumerate(places):
+                found[node][place] = _change(node.functions[place], texts[_FIELDS * number : _FIELDS * (number + 1)])
     return found
 
 
-def _listed(row: DataFrame) -> DataFrame:
+def _change(function: TotalFunction, texts: Sequence[str | None]) -> TotalChange:
+    count, *rest = texts
+    total, came, went = (None if each is None else _unscaled(each, function.scale) for each in rest)
+    return TotalChange(int(count or 0), total or 0, came, went)
+
+
+def _listed(plans: SignedPlans, parts: Sequence[tuple[PlanNode, Sequence[_Part]]]) -> DataFrame | None:
+    """One row, in which each part is an array of texts; its name says of which functions. None: there is no part."""
+    catalyst = plans.catalyst
+    named = [
+        catalyst.alias(catalyst.scalar_subquery(catalyst.plan_of(_as_array(part.row))), _name(number, part.places))
+        for number, (_, each) in enumerate(parts)
+        for part in each
+    ]
+    return catalyst.frame(catalyst.project(named, catalyst.one_row(["1"]))) if named else None
+
+
+def _name(node: int, places: Sequence[int]) -> str:
+    return "_".join(map(str, [node, *places]))
+
+
+def _named(name: str, nodes: Sequence[PlanNode]) -> tuple[PlanNode, Sequence[int]]:
+    node, *places = map(int, name.split("_"))
+    return nodes[node], places
+
+
+def _as_array(row: DataFrame) -> DataFrame:
     numbered = row.toDF(*[f"t{number}" for number in range(len(row.columns))])
     return numbered.select(F.array(*numbered.columns))
 

@@ -1,0 +1,133 @@
+"""The rows that a refresh's plans are made of: those of tables, and what is computed of them on the way.
+
+Each stands in plans below an alias of its own, by which it is found there again: Spark gives the columns of rows that
+are in one plan twice other ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.query.catalyst import Catalyst, Plan
+from iscp.adapters.delta.query.plan_tree import PlanNode
+from iscp.adapters.delta.query.signed_rows import At, ChangedRows, TableChange
+from iscp.adapters.delta.query.totals.known_totals import KnownTotals
+from iscp.adapters.delta.spark.kept_frame import kept, release
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEAF_PREFIX = "iscp_rows_"
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
+
+    `of`: a table; an aggregate whose totals are known; or an operator of which `what` was computed before.
+    """
+
+    of: str | PlanNode
+    at: At | None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """`rows`: None where there are none; `plan`: as they were computed."""
+
+    rows: ChangedRows | None
+    plan: Plan
+
+
+class PlanLeaves:
+    """Of one refresh. Tables are opened when they are needed; what is computed is kept until `close`.
+
+    `named`: the leaves that stand in plans, by their aliases. `computed`: in the order in which it was.
+    """
+
+    def __init__(
+        self, catalyst: Catalyst, tables: Mapping[str, TableChange] | None = None, totals: KnownTotals | None = None
+    ) -> None:
+        self.named: dict[str, Leaf] = {}
+        self.computed: dict[Leaf, Computed] = {}
+        self._plans: dict[Leaf, Plan] = {}
+        self._catalyst = catalyst
+        self._tables = tables or {}
+        self._totals = totals or KnownTotals()
+        self._kept: list[DataFrame] = []
+
+    def close(self) -> None:
+        for frame in self._kept:
+            release(frame)
+        self._kept.clear()
+
+    def key(self) -> Hashable:
+        """Of leaves with equal keys the same plans are made: which tables and totals have changed, and how large the
+        tables are, as it follows from that how a change is joined with one."""
+        tables = tuple((name, each.changes() is None, each.bytes.bit_length()) for name, each in self._tables.items())
+        return tables, tuple((node, self._totals.changed(node)) for node in self._totals.after)
+
+    def of(self, leaf: Leaf) -> Plan | None:
+        """The rows' plan. None: they were not given, or computed."""
+        if leaf not in self._plans:
+            plan = self._opened(leaf)
+            if plan is None:
+                return None
+            self.give(leaf, plan)
+        return self._plans[leaf]
+
+    def rows(self, leaf: Leaf) -> Plan:
+        """As `of`, where they are there."""
+        plan = self.of(leaf)
+        assert plan is not None, f"{leaf} was not given"
+        return plan
+
+    def give(self, leaf: Leaf, plan: Plan) -> None:
+        name = f"{LEAF_PREFIX}{next(_numbers)}"
+        self.named[name], self._plans[leaf] = leaf, self._catalyst.named(name, plan)
+
+    def _opened(self, leaf: Leaf) -> Plan | None:
+        if isinstance(leaf.of, PlanNode):
+            return None if leaf.at is None else self._totals.row(self._catalyst, leaf.of, leaf.at)
+        table = self._tables.get(leaf.of)
+        if table is None:
+            return None
+        frame = table.changes() if leaf.at is None else table.rows(leaf.at)
+        return None if frame is None else self._catalyst.plan_of(frame)
+
+    def changed(self, node: PlanNode) -> Plan:
+        """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
+        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), self._catalyst.output(node.plan))
+
+    # --- what is computed -----------------------------------------------------------------------------------------
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Evaluated once, when it is needed, and kept until `close`."""
+        frame = kept(frame)
+        self._kept.append(frame)
+        return frame
+
+    def count(self, frame: DataFrame) -> ChangedRows | None:
+        """Evaluated now, and kept; None: there are no rows."""
+        frame = self.keep(frame)
+        rows = frame.count()
+        return ChangedRows(frame, rows) if rows else None
+
+    def compute(self, leaf: Leaf, frame: DataFrame) -> ChangedRows | None:
+        """As `count`; plans may be made of them as of other leaves."""
+        found = self.count(frame)
+        if found is not None:
+            self.give(leaf, self._catalyst.plan_of(found.frame))
+            found = ChangedRows(self._catalyst.frame(self.rows(leaf)), found.rows)
+        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame))
+        return found
+
+    def computed_as(self, frame: DataFrame) -> Leaf | None:
+        """What was computed as this very frame."""
+        found = (leaf for leaf, each in self.computed.items() if each.rows is not None and each.rows.frame is frame)
+        return next(found, None)
