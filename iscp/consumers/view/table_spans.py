@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.query.signed_rows import WEIGHT
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.consumers.view.definition.view_spec import ViewSpec
-from iscp.consumers.view.refresh_parts import Part, measured_as
+from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.core.iteration import Bounds
 from iscp.core.source_holds import holder_of
 from iscp.core.totals import NO_TOTALS, QueryTotals
@@ -19,7 +23,7 @@ from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +97,15 @@ def reading(
         yield changes.with_equal_rows()
     finally:
         changes.release()
+
+
+def weighted_rows(changes: ChangeSet) -> DataFrame:
+    """All changes, with WEIGHT."""
+    count_read(None if changes.held is None else len(changes.held))
+    # What one task has of few rows needs no exchange, and no place in their order.
+    frame = changes.all(()) if changes.held is None else changes.every().coalesce(1)
+    weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
+    return frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS)
 
 
 def count_rows(source: ChangeSource, tables: SourceMarks) -> int:

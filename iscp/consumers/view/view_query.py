@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
 from iscp.adapters.delta.query.group_sums import (
     GroupSums,
@@ -27,12 +25,12 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals, adding_up, totals_before
 from iscp.adapters.delta.query.totals.total_reading import learn_totals
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
+from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.recent_views import RecentView
-from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading
+from iscp.consumers.view.refresh_parts import Part, measured_as
+from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading, weighted_rows
 from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.refresh_choice import Scans
@@ -48,6 +46,11 @@ if TYPE_CHECKING:
 
 SMALL_BYTES_MAX = 16 * 1024**2
 """Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
+
+_SMALL_SETTINGS = {
+    # It computes expressions over rows that are held here one by one, within the optimizer.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+}
 
 
 @dataclass
@@ -232,6 +235,8 @@ class ViewQuery:
             instants = Instants(spans.as_of_s, self.end.instant_s)
             held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
             templates, totals = self._templates if held_max else None, self._totals_since(spans)
+            if held_max:
+                stack.enter_context(settings_for(self.session, _SMALL_SETTINGS))
             plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, totals, templates=templates)
             stack.callback(plans.close)
             learn_totals(plans, self.analyzed.root)
@@ -280,24 +285,17 @@ class ViewQuery:
         span = spans.by_uri[uri]
         known: list[DataFrame] = []
 
+        @measured_as(Part.CHANGES)
         def changes() -> DataFrame | None:
             if not span.changes_data:
                 return None
             if not known:
-                known.append(self._read_changes(name, uri, span, stack))
+                columns = self.analyzed.columns_read(name, self.schemas[name].names)
+                found = stack.enter_context(reading(self.session, self.source, uri, span, columns, 2))
+                known.append(weighted_rows(found))
             return known[0]
 
         return changes
-
-    @measured_as(Part.CHANGES)
-    def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
-        columns = self.analyzed.columns_read(name, self.schemas[name].names)
-        found = stack.enter_context(reading(self.session, self.source, uri, span, columns, 2))
-        count_read(None if found.held is None else len(found.held))
-        # What one task has of few rows needs no exchange, and no place in their order.
-        frame = found.all(()) if found.held is None else found.every().coalesce(1)
-        weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
-        return frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS)
 
 
 def _numbered(rows: DataFrame) -> list[str]:

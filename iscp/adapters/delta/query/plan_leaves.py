@@ -6,15 +6,16 @@ are in one plan twice other ids.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.signed_rows import At, ChangedRows, TableChange
+from iscp.adapters.delta.query.signed_rows import At, ChangedRows, TableChange, collected
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 LEAF_PREFIX = "iscp_rows_"
 _numbers = count(1)
+
+COMPUTED_ROWS_MAX = 20_000
+"""Rows that are computed on the way to a refresh's changes, held here and handed back; more Spark keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """`rows`: None where there are none; `plan`: as they were computed."""
+    """`rows`: None where there are none; `plan`: as they were computed; `held_max`: 0 where they were not held."""
 
     rows: ChangedRows | None
     plan: Plan
+    held_max: int
 
 
 class PlanLeaves:
@@ -118,13 +123,27 @@ class PlanLeaves:
         rows = frame.count()
         return ChangedRows(frame, rows) if rows else None
 
-    def compute(self, leaf: Leaf, frame: DataFrame) -> ChangedRows | None:
-        """As `count`; plans may be made of them as of other leaves."""
-        found = self.count(frame)
+    def compute_once(self, leaf: Leaf, build: Callable[[], DataFrame], held_max: int) -> ChangedRows | None:
+        """As `compute`, of what `build` makes; known since the first time."""
+        known = self.computed.get(leaf)
+        if known is not None:
+            return known.rows
+        return self.compute(leaf, build(), min(held_max, COMPUTED_ROWS_MAX))
+
+    def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
+        """Evaluated now; plans may be made of the rows as of other leaves. Up to `held_max` are held here, and handed
+        back: of such Spark knows how many they are before it plans. None: there are no rows."""
+        held = collected(frame, held_max) if held_max else None
+        if held is None:
+            found = self.count(frame)
+        elif len(held):
+            found = ChangedRows(frame_of_arrow(frame.sparkSession, held), len(held), held)
+        else:
+            found = None
         if found is not None:
             self.give(leaf, self._catalyst.plan_of(found.frame))
-            found = ChangedRows(self._catalyst.frame(self.rows(leaf)), found.rows)
-        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame))
+            found = replace(found, frame=self._catalyst.frame(self.rows(leaf)))
+        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame), held_max if held is not None else 0)
         return found
 
     def computed_as(self, frame: DataFrame) -> Leaf | None:

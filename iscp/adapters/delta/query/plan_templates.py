@@ -86,18 +86,20 @@ class PlanTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What was computed before the rest was built. `template`: None where it is not made of leaves alone."""
+    """What was computed before the rest was built. `template`: None where it is not made of leaves alone; `held_max`: 0
+    where there were more rows than are held."""
 
     leaf: Leaf
     template: PlanTemplate | None
     empty: bool
+    held_max: int
 
     def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> None:
         """Raises _OtherPlanError."""
         if self.leaf not in leaves.computed:
             if self.template is None:
                 raise _OtherPlanError
-            leaves.compute(self.leaf, self.template.filled(catalyst, leaves))
+            leaves.compute(self.leaf, self.template.filled(catalyst, leaves), self.held_max)
         if (leaves.computed[self.leaf].rows is None) != self.empty:
             raise _OtherPlanError
 
@@ -157,7 +159,10 @@ def _planned(catalyst: Catalyst, frame: DataFrame | None, leaves: PlanLeaves) ->
         result = leaves.computed_as(frame) or reader.template(catalyst.plan_of(frame))
         if result is None:
             return None
-    steps = [_Step(leaf, reader.template(each.plan), each.rows is None) for leaf, each in leaves.computed.items()]
+    steps = [
+        _Step(leaf, reader.template(each.plan), each.rows is None, each.held_max)
+        for leaf, each in leaves.computed.items()
+    ]
     return _Planned(steps, result)
 
 

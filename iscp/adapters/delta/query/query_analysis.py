@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
+from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
 from iscp.core.errors import InvalidRequest
@@ -88,7 +88,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(_quoted(name))
-            with _settings(session):
+            with settings_for(session, _SETTINGS):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
             raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
@@ -183,15 +183,3 @@ def _first_line(error: PySparkException) -> str:
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-@contextmanager
-def _settings(session: SparkSession) -> Iterator[None]:
-    before = {name: session.conf.get(name, None) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, was in before.items():
-            session.conf.unset(name) if was is None else session.conf.set(name, was)

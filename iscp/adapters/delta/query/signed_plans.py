@@ -237,9 +237,7 @@ class SignedPlans:
         return signed.rows or self._computed(node, "changes", lambda: self.netted(node, signed))
 
     def _computed(self, node: PlanNode, what: str, build: Callable[[], DataFrame]) -> ChangedRows | None:
-        leaf = Leaf(node, None, what)
-        known = self.leaves.computed.get(leaf)
-        return self.leaves.compute(leaf, build()) if known is None else known.rows
+        return self.leaves.compute_once(Leaf(node, None, what), build, self.held_max)
 
     def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)

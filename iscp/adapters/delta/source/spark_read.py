@@ -40,7 +40,7 @@ def load_version(session: SparkSession, uri: str, version: int | None = None, *,
         opened = open_log(session, uri, version)
         files = opened[2].allFiles().takeAsList(LISTED_FILES_MAX + 1)
         if 0 < files.size() <= LISTED_FILES_MAX:
-            return _frame_of(opened, session, files)
+            return _frame_of_listed(opened, session, files)
     reader = session.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -83,6 +83,19 @@ def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions:
     for each in actions:
         files.add(opened[0].actions.Action.fromJson(each))
     return _frame_of(opened, session, files)
+
+
+def _frame_of_listed(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
+    """As `_frame_of`; Delta looks for none of the files again."""
+    _, log, snapshot = opened
+    jvm: Any = session._jvm
+    chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+    index = jvm.io.iscp.delta.ListedFileIndex(session._jsparkSession, chosen, log, snapshot)
+    name = "buildHadoopFsRelationWithFileIndex"
+    relation = getattr(log, name)(snapshot, index, jvm.scala.Option.empty(), _default(log, name, 4))
+    made = getattr(jvm.org.apache.spark.sql.execution.datasources, "LogicalRelation$").__getattr__("MODULE$")
+    plan = made.apply(relation, False)
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
 
 
 def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import isfinite
 from types import TracebackType
@@ -178,6 +178,21 @@ def _make_plain(session: SparkSession) -> None:
             session.conf.unset(name)
     for name, value in _PINNED.items():
         session.conf.set(name, value)
+
+
+@contextmanager
+def settings_for(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session has these settings within, and afterwards those that it had."""
+    with spark_faults("set up a Spark session"):
+        before = {name: session.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with spark_faults("set up a Spark session"):
+            for name, was in before.items():
+                session.conf.unset(name) if was is None else session.conf.set(name, was)
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
