@@ -132,16 +132,13 @@ class ViewQuery:
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
         """The result, made of the input that is kept."""
-        templates = self._templates
+        templates, catalyst, leaf = self._templates, self.analyzed.catalyst, Leaf("", None)
         if templates is None or self.keeps_totals or self.given.rows:  # values stand above that are not of kept rows
             return self._finished(kept_rows)
-        catalyst, leaf = self.analyzed.catalyst, Leaf("", None)
         leaves = PlanLeaves(catalyst)
         leaves.give(leaf, catalyst.plan_of(kept_rows))
-        rows = templates.planned(
-            catalyst, "finished", leaves, lambda: self._finished(catalyst.frame(leaves.rows(leaf)))
-        )
-        return self._finished(kept_rows) if rows is None else rows
+        given = catalyst.frame(leaves.rows(leaf))
+        return templates.planned(catalyst, "finished", leaves, lambda: self._finished(given)) or self._finished(given)
 
     @property
     def _templates(self) -> PlanTemplates | None:

@@ -151,3 +151,57 @@ def test_what_is_above_kept_rows_is_built_once(refreshes: Refreshes) -> None:
         (row,) = frame.collect()
         assert tuple(row) == max(rows)
     assert len(built) == 1
+
+
+def test_a_value_of_a_subquery_over_a_table_follows_it(refreshes: Refreshes) -> None:
+    def below(changed: DataFrame, dim: DataFrame) -> DataFrame:
+        dim.createOrReplaceTempView("held")
+        return changed.where("x <= (SELECT max(g) FROM held) OR x = (SELECT 7L)").select("x")
+
+    for most in (2, 2, 5, 1):
+        rows: Rows = [(1, each) for each in range(1, 8)]
+        found = refreshes.run(refreshes.frame(rows, FACT), refreshes.frame([(most, "a"), (1, "b")], DIM), below)
+        assert found == [*((each,) for each in range(1, most + 1)), (7,)]
+    assert refreshes.built == 1
+
+
+class SteppedRefreshes(Refreshes):
+    """Whose plan is made of the positive ones among the changed rows, which are computed first."""
+
+    def run_steps(self, rows: Rows, dim: Rows, held_max: int, *, joined: bool = True) -> Rows | None:
+        changed, now = self.frame(rows, FACT), self.frame(dim, DIM)
+        tables = {
+            "fact": TableChange(lambda at: now, lambda: changed),
+            "dim": TableChange(lambda at: now, lambda: None),
+        }
+        leaves, step = PlanLeaves(self.catalyst, tables), Leaf("fact", None, "positive")
+
+        def build() -> DataFrame | None:
+            self.built += 1
+            first = self.catalyst.frame(leaves.rows(CHANGED)).where("x > 0")
+            positive = leaves.compute_once(step, lambda: first, held_max)
+            if positive is None or not joined:
+                return None if positive is None else positive.frame
+            return positive.frame.join(self.catalyst.frame(leaves.rows(NOW)), "g").select("name", "x")
+
+        frame = self.templates.planned(self.catalyst, joined, leaves, build)
+        assert frame is None or joined or leaves.computed_as(frame) == step, "it is known how many there are"
+        found = None if frame is None else sorted(map(tuple, frame.collect()))
+        leaves.close()
+        return found
+
+
+@pytest.mark.parametrize("held_max", [0, 1, 100])
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_is_computed_on_the_way_is_computed_again(
+    spark_runtime: SparkRuntime, held_max: int, joined: bool
+) -> None:
+    """Held here or kept by Spark; it is another plan once there are rows where there were none, or none any more."""
+    refreshes, built = SteppedRefreshes(spark_runtime.new_session()), list[int]()
+    for rows in ([(1, 5), (2, 6), (2, -1)], [(1, 7), (2, 1)], [(1, -7)], [(1, -8)], [(2, 3), (1, 2)], [(1, 9), (2, 8)]):
+        names = {1: f"a{len(built)}", 2: "b"}
+        dim: Rows = [*names.items()]
+        there = sorted((names[g] if joined else g, x) for g, x in rows if x > 0)
+        assert refreshes.run_steps(rows, dim, held_max, joined=joined) == (there or None)
+        built.append(refreshes.built)
+    assert built == [1, 1, 2, 2, 3, 3]

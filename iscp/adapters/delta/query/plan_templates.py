@@ -85,7 +85,7 @@ class PlanTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _RepeatedStep:
     """What was computed before the rest was built. `template`: None where it is not made of leaves alone; `held_max`: 0
     where there were more rows than are held."""
 
@@ -108,7 +108,7 @@ class _Step:
 class _Planned:
     """Rows that were planned. `result`: their plan, or what was computed as them; None: there are none."""
 
-    steps: Sequence[_Step]
+    steps: Sequence[_RepeatedStep]
     result: PlanTemplate | Leaf | None
 
     def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> DataFrame | None:
@@ -160,7 +160,7 @@ def _planned(catalyst: Catalyst, frame: DataFrame | None, leaves: PlanLeaves) ->
         if result is None:
             return None
     steps = [
-        _Step(leaf, reader.template(each.plan), each.rows is None, each.held_max)
+        _RepeatedStep(leaf, reader.template(each.plan), each.rows is None, each.held_max)
         for leaf, each in leaves.computed.items()
     ]
     return _Planned(steps, result)
