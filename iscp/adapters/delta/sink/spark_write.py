@@ -13,6 +13,7 @@ from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.arrow_write import KEY_TAKEN
 from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, spark_faults
 from iscp.core.errors import EngineError
 from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
@@ -50,7 +51,7 @@ def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
 def merge_by_spark(
     session: SparkSession, uri: str, frame: DataFrame, key: Sequence[str], tag: CommitTag, reread: bool, only_where: str
 ) -> None:
-    """`only_where`: what else has to hold for a match; the session's settings are unset afterwards.
+    """`only_where`: what else has to hold for a match.
 
     Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
     """
@@ -61,23 +62,17 @@ def merge_by_spark(
     values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
     # Either rows of the source share the key, or the target is not what it seems: a difference will show.
     taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
-    with _reading(reread), _merging(uri):
-        try:
-            for name, value in settings.items():
-                session.conf.set(name, value)
-            (
-                DeltaTable.forPath(session, uri)
-                .alias("t")
-                .merge(frame.alias("s"), matches)
-                .whenMatchedDelete(f"s.{OP} = '{Op.DELETE}'")
-                .whenMatchedUpdate(f"s.{OP} IN {_ABSENT_BEFORE}", set=taken)  # type: ignore[arg-type]
-                .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
-                .whenNotMatchedInsert(f"s.{OP} NOT IN {_ABSENT_AFTER}", values=values)  # type: ignore[arg-type]
-                .execute()
-            )
-        finally:
-            for name in settings:
-                session.conf.unset(name)
+    with _reading(reread), _merging(uri), settings_for(session, settings):
+        (
+            DeltaTable.forPath(session, uri)
+            .alias("t")
+            .merge(frame.alias("s"), matches)
+            .whenMatchedDelete(f"s.{OP} = '{Op.DELETE}'")
+            .whenMatchedUpdate(f"s.{OP} IN {_ABSENT_BEFORE}", set=taken)  # type: ignore[arg-type]
+            .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
+            .whenNotMatchedInsert(f"s.{OP} NOT IN {_ABSENT_AFTER}", values=values)  # type: ignore[arg-type]
+            .execute()
+        )
 
 
 def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:

@@ -182,17 +182,15 @@ def _make_plain(session: SparkSession) -> None:
 
 @contextmanager
 def settings_for(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings within, and afterwards those that it had."""
-    with spark_faults("set up a Spark session"):
-        before = {name: session.conf.get(name, None) for name in settings}
+    """The session has these settings within, and afterwards those that it had. Raises what Spark raises."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    try:
         for name, value in settings.items():
             session.conf.set(name, value)
-    try:
         yield
     finally:
-        with spark_faults("set up a Spark session"):
-            for name, was in before.items():
-                session.conf.unset(name) if was is None else session.conf.set(name, was)
+        for name, was in before.items():
+            session.conf.unset(name) if was is None else session.conf.set(name, was)
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
