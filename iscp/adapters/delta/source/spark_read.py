@@ -40,7 +40,7 @@ def load_version(session: SparkSession, uri: str, version: int | None = None, *,
         opened = open_log(session, uri, version)
         files = opened[2].allFiles().takeAsList(LISTED_FILES_MAX + 1)
         if 0 < files.size() <= LISTED_FILES_MAX:
-            return _frame_of_listed(opened, session, files)
+            return _frame_of(opened, session, files)
     reader = session.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -85,8 +85,8 @@ def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions:
     return _frame_of(opened, session, files)
 
 
-def _frame_of_listed(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
-    """As `_frame_of`; Delta looks for none of the files again."""
+def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
+    """As Delta's own `createDataFrame`, but that Delta looks for none of the files again."""
     _, log, snapshot = opened
     jvm: Any = session._jvm
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
@@ -96,14 +96,6 @@ def _frame_of_listed(opened: tuple[Any, Any, Any], session: SparkSession, files:
     made = getattr(jvm.org.apache.spark.sql.execution.datasources, "LogicalRelation$").__getattr__("MODULE$")
     plan = made.apply(relation, False)
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
-
-
-def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
-    _, log, snapshot = opened
-    jvm: Any = session._jvm
-    chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
-    rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
-    return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
 
 
 def inserted_by(span: SourceRange) -> list[Column]:
