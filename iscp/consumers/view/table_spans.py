@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,8 +99,12 @@ def reading(
         changes.release()
 
 
-def weighted_rows(changes: ChangeSet) -> DataFrame:
-    """All changes, with WEIGHT."""
+@measured_as(Part.CHANGES)
+def read_weighted(
+    stack: ExitStack, session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str]
+) -> DataFrame:
+    """All changes of these columns, with WEIGHT; `stack` releases them."""
+    changes = stack.enter_context(reading(session, source, uri, span, columns, 2))
     count_read(None if changes.held is None else len(changes.held))
     # What one task has of few rows needs no exchange, and no place in their order.
     frame = changes.all(()) if changes.held is None else changes.every().coalesce(1)

@@ -30,7 +30,7 @@ from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, measured_as
-from iscp.consumers.view.table_spans import RefreshEnd, Spans, reading, weighted_rows
+from iscp.consumers.view.table_spans import RefreshEnd, Spans, read_weighted
 from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.refresh_choice import Scans
@@ -282,14 +282,12 @@ class ViewQuery:
         span = spans.by_uri[uri]
         known: list[DataFrame] = []
 
-        @measured_as(Part.CHANGES)
         def changes() -> DataFrame | None:
             if not span.changes_data:
                 return None
             if not known:
                 columns = self.analyzed.columns_read(name, self.schemas[name].names)
-                found = stack.enter_context(reading(self.session, self.source, uri, span, columns, 2))
-                known.append(weighted_rows(found))
+                known.append(read_weighted(stack, self.session, self.source, uri, span, columns))
             return known[0]
 
         return changes

@@ -30,12 +30,12 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
 
     None: no row has changed. Only the columns of the keys count where a group is gone.
     """
-    touched = _touched(plans, keys)
-    if touched is None:
-        return None
-    found = _held_groups(plans, root, keys, touched) if plans.held_max else None
-    if found is not None:
-        return found if found.rows else None
+    if plans.held_max:
+        few = _touched(plans, keys)
+        if few is None:
+            return None
+        if (found := _held_groups(plans, root, keys, few)) is not None:
+            return found if found.rows else None
     (node,) = keys.node.inputs
     signed = plans.delta(node)
     changed = {} if signed is None else plans.evaluated(keys.node, {0: signed})

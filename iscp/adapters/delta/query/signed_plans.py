@@ -252,12 +252,12 @@ class SignedPlans:
         moved = self._values_moved(node)
         if not changed and not moved:
             return None
-        touched = touched_keys(self.catalyst, node, changed) if node.keys and not moved else None
-        return self._of_rows(node, self._computed(node, "recomputed", lambda: self._recomputed(node, touched)))
+        by_key = {} if moved or not node.keys else changed
+        return self._of_rows(node, self._computed(node, "recomputed", lambda: self._recomputed(node, by_key)))
 
-    def _recomputed(self, node: PlanNode, touched: Plan | None) -> DataFrame:
-        """`touched`: the keys; None: all."""
-        sides = []
+    def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> DataFrame:
+        """For the keys that these rows have; empty: for all rows."""
+        touched, sides = touched_keys(self.catalyst, node, changed) if changed else None, []
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
             inputs = [self.rows(each, at) for each in node.inputs]
             if touched is not None:
