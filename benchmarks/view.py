@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class View:
     """One view over a lake, refreshed as a node's runner does, and the same query recomputed by Spark.
 
     `names`: of the tables that the query reads; by default those whose names stand in it. `policy`: its `refresh`.
+    `kind`: of all views of a node.
     """
 
     runtime: SparkRuntime
@@ -114,15 +115,15 @@ class View:
     sql: str
     names: Collection[str] = ()
     policy: str = "auto"
+    kind: ViewKind = field(default_factory=ViewKind)
 
     def __post_init__(self) -> None:
         self.root.mkdir()
         failpoints, clock = ScriptedFailpoints(), SystemClock()
         source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source)
-        kind = ViewKind()
         engine = SparkEngine(self.runtime.root, self.runtime.new_session)
-        ports = IterationPorts(engine, source, lambda name: kind, sinks, clock, failpoints, lambda: 1)
+        ports = IterationPorts(engine, source, lambda name: self.kind, sinks, clock, failpoints, lambda: 1)
         self._runner, self._numbers = Runner(ports, Bounds()), count(1)
         named = self.names or [name for name in self.uris if f" {name} " in f"{self.sql} "]
         tables = {name: self.uris[name] for name in named}

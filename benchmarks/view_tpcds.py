@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from benchmarks.tpcds_lake import TpcdsLake
 from benchmarks.view import View
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.consumers.view.view_kind import ViewKind
 from tests.fakes.tpc import QUERIES, Tpc
 
 AIM = 0.3
@@ -81,12 +82,12 @@ def measure(
 ) -> dict[int, Followed]:
     """`ends_at_s`: by the monotonic clock; nothing is begun after it."""
     tpc = Tpc("tpcds", scale)
-    lake, found, commits = TpcdsLake(root / "lake", tpc), {}, 0
+    lake, kind, found, commits = TpcdsLake(root / "lake", tpc), ViewKind(), {}, 0
     for place in range(0, len(numbers), TOGETHER):
         together = numbers[place : place + TOGETHER]
         for number in together:
             sql, names = tpc.query(number)
-            found[number] = Followed(View(runtime, root / f"q{number}", lake.uris, sql, names))
+            found[number] = Followed(View(runtime, root / f"q{number}", lake.uris, sql, names, kind=kind))
             attempt(found[number], "build", ends_at_s)
         for turn in range(rounds):
             lake.change_facts(SHARE, commits)

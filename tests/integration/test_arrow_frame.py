@@ -14,6 +14,15 @@ pytestmark = pytest.mark.spark
 SCHEMA = T.StructType([T.StructField("a", T.LongType())])
 
 
+def test_no_rows_have_columns_of_every_type(spark_runtime: SparkRuntime) -> None:
+    kind = pa.schema(
+        [("a", pa.list_(pa.int64())), ("b", pa.timestamp("us", "UTC")), ("c", pa.struct([("d", pa.int8())]))]
+    )
+    found = frame_of_arrow(spark_runtime.new_session(), kind.empty_table())
+    assert found.collect() == []
+    assert found.columns == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("schema", [None, SCHEMA])
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 2), (2, 0, 3), (0, 0, 1, 0)])
 def test_no_row_is_lost(spark_runtime: SparkRuntime, sizes: tuple[int, ...], schema: T.StructType | None) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -16,9 +17,11 @@ from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import JOINED_BYTES_MAX, SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, FoundRows, Instants, TableChange
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals, totals_before
 from iscp.adapters.delta.query.totals.total_reading import learn_totals
+from iscp.adapters.delta.rows.value_codes import row_codes
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.spark_errors import concerns_values
 from iscp.core.errors import InvalidRequest
 from iscp.core.netting import Op
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
 HELD_MAX = 1_000
 """As with views: few changed rows are held in this process."""
+
+FOUND_NOT = 5
+"""Rows that are not handed back when they are looked up, as if there were too many of them."""
 
 LOCAL_RULES = ("ConvertToLocalRelation", "PropagateEmptyRelation")
 
@@ -187,14 +193,21 @@ class PlanCheck:
             for row, weight in ((each.before, -1), (each.after, 1))
             if row is not None
         ]
-        found = self._frame(table, [row for row, _ in signed], [weight for _, weight in signed]) if signed else None
-        return TableChange(lambda at: frames[at], lambda: found, bytes=1)
+        weights = pa.array([weight for _, weight in signed], pa.int64())
+        moved = arrow_of(table, [row for row, _ in signed]).append_column(WEIGHT, weights) if signed else None
+        found = None if moved is None else self.session.createDataFrame(moved)
+        held = {at: arrow_of(table, list(rows[table.name].values())) for at, rows in ((At.OLD, old), (At.NEW, new))}
 
-    def _frame(self, table: Table, rows: Sequence[Numbers] | Any, weights: Sequence[int] | None = None) -> DataFrame:
-        held = arrow_of(table, list(rows))
-        if weights is not None:
-            held = held.append_column(WEIGHT, pa.array(weights, pa.int64()))
-        return self.session.createDataFrame(held)
+        def find(at: At, keys: pa.Table) -> FoundRows | None:
+            """None: as of a table in which no rows are looked up."""
+            wanted, those = row_codes(keys, held[at].select(keys.schema.names))
+            rows = held[at].filter(pa.array(np.isin(those, wanted)))
+            return FoundRows(frame_of_arrow(self.session, rows), rows) if len(rows) != FOUND_NOT else None
+
+        return TableChange(lambda at: frames[at], lambda: found, 1, lambda: moved, find)
+
+    def _frame(self, table: Table, rows: Sequence[Numbers] | Any) -> DataFrame:
+        return self.session.createDataFrame(arrow_of(table, list(rows)))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.adapters.delta.spark.heap_use import heap_share_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 RECENT_VIEWS_MAX = 64
 """Views of a node of which this is kept, in the JVM; of the longest unrefreshed it is dropped, and made again."""
+
+HEAP_SHARE_MAX = 0.7
+"""Of the JVM's space for objects that live long: where more is in use after a full collection, half of the views, the
+longest unrefreshed, are dropped. A JVM without memory ends, and all jobs of the node with it."""
 
 TablePlace = tuple[str, str, int, float]
 """URI and id of a table, its version, and when that was committed: of a log that was recreated it is another one."""
@@ -32,7 +37,7 @@ class RecentView:
     """One view. Not safe for threads: a job is in one iteration at a time. Plans are those of one JVM."""
 
     templates: PlanTemplates = field(default_factory=PlanTemplates)
-    _context: SparkContext | None = None
+    context: SparkContext | None = None
     _asked: tuple[str, Mapping[str, str]] = ("", {})
     _query: AnalyzedQuery | None = None
     _opened: OrderedDict[TablePlace, Plan] = field(default_factory=OrderedDict)
@@ -56,22 +61,35 @@ class RecentView:
         return catalyst.frame(plan)
 
     def _follow(self, session: SparkSession) -> None:
-        if self._context is not session.sparkContext:
-            self._context, self._query, self.templates = session.sparkContext, None, PlanTemplates()
+        if self.context is not session.sparkContext:
+            self.context, self._query, self.templates = session.sparkContext, None, PlanTemplates()
             self._opened.clear()
 
 
 class RecentViews:
-    """Of one node. Safe for threads."""
+    """Of one node. Safe for threads. `heap_share`: how much of the JVM's heap is in use, as HeapUse.share has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, heap_share: Callable[[SparkContext], float] = heap_share_of) -> None:
+        self._heap_share = heap_share
         self._views: OrderedDict[Hashable, RecentView] = OrderedDict()
+        self._dropped_at = 0.0
         self._lock = threading.Lock()
 
     def of(self, name: Hashable) -> RecentView:
         with self._lock:
             view = self._views.pop(name, None) or RecentView()
-            self._views[name] = view
-            if len(self._views) > RECENT_VIEWS_MAX:
+            kept_max = RECENT_VIEWS_MAX - 1
+            if view.context is not None and self._is_full(view.context):
+                kept_max = len(self._views) // 2
+            while len(self._views) > kept_max:
                 self._views.popitem(last=False)
+            self._views[name] = view
             return view
+
+    def _is_full(self, context: SparkContext) -> bool:
+        """What was dropped last time is known to be gone only once there was another collection."""
+        share = self._heap_share(context)
+        if share < HEAP_SHARE_MAX or share == self._dropped_at:
+            return False
+        self._dropped_at = share
+        return True

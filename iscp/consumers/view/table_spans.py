@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -23,6 +23,7 @@ from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
@@ -99,17 +100,24 @@ def reading(
         changes.release()
 
 
+class WeightedRows(NamedTuple):
+    """Changed rows: in a plan with WEIGHT as the last column, and as they were read, if that was without Spark."""
+
+    frame: DataFrame
+    held: pa.Table | None
+
+
 @measured_as(Part.CHANGES)
 def read_weighted(
     stack: ExitStack, session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str]
-) -> DataFrame:
-    """All changes of these columns, with WEIGHT; `stack` releases them."""
+) -> WeightedRows:
+    """All changes of these columns; `stack` releases them."""
     changes = stack.enter_context(reading(session, source, uri, span, columns, 2))
     count_read(None if changes.held is None else len(changes.held))
     # What one task has of few rows needs no exchange, and no place in their order.
     frame = changes.all(()) if changes.held is None else changes.every().coalesce(1)
     weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
-    return frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS)
+    return WeightedRows(frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS), changes.held)
 
 
 def count_rows(source: ChangeSource, tables: SourceMarks) -> int:

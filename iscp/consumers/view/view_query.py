@@ -25,12 +25,13 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals, adding_up, totals_before
 from iscp.adapters.delta.query.totals.total_reading import learn_totals
-from iscp.adapters.delta.spark.spark_engine import settings_for
+from iscp.adapters.delta.spark.spark_engine import without_rules
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
+from iscp.consumers.view.changed_table import ChangedTable
 from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, measured_as
-from iscp.consumers.view.table_spans import RefreshEnd, Spans, read_weighted
+from iscp.consumers.view.table_spans import RefreshEnd, Spans
 from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.refresh_choice import Scans
@@ -47,10 +48,8 @@ if TYPE_CHECKING:
 SMALL_BYTES_MAX = 16 * 1024**2
 """Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
 
-_SMALL_SETTINGS = {
-    # It computes expressions over rows that are held here one by one, within the optimizer.
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
-}
+# It computes expressions over rows that are held here one by one, within the optimizer.
+_SLOW_RULES = ("ConvertToLocalRelation",)
 
 
 @dataclass
@@ -223,17 +222,12 @@ class ViewQuery:
     @contextmanager
     def _between(self, spans: Spans) -> Iterator[SignedPlans]:
         with ExitStack() as stack:
-            tables = {
-                name: TableChange(
-                    self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack), self._bytes(uri)
-                )
-                for name, uri in self.view.tables.items()
-            }
+            tables = {name: self._changed_table(name, uri, spans, stack) for name, uri in self.view.tables.items()}
             instants = Instants(spans.as_of_s, self.end.instant_s)
             held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
             templates, totals = self._templates if held_max else None, self._totals_since(spans)
             if held_max:
-                stack.enter_context(settings_for(self.session, _SMALL_SETTINGS))
+                stack.enter_context(without_rules(self.session, _SLOW_RULES))
             plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, totals, templates=templates)
             stack.callback(plans.close)
             learn_totals(plans, self.analyzed.root)
@@ -278,19 +272,12 @@ class ViewQuery:
 
         return rows
 
-    def _changes(self, name: str, uri: str, spans: Spans, stack: ExitStack) -> Callable[[], DataFrame | None]:
-        span = spans.by_uri[uri]
-        known: list[DataFrame] = []
-
-        def changes() -> DataFrame | None:
-            if not span.changes_data:
-                return None
-            if not known:
-                columns = self.analyzed.columns_read(name, self.schemas[name].names)
-                known.append(read_weighted(stack, self.session, self.source, uri, span, columns))
-            return known[0]
-
-        return changes
+    def _changed_table(self, name: str, uri: str, spans: Spans, stack: ExitStack) -> TableChange:
+        span, schema = spans.by_uri[uri], self.schemas[name]
+        columns, to = self.analyzed.columns_read(name, schema.names), self.end.tables[uri].to.version
+        opened = self._opener(uri, span)
+        table = ChangedTable(self.session, self.source, uri, span, to, schema, columns, opened, stack)
+        return table.as_change(self._bytes(uri))
 
 
 def _numbered(rows: DataFrame) -> list[str]:

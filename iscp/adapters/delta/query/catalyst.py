@@ -169,16 +169,17 @@ class Catalyst:
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
         return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
 
-    def widened(self, plan: Plan, wanted: Sequence[Expression]) -> Plan:
-        """The plan's columns are some of `wanted`, and a last one: with nulls for the others, in the order of these."""
-        *there, last = self.output(plan)
+    def widened(self, plan: Plan, wanted: Sequence[Expression], *, weighted: bool) -> Plan:
+        """The plan's columns are some of `wanted`, and the weight: with nulls for the others, in the order of these."""
+        there = self.output(plan)
+        last = [there.pop()] if weighted else []
         named = {str(each.name()).lower(): each for each in there}
 
         def column(want: Expression) -> Expression:
             known = named.get(str(want.name()).lower())
             return known or self.alias(self._expressions.Literal(None, want.dataType()), want.name())
 
-        return plan if len(there) == len(wanted) else self.project([*map(column, wanted), last], plan)
+        return plan if len(there) == len(wanted) else self.project([*map(column, wanted), *last], plan)
 
     def named(self, name: str, plan: Plan) -> Plan:
         """The plan's rows below an alias."""

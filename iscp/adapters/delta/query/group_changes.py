@@ -11,11 +11,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Plan
+from iscp.adapters.delta.query.lookups.column_bounds import Bound
+from iscp.adapters.delta.query.lookups.table_lookups import rows_with_keys
 from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, collected
-from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
+from iscp.adapters.delta.query.touched_keys import touched_keys
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.core.netting import Op
@@ -60,9 +62,11 @@ def _touched(plans: SignedPlans, keys: ResultKeys) -> DataFrame | None:
     return plans.planned((keys.node, "touched"), build)
 
 
-def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Plan) -> DataFrame:
+def _rows_now(
+    plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Plan, bounds: Sequence[Bound | None] = ()
+) -> DataFrame:
     (node,) = keys.node.inputs
-    rows = restricted(plans.catalyst, plans.rows(node, At.NEW), keys.node.keys[0], touched)
+    rows = rows_with_keys(plans, node, At.NEW, keys.node.keys[0], touched, bounds)
     names = [f"c{place}" for place in range(len(plans.catalyst.output(root.plan)))]
     return plans.catalyst.frame(plans.above(root, node, rows)).toDF(*names)
 
@@ -86,8 +90,9 @@ def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Da
     if held is None:
         return None
     leaf = Leaf(keys.node, None, "touched")
-    plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, held)))
-    frame = plans.planned((root, "now"), lambda: _rows_now(plans, root, keys, plans.leaves.rows(leaf)))
+    plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, held)), held)
+    bounds = [((leaf, place),) for place in range(len(held.schema))]
+    frame = plans.planned((root, "now"), lambda: _rows_now(plans, root, keys, plans.leaves.rows(leaf), bounds))
     rows = None if frame is None else collected(frame, plans.held_max)
     if rows is None:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Plan
+from iscp.adapters.delta.query.lookups.table_lookups import bounds_across, look_up
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
 from iscp.adapters.delta.query.touched_keys import restricted
@@ -36,24 +37,33 @@ def _linear_in_both(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Sig
     parts = []
     for place, signed in deltas.items():
         if (part := _join_with(plans, node, place, signed, At.OLD if place == 0 else At.NEW)) is not None:
-            parts.append((part.plan, [*plans.catalyst.output(node.plan), part.weight]))
-    return plans.sum(node, parts)
+            parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    return plans.sum(node, [(part.plan, [*plans.catalyst.output(node.plan), part.weight]) for part in parts])
 
 
 def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, at: At) -> Signed | None:
     """The changes of one side, joined with the rows of the other. None: there are no changes."""
-    other = plans.rows(node.inputs[1 - place], at)
-    if node.keys and plans.bytes_of(node.inputs[1 - place]) > plans.joined_max:
+    across = node.inputs[1 - place]
+    large = bool(node.keys) and plans.bytes_of(across) > plans.joined_max
+    if large:
         # Spark takes rows that are joined already for very many, and would have both sides exchanged for them.
         if (settled := plans.settled(node.inputs[place], signed)) is None:
             return None
         signed = settled
-        if node.operator.linear_in is not JoinSide.BOTH or not is_of_one_table(node.inputs[1 - place].operator):
-            other = _with_keys_of(plans, node, place, signed, other)
+    known = look_up(plans, across, at, bounds_across(plans.catalyst, node, place, signed.bounds))
+    other = plans.rows(across, at, known.leaves)
+    few_of_one = node.operator.linear_in is JoinSide.BOTH and is_of_one_table(across.operator)
+    if large and not (few_of_one or known.cover(across)):
+        other = _with_keys_of(plans, node, place, signed, other)
     inputs = [signed.plan, other] if place == 0 else [other, signed.plan]
     joined = plans.catalyst.with_inputs(plans.values_now(node), inputs)
     columns = [*plans.catalyst.output(node.plan), signed.weight]
-    return Signed(plans.catalyst.project(columns, joined), signed.weight)
+    bounds = signed.bounds
+    if node.operator.linear_in is JoinSide.BOTH:
+        bounds = {**known.bounds.within(across), **bounds}
+    return Signed(plans.catalyst.project(columns, joined), signed.weight, bounds=bounds)
 
 
 def _with_keys_of(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, other: Plan) -> Plan:

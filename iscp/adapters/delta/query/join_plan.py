@@ -33,7 +33,7 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 def find_join_query(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     """None where it is none, or one whose rows are not certain to come out the same elsewhere."""
-    if not all(_is_one_of(catalyst.type_of(each), _SHOWN) for each in catalyst.output(root.plan)):
+    if not all(is_one_of(catalyst.type_of(each), _SHOWN) for each in catalyst.output(root.plan)):
         return None
     return find_joined_columns(catalyst, root)
 
@@ -50,7 +50,7 @@ def find_joined_columns(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     return query if query.connected and all(each.columns for each in query.tables) else None
 
 
-def _is_one_of(kind: T.DataType, kinds: tuple[type[T.DataType], ...]) -> bool:
+def is_one_of(kind: T.DataType, kinds: tuple[type[T.DataType], ...]) -> bool:
     """And compares as its values are written."""
     return isinstance(kind, kinds) and not (isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation())
 
@@ -124,7 +124,7 @@ class _JoinReader:
                 raise _OtherPlan
             left, right = (self._column(each, known) for each in (part.left(), part.right()))
             kind = self._types[left]
-            if kind != self._types[right] or not _is_one_of(kind, EQUAL_TYPES) or left.place == right.place:
+            if kind != self._types[right] or not is_one_of(kind, EQUAL_TYPES) or left.place == right.place:
                 raise _OtherPlan
             self.equalities.append(Equality(left, right))
 
@@ -147,7 +147,7 @@ class _JoinReader:
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, known)
         kind = self._types[column]
-        if not (_is_one_of(kind, _COMPARED) and self.catalyst.is_a(right, "Literal") and right.value() is not None):
+        if not (is_one_of(kind, _COMPARED) and self.catalyst.is_a(right, "Literal") and right.value() is not None):
             raise _OtherPlan
         value = str(right.value()) if isinstance(kind, T.StringType) else int(right.value())
         return column, ("!=" if unequal else operator, value)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, TableChange, collected
@@ -32,12 +34,21 @@ COMPUTED_ROWS_MAX = 20_000
 class Leaf:
     """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
 
-    `of`: a table; an aggregate whose totals are known; or an operator of which `what` was computed before.
+    `of`: a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which `what`
+    was computed before.
     """
 
     of: str | PlanNode
     at: At | None
-    what: str = ""
+    what: str | TableLookup = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLookup:
+    """A table's rows whose `columns` have values that a row held for one of these leaves has at these places."""
+
+    columns: tuple[str, ...]
+    held: tuple[tuple[Leaf, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class PlanLeaves:
     ) -> None:
         self.named: dict[str, Leaf] = {}
         self.computed: dict[Leaf, Computed] = {}
+        self._held: dict[Leaf, pa.Table] = {}
         self._plans: dict[Leaf, Plan] = {}
         self._catalyst = catalyst
         self._tables = tables or {}
@@ -92,7 +104,10 @@ class PlanLeaves:
         assert plan is not None, f"{leaf} was not given"
         return plan
 
-    def give(self, leaf: Leaf, plan: Plan) -> None:
+    def give(self, leaf: Leaf, plan: Plan, held: pa.Table | None = None) -> None:
+        """`held`: the same rows, in this process."""
+        if held is not None:
+            self._held[leaf] = held
         name = f"{LEAF_PREFIX}{next(_numbers)}"
         self.named[name], self._plans[leaf] = leaf, self._catalyst.named(name, plan)
 
@@ -102,12 +117,39 @@ class PlanLeaves:
         table = self._tables.get(leaf.of)
         if table is None:
             return None
+        if isinstance(leaf.what, TableLookup):
+            return self._look_up(table, leaf, leaf.what)
         frame = table.changes() if leaf.at is None else table.rows(leaf.at)
         return None if frame is None else self._catalyst.plan_of(frame)
 
+    def _look_up(self, table: TableChange, leaf: Leaf, lookup: TableLookup) -> Plan | None:
+        parts = []
+        for each, places in lookup.held:
+            if (held := self.held(each)) is None:
+                return None
+            parts.append(pa.table([held.column(place) for place in places], names=[*lookup.columns]))
+        found = table.find(leaf.at, pa.concat_tables(parts)) if table.find and leaf.at else None
+        if found is None:
+            return None
+        self._held[leaf] = found.held
+        return self._catalyst.plan_of(found.frame)
+
+    def held(self, leaf: Leaf) -> pa.Table | None:
+        """The leaf's rows, if they are in this process; those of a table are read for it."""
+        if leaf not in self._held and self.of(leaf) is not None and leaf.at is None and isinstance(leaf.of, str):
+            changed = self._tables[leaf.of].held()
+            if changed is not None:
+                self._held[leaf] = changed
+        return self._held.get(leaf)
+
     def changed(self, node: PlanNode) -> Plan:
         """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
-        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), self._catalyst.output(node.plan))
+        wanted = self._catalyst.output(node.plan)
+        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), wanted, weighted=True)
+
+    def looked_up(self, node: PlanNode, leaf: Leaf) -> Plan:
+        """The same of rows that were looked up in it."""
+        return self._catalyst.widened(self.rows(leaf), self._catalyst.output(node.plan), weighted=False)
 
     # --- what is computed -----------------------------------------------------------------------------------------
 
@@ -141,7 +183,7 @@ class PlanLeaves:
         else:
             found = None
         if found is not None:
-            self.give(leaf, self._catalyst.plan_of(found.frame))
+            self.give(leaf, self._catalyst.plan_of(found.frame), found.held)
             found = replace(found, frame=self._catalyst.frame(self.rows(leaf)))
         self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame), held_max if held is not None else 0)
         return found

@@ -201,7 +201,7 @@ class _TemplateReader:
         leaf = self.leaves.named.get(alias)
         if leaf is None:
             raise _StrayError
-        of_table = isinstance(leaf.of, str) and leaf.at is not None
+        of_table = isinstance(leaf.of, str) and leaf.at is not None and not leaf.what
         now = self.leaves.rows(leaf)
         known[leaf] = now.child() if of_table else None, now.schema()
         there = plan if of_table else self.catalyst.no_rows(plan)  # rows of one refresh are not kept

@@ -18,7 +18,7 @@ from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
-from iscp.adapters.delta.spark.spark_engine import settings_for
+from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
 from iscp.core.errors import InvalidRequest
@@ -28,20 +28,17 @@ from iscp.core.range_query import NotRanged
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# What these make of a plan suits one execution of it, and not another one over changed rows.
+_UNFIT_RULES = (
+    "MergeScalarSubqueries",
+    "DecimalAggregates",
+    "InferWindowGroupLimit",
+    "LimitPushDown",
+    "LimitPushDownThroughWindow",
+    "PushProjectionThroughLimitAndOffset",
+    "PropagateEmptyRelation",  # what it leaves of INTERSECT ALL, the optimizer fails on when it sees it again
+)
 _SETTINGS = {
-    # What these make of a plan suits one execution of it, and not another one over changed rows.
-    "spark.sql.optimizer.excludedRules": ",".join(
-        f"org.apache.spark.sql.catalyst.optimizer.{name}"
-        for name in (
-            "MergeScalarSubqueries",
-            "DecimalAggregates",
-            "InferWindowGroupLimit",
-            "LimitPushDown",
-            "LimitPushDownThroughWindow",
-            "PushProjectionThroughLimitAndOffset",
-            "PropagateEmptyRelation",  # what it leaves of INTERSECT ALL, the optimizer fails on when it sees it again
-        )
-    ),
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.optimizer.runtimeFilter.semiJoinReduction.enabled": "false",
     "spark.sql.cbo.enabled": "false",
@@ -88,7 +85,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(_quoted(name))
-            with settings_for(session, _SETTINGS):
+            with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
             raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error

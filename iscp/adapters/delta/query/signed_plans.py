@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
+from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
+from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, key_bounds, rows_with_keys
 from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode
@@ -30,12 +33,14 @@ from iscp.adapters.delta.query.signed_rows import (
 )
 from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals
-from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
+from iscp.adapters.delta.query.touched_keys import touched_keys
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import OperatorKind, is_of_one_table, upkeep_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+NOTHING_LOOKED_UP: Mapping[PlanNode, Leaf] = MappingProxyType({})
 
 JOINED_BYTES_MAX = 16 * 1024**2
 """Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark holds in memory of one
@@ -112,18 +117,19 @@ class SignedPlans:
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
-    def rows(self, node: PlanNode, at: At) -> Plan:
-        """The operator's rows, under its ids."""
+    def rows(self, node: PlanNode, at: At, looked_up: Mapping[PlanNode, Leaf] = NOTHING_LOOKED_UP) -> Plan:
+        """The operator's rows, under its ids; `looked_up`: rows that stand for all of some tables."""
         if at is At.NEW and (given := self.given.get(node)) is not None:
             return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
         if node.operator.kind is OperatorKind.TABLE:
-            plan = self.leaves.rows(Leaf(node.operator.table, at))
+            leaf = looked_up.get(node)
+            plan = self.leaves.looked_up(node, leaf) if leaf else self.leaves.rows(Leaf(node.operator.table, at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
         if node in self.totals:
             return self.leaves.rows(Leaf(node, at))
         if not (node.operator.tables() or node.operator.time_dependence()):
             return node.plan
-        return self.over(node, at, [self.rows(each, at) for each in node.inputs])
+        return self.over(node, at, [self.rows(each, at, looked_up) for each in node.inputs])
 
     def over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
         """The operator over these, with the values that its subqueries and the clock have."""
@@ -167,7 +173,10 @@ class SignedPlans:
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         moved = self.tables[node.operator.table].changes() is not None
-        return self._signed(node, self.leaves.changed(node)) if moved else None
+        if not moved:
+            return None
+        bounds = bounds_of_table(self, node, Leaf(node.operator.table, None))
+        return replace(self._signed(node, self.leaves.changed(node)), bounds=bounds)
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
@@ -177,24 +186,25 @@ class SignedPlans:
         signed, plan = deltas[0], self.values_now(node)
         match node.operator.kind:
             case OperatorKind.PROJECT:
-                columns = [*self.catalyst.items(plan.projectList()), signed.weight]
-                return Signed(self.catalyst.project(columns, signed.plan), signed.weight)
+                columns = [*(listed := self.catalyst.items(plan.projectList())), signed.weight]
+                bounds = renamed_bounds(self.catalyst, listed, signed.bounds)
+                return Signed(self.catalyst.project(columns, signed.plan), signed.weight, bounds=bounds)
             case OperatorKind.EXPAND:
                 return Signed(self.catalyst.expand(plan, signed.weight, signed.plan), signed.weight)
             case _:
-                return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight)
+                return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight, bounds=signed.bounds)
 
     def _filtered_by_values(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         """The changed rows that are within now; and of the old ones those that came or went by the values alone."""
-        parts = []
-        if (linear := self._linear(node, deltas)) is not None:
-            parts.append((linear.plan, [*self.catalyst.output(node.plan), linear.weight]))
-        if self._values_moved(node):
-            inputs = [each.plan for each in node.inputs]
-            now, before = (self.over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
-            for holds, held, weight in ((now, before, 1), (before, now, -1)):
-                condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
-                parts.append(self.weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
+        linear = self._linear(node, deltas)
+        if not self._values_moved(node):
+            return linear
+        parts = [] if linear is None else [(linear.plan, [*self.catalyst.output(node.plan), linear.weight])]
+        inputs = [each.plan for each in node.inputs]
+        now, before = (self.over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
+        for holds, held, weight in ((now, before, 1), (before, now, -1)):
+            condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
+            parts.append(self.weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
         return self.sum(node, parts)
 
     def _totaled(self, node: PlanNode) -> Signed | None:
@@ -258,25 +268,31 @@ class SignedPlans:
     def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> DataFrame:
         """For the keys that these rows have; empty: for all rows."""
         touched, sides = touched_keys(self.catalyst, node, changed) if changed else None, []
+        bounds = key_bounds(self, node, changed) if changed else []
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
-            inputs = [self.rows(each, at) for each in node.inputs]
-            if touched is not None:
-                pairs = zip(inputs, node.keys, strict=True)
-                inputs = [restricted(self.catalyst, plan, keys, touched) for plan, keys in pairs]
+            if touched is None:
+                inputs = [self.rows(each, at) for each in node.inputs]
+            else:
+                pairs = zip(node.inputs, node.keys, strict=True)
+                inputs = [rows_with_keys(self, each, at, keys, touched, bounds) for each, keys in pairs]
             plan = self.over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
         return netted(sides[0].unionAll(sides[1]), by_sign=True)
 
     def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
-        """The operator's changes, computed now, so that Spark knows how many they are; None: there are none."""
+        """The operator's changes, computed now, so that it is known which they are; None: there are none."""
         if signed.rows is not None or is_of_one_table(node.operator):
             return signed
         self._known[node] = self._of_rows(node, self._evaluate(node, signed))
         return self._known[node]
 
     def _of_rows(self, node: PlanNode, found: ChangedRows | None) -> Signed | None:
-        return None if found is None else replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
+        if found is None:
+            return None
+        leaf = self.leaves.computed_as(found.frame)
+        bounds = {} if leaf is None else bounds_of(self.catalyst, node, leaf)
+        return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found, bounds=bounds)
 
     def bytes_of(self, node: PlanNode) -> int:
         """Of the tables that its rows are made of."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
@@ -18,6 +18,8 @@ from iscp.core.sql_names import WEIGHT as WEIGHT
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+
+    from iscp.adapters.delta.query.lookups.column_bounds import Bounds
 
 _SIGN = "_iscp_sign_"
 
@@ -34,12 +36,22 @@ class TableChange:
     """One table between two versions: its rows at each, and what changed, with WEIGHT (None: nothing did).
 
     Frames have the table's columns in the order in which it was analyzed; what changed, those that are needed, and
-    WEIGHT as the last. `bytes`: of its files.
+    WEIGHT as the last. `bytes`: of its files. `held`: what changed, if it is in this process. `find`: of those columns
+    that are needed the rows that have one of these keys (values of some of its columns), where they are few.
     """
 
     rows: Callable[[At], DataFrame]
     changes: Callable[[], DataFrame | None]
     bytes: int = 0
+    held: Callable[[], pa.Table | None] = lambda: None
+    find: Callable[[At, pa.Table], FoundRows | None] | None = None
+
+
+class FoundRows(NamedTuple):
+    """The same rows twice: in a plan, and in this process."""
+
+    frame: DataFrame
+    held: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +71,13 @@ class Instants:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known."""
+    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known;
+    `bounds`: of columns what their values are among, where that is known."""
 
     plan: Plan
     weight: Expression
     rows: ChangedRows | None = None
+    bounds: Bounds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOG_STORE = "io.iscp.delta.HardLinkLogStore"
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
-COMPILED_STAGES_MAX = 2_500
+COMPILED_STAGES_MAX = 1_500
 """Compiled stages of plans that the JVM keeps: some dozens for each view that is refreshed. With Spark's 100 a node of
 many jobs compiles them again at each iteration; `spark.conf` may say otherwise."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import isfinite
 from types import TracebackType
@@ -191,6 +191,16 @@ def settings_for(session: SparkSession, settings: Mapping[str, str]) -> Iterator
     finally:
         for name, was in before.items():
             session.conf.unset(name) if was is None else session.conf.set(name, was)
+
+
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+
+
+def without_rules(session: SparkSession, rules: Iterable[str]) -> AbstractContextManager[None]:
+    """Within, the optimizer does without these rules of its own too, besides those that the session excludes."""
+    excluded = session.conf.get(_EXCLUDED_RULES, None) or ""
+    named = [f"org.apache.spark.sql.catalyst.optimizer.{each}" for each in rules]
+    return settings_for(session, {_EXCLUDED_RULES: ",".join([each for each in (excluded, *named) if each])})
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:

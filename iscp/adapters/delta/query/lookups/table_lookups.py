@@ -1,0 +1,137 @@
+"""Rows of tables that are looked up by values that are known, where else a plan reads all of a table.
+
+Spark reads the needed columns of all rows before it joins them with a few keys. Rows whose columns have one of these
+values are found in the data files without Spark, and stand in the plan instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, is_one_of
+from iscp.adapters.delta.query.lookups.column_bounds import Bound, Bounds, TableBounds
+from iscp.adapters.delta.query.plan_leaves import Leaf, TableLookup
+from iscp.adapters.delta.query.plan_tree import PlanNode
+from iscp.adapters.delta.query.signed_rows import At
+from iscp.adapters.delta.query.touched_keys import restricted
+from iscp.core.query_plan import OperatorKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from iscp.adapters.delta.query.signed_plans import SignedPlans
+
+
+def bounds_of(catalyst: Catalyst, node: PlanNode, leaf: Leaf) -> Bounds:
+    """Of the node's columns, where rows held for the leaf have these, in their order."""
+    return {catalyst.id_of(each): ((leaf, place),) for place, each in enumerate(catalyst.output(node.plan))}
+
+
+def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
+    """Of a table's columns, where rows held for the leaf have some of these, by their names; empty: none are."""
+    held = plans.leaves.held(leaf)
+    places = {} if held is None else {name: place for place, name in enumerate(held.schema.names)}
+    named = ((str(each.name()), plans.catalyst.id_of(each)) for each in plans.catalyst.output(node.plan))
+    return {key: ((leaf, places[name]),) for name, key in named if name in places}
+
+
+def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds) -> Bounds:
+    """Of the other side of a join, where this side's columns are within the bounds."""
+    known = [_bound(catalyst, each, bounds) for each in node.keys[place]] if node.keys and bounds else []
+    return by_columns(catalyst, node.keys[1 - place], known) if known else {}
+
+
+def key_bounds(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> list[Bound | None]:
+    """Of each key by which the node works, what bounds it where only keys in changed rows of its inputs count."""
+    found: list[list[Bound | None]] = []
+    for place, frame in changed.items():
+        leaf = plans.leaves.computed_as(frame)
+        bounds = {} if leaf is None else bounds_of(plans.catalyst, node.inputs[place], leaf)
+        found.append([_bound(plans.catalyst, each, bounds) for each in node.keys[place]])
+    return [_either(each) for each in zip(*found, strict=True)]
+
+
+def _bound(catalyst: Catalyst, key: Expression, bounds: Bounds) -> Bound | None:
+    return bounds.get(catalyst.id_of(key)) if catalyst.is_a(key, "AttributeReference") else None
+
+
+def _either(bounds: Sequence[Bound | None]) -> Bound | None:
+    known = [each for each in bounds if each is not None]
+    return sum(known, ()) if len(known) == len(bounds) else None
+
+
+def by_columns(catalyst: Catalyst, keys: Sequence[Expression], bounds: Sequence[Bound | None]) -> Bounds:
+    """What bounds those of the keys that are columns."""
+    pairs = ((each, bound) for each, bound in zip(keys, bounds, strict=True) if bound is not None)
+    return {catalyst.id_of(each): bound for each, bound in pairs if catalyst.is_a(each, "AttributeReference")}
+
+
+def rows_with_keys(
+    plans: SignedPlans,
+    node: PlanNode,
+    at: At,
+    keys: Sequence[Expression],
+    touched: Plan,
+    bounds: Sequence[Bound | None] = (),
+) -> Plan:
+    """The rows of `node` with one of the `touched` keys. `keys`: of its rows; `bounds`: of each, where known."""
+    known = look_up(plans, node, at, by_columns(plans.catalyst, keys, bounds)).leaves if bounds else {}
+    return restricted(plans.catalyst, plans.rows(node, at, known), keys, touched)
+
+
+def look_up(plans: SignedPlans, node: PlanNode, at: At, bounds: Bounds) -> LookedUp:
+    """Of tables below `node`, where only those of its rows count that are within the bounds, rows that may be part of
+    one. Tables of which that is not known, or that have too many, are not there.
+    """
+    found, tried = LookedUp({}, TableBounds(plans.catalyst)), set[PlanNode]()
+    waiting = bool(bounds)
+    while waiting:
+        waiting = False
+        for table, own in [*found.bounds.below(node, bounds)]:
+            if table not in tried:
+                tried.add(table)
+                waiting |= found.add(plans, table, at, own)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """`leaves`: those that stand for tables; `bounds`: of columns of these."""
+
+    leaves: dict[PlanNode, Leaf]
+    bounds: TableBounds
+
+    def cover(self, node: PlanNode) -> bool:
+        """Whether all tables below the node are among them."""
+        return all(each in self.leaves for each in node.walk() if each.operator.kind is OperatorKind.TABLE)
+
+    def add(self, plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> bool:
+        """Whether rows of the table were looked up."""
+        leaf = _leaf(plans, node, at, own)
+        if leaf is None or plans.leaves.of(leaf) is None:
+            return False
+        self.bounds.tables[node] = bounds_of_table(plans, node, leaf)
+        self.leaves[node] = leaf
+        return True
+
+
+def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | None:
+    """None: no column can be searched for."""
+    table = plans.tables[node.operator.table]
+    if table.find is None:
+        return None
+    by_source: dict[tuple[Leaf, ...], dict[str, tuple[int, ...]]] = {}
+    for each in plans.catalyst.output(node.plan):
+        bound = own.get(plans.catalyst.id_of(each))
+        if bound is not None and is_one_of(plans.catalyst.type_of(each), EQUAL_TYPES):
+            leaves, places = zip(*bound, strict=True)
+            by_source.setdefault(leaves, {})[str(each.name())] = places
+    if not by_source:
+        return None
+    leaves, columns = max(by_source.items(), key=lambda each: len(each[1]))  # one row has values of all of them
+    held = tuple(zip(leaves, zip(*columns.values(), strict=True), strict=True))
+    moved = table.changes() is not None
+    return Leaf(node.operator.table, at if moved else At.NEW, TableLookup((*columns,), held))
