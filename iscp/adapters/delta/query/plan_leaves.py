@@ -30,12 +30,15 @@ COMPUTED_ROWS_MAX = 20_000
 """Rows that are computed on the way to a refresh's changes, held here and handed back; more Spark keeps."""
 
 
+OF_QUERY = "of the query"
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
 
     `of`: a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which `what`
-    was computed before.
+    was computed before, or whose rows the query says (OF_QUERY).
     """
 
     of: str | PlanNode
@@ -113,6 +116,8 @@ class PlanLeaves:
 
     def _opened(self, leaf: Leaf) -> Plan | None:
         if isinstance(leaf.of, PlanNode):
+            if leaf.what == OF_QUERY:
+                return leaf.of.plan
             return None if leaf.at is None else self._totals.row(self._catalyst, leaf.of, leaf.at)
         table = self._tables.get(leaf.of)
         if table is None:

@@ -16,7 +16,7 @@ from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
 from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, key_bounds, rows_with_keys
-from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_leaves import OF_QUERY, Leaf, PlanLeaves
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
@@ -128,7 +128,7 @@ class SignedPlans:
         if node in self.totals:
             return self.leaves.rows(Leaf(node, at))
         if not (node.operator.tables() or node.operator.time_dependence()):
-            return node.plan
+            return self.leaves.rows(Leaf(node, None, OF_QUERY))
         return self.over(node, at, [self.rows(each, at, looked_up) for each in node.inputs])
 
     def over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
