@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.data_file import DataFile
+from iscp.adapters.delta.rows.data_file import DataFile, HeldRows, RowGroup
 from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
@@ -54,16 +54,18 @@ class _Candidates:
             self.places = _none()
         if self.places is not None and not len(self.places):
             return
-        begin, parts = 0, [_none()]
+        begin, found, codes = 0, [_none()], [_none()]
         for rows in self.file.groups(column, self.places):
-            known = np.zeros(len(rows), np.int64) if self.places is None else self.codes[begin : begin + len(rows)]
-            parts.append(step.combine(known, rows.column(0)))
+            known = None if self.places is None else self.codes[begin : begin + len(rows)]
+            there, those = step.match(known, rows.column(0))
+            found.append(there + begin)
+            codes.append(those)
             begin += len(rows)
-        codes = np.concatenate(parts)
-        there = np.flatnonzero(codes >= 0)
-        if self.places is None:
-            there = there[np.isin(there, self.file.gone, invert=True)] if len(self.file.gone) else there
-        self.places, self.codes = there if self.places is None else self.places[there], codes[there]
+        there, self.codes = np.concatenate(found), np.concatenate(codes)
+        if self.places is None and len(self.file.gone):
+            left = np.isin(there, self.file.gone, invert=True)
+            there, self.codes = there[left], self.codes[left]
+        self.places = there if self.places is None else self.places[there]
 
 
 def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list[Places]:
@@ -109,13 +111,9 @@ def _with_keys(
         return _none(), []
     with file.hold_rows(schema) as groups:
         for group in groups:
-            known = np.zeros(group.end - group.begin, np.int64)
-            for step in steps:
-                column = group.read(pa.schema([schema.field(step.name)])).column(0)
-                known = step.combine(known, column)
+            at = _places_of(group, steps, schema)
             gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
-            known[gone] = -1
-            at = np.flatnonzero(known >= 0)
+            at = at[np.isin(at, gone, invert=True)] if len(gone) else at
             count += len(at)
             if count > rows_max:
                 raise NotReadableHere
@@ -123,6 +121,19 @@ def _with_keys(
                 places.append(at + group.begin)
                 rows.append(group.read(schema, at))
     return np.concatenate(places), rows
+
+
+def _places_of(group: RowGroup | HeldRows, steps: Sequence[_Step], schema: pa.Schema) -> Places:
+    """Of the group's rows that have one of the last step's combinations."""
+    at: Places | None = None
+    known: Codes | None = None
+    for step in steps:
+        column = group.read(pa.schema([schema.field(step.name)]), at).column(0)
+        there, known = step.match(known, column)
+        at = there if at is None else at[there]
+        if not len(at):
+            break
+    return _none() if at is None else at
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +151,17 @@ class _Step:
         """Whether one of the values may be in the file, by its statistics."""
         return self.ascending is None or may_hold(file.add, self.name, self.ascending)
 
-    def combine(self, known: Codes, values: pa.ChunkedArray) -> Codes:
-        """Of rows that have these values beside a `known` combination, which combination that is now; -1: none."""
-        codes = codes_of(comparable_values(values), self.distinct)
-        found: Codes = np.full(len(codes), -1, np.int64)
-        there = np.flatnonzero((codes >= 0) & (known >= 0))  # few of all rows
-        combined = known[there] * len(self.distinct) + codes[there]
+    def match(self, known: Codes | None, values: pa.ChunkedArray) -> tuple[Places, Codes]:
+        """Of rows that have these values, beside a combination that is `known` (None: at first), the places of those
+        that have one of the step's, and which."""
+        codes = pc.index_in(comparable_values(values), value_set=self.distinct, skip_nulls=False)
+        there = np.flatnonzero(pc.is_valid(codes).to_numpy())  # few of all rows
+        combined = codes.take(pa.array(there)).to_numpy().astype(np.int64)
+        if known is not None:
+            combined += known[there] * len(self.distinct)
         at = np.minimum(np.searchsorted(self.combinations, combined), len(self.combinations) - 1)
         same = self.combinations[at] == combined
-        found[there[same]] = at[same]
-        return found
+        return there[same], at[same]
 
 
 def _steps(wanted: pa.Table) -> Iterator[_Step]:
