@@ -80,7 +80,7 @@ class ChangedTable:
         changed = self.held()
         if changed is not None and not any(map(_is_told_apart_by_more, changed.select(self.columns).schema.types)):
             now = self._rows_now(keys)
-            rows = None if now is None else _undone(now, changed, keys)
+            rows = None if now is None else rows_before(now, changed, keys)
             if rows is not None:
                 return rows
         return self._search(self.span.from_version, keys)
@@ -94,7 +94,7 @@ def _is_told_apart_by_more(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
-def _undone(rows: pa.Table, changed: pa.Table, keys: pa.Table) -> pa.Table | None:
+def rows_before(rows: pa.Table, changed: pa.Table, keys: pa.Table) -> pa.Table | None:
     """The rows that have one of the keys before they were `changed`; None: these are not the rows afterwards."""
     names, weights = keys.schema.names, weights_of(changed)
     theirs, wanted = row_codes(changed.select(names), keys)

@@ -12,12 +12,11 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Plan
 from iscp.adapters.delta.query.lookups.column_bounds import Bound
-from iscp.adapters.delta.query.lookups.table_lookups import rows_with_keys
 from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, collected
-from iscp.adapters.delta.query.touched_keys import touched_keys
+from iscp.adapters.delta.query.touched_keys import rows_with_keys, touched_keys
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.core.netting import Op

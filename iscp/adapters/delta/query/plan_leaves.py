@@ -128,21 +128,25 @@ class PlanLeaves:
         return None if frame is None else self._catalyst.plan_of(frame)
 
     def _look_up(self, table: TableChange, leaf: Leaf, lookup: TableLookup) -> Plan | None:
-        parts = []
+        if table.find is None or leaf.at is None:
+            return None
+        parts = list[pa.Table]()
         for each, places in lookup.held:
             if (held := self.held(each)) is None:
                 return None
-            parts.append(pa.table([held.column(place) for place in places], names=[*lookup.columns]))
-        found = table.find(leaf.at, pa.concat_tables(parts)) if table.find and leaf.at else None
+            keys = pa.table([held.column(place) for place in places], names=[*lookup.columns])
+            parts.append(keys.cast(parts[0].schema) if parts else keys)
+        found = table.find(leaf.at, pa.concat_tables(parts))
         if found is None:
             return None
         self._held[leaf] = found.held
         return self._catalyst.plan_of(found.frame)
 
     def held(self, leaf: Leaf) -> pa.Table | None:
-        """The leaf's rows, if they are in this process; those of a table are read for it."""
-        if leaf not in self._held and self.of(leaf) is not None and leaf.at is None and isinstance(leaf.of, str):
-            changed = self._tables[leaf.of].held()
+        """The leaf's rows, if they are in this process."""
+        if leaf not in self._held and self.of(leaf) is not None and leaf == Leaf(leaf.of, None):
+            table = self._tables.get(leaf.of) if isinstance(leaf.of, str) else None
+            changed = None if table is None else table.held()
             if changed is not None:
                 self._held[leaf] = changed
         return self._held.get(leaf)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
-from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, key_bounds, rows_with_keys
+from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table
 from iscp.adapters.delta.query.plan_leaves import OF_QUERY, Leaf, PlanLeaves
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode
@@ -33,7 +33,7 @@ from iscp.adapters.delta.query.signed_rows import (
 )
 from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.query.totals.known_totals import KnownTotals
-from iscp.adapters.delta.query.touched_keys import touched_keys
+from iscp.adapters.delta.query.touched_keys import recomputed_rows
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import OperatorKind, is_of_one_table, upkeep_of
 
@@ -251,7 +251,7 @@ class SignedPlans:
 
     def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
-        frame = self._numbered(signed.plan, self.catalyst.output(node.plan), weight)
+        frame = self.numbered(signed.plan, self.catalyst.output(node.plan), weight)
         return netted(frame, by_sign=by_sign)
 
     def recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
@@ -263,22 +263,7 @@ class SignedPlans:
         if not changed and not moved:
             return None
         by_key = {} if moved or not node.keys else changed
-        return self._of_rows(node, self._computed(node, "recomputed", lambda: self._recomputed(node, by_key)))
-
-    def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> DataFrame:
-        """For the keys that these rows have; empty: for all rows."""
-        touched, sides = touched_keys(self.catalyst, node, changed) if changed else None, []
-        bounds = key_bounds(self, node, changed) if changed else []
-        for at, weight in ((At.NEW, 1), (At.OLD, -1)):
-            if touched is None:
-                inputs = [self.rows(each, at) for each in node.inputs]
-            else:
-                pairs = zip(node.inputs, node.keys, strict=True)
-                inputs = [rows_with_keys(self, each, at, keys, touched, bounds) for each, keys in pairs]
-            plan = self.over(node, at, inputs)
-            rows = self._numbered(plan, self.catalyst.output(plan))
-            sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        return netted(sides[0].unionAll(sides[1]), by_sign=True)
+        return self._of_rows(node, self._computed(node, "recomputed", lambda: recomputed_rows(self, node, by_key)))
 
     def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
         """The operator's changes, computed now, so that it is known which they are; None: there are none."""
@@ -302,7 +287,7 @@ class SignedPlans:
         """Whether one in it has changed that is not of a row."""
         return bool(node.clock and self.instants.apart) or any(self.delta(each) is not None for each in node.subqueries)
 
-    def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
+    def numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
         named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
         return self.catalyst.frame(self.catalyst.project([*named, *more], plan))

@@ -1,4 +1,4 @@
-"""The keys of changed rows, and the rows that have them."""
+"""The keys of changed rows, and what is recomputed of the rows that have them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.lookups.column_bounds import Bound
+from iscp.adapters.delta.query.lookups.table_lookups import by_columns, key_bounds, look_up
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.core.sql_names import WEIGHT
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, netted, whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from iscp.adapters.delta.query.signed_plans import SignedPlans
 
 
 def touched_keys(catalyst: Catalyst, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
@@ -29,3 +33,35 @@ def restricted(catalyst: Catalyst, rows: Plan, keys: Sequence[Expression], touch
     fresh = catalyst.afresh(touched, catalyst.output(touched))
     pairs = zip(keys, catalyst.output(fresh), strict=True)
     return catalyst.semi_join(rows, fresh, catalyst.both([catalyst.same(*pair) for pair in pairs]))
+
+
+def rows_with_keys(
+    plans: SignedPlans,
+    node: PlanNode,
+    at: At,
+    keys: Sequence[Expression],
+    touched: Plan,
+    bounds: Sequence[Bound | None] = (),
+) -> Plan:
+    """The rows of `node` with one of the `touched` keys. `keys`: of its rows; `bounds`: of each, where known."""
+    known = look_up(plans, node, at, by_columns(plans.catalyst, keys, bounds)).leaves if bounds else {}
+    return restricted(plans.catalyst, plans.rows(node, at, known), keys, touched)
+
+
+def recomputed_rows(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> DataFrame:
+    """What the operator gives after the changes less what it gave before: numbered, with WEIGHT.
+
+    For the keys that rows in `changed` have, by the places of its inputs; empty: for all rows.
+    """
+    touched, bounds = touched_keys(plans.catalyst, node, changed) if changed else None, key_bounds(plans, node, changed)
+    sides = []
+    for at, weight in ((At.NEW, 1), (At.OLD, -1)):
+        if touched is None:
+            inputs = [plans.rows(each, at) for each in node.inputs]
+        else:
+            pairs = zip(node.inputs, node.keys, strict=True)
+            inputs = [rows_with_keys(plans, each, at, keys, touched, bounds) for each, keys in pairs]
+        plan = plans.over(node, at, inputs)
+        rows = plans.numbered(plan, plans.catalyst.output(plan))
+        sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
+    return netted(sides[0].unionAll(sides[1]), by_sign=True)

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, is_one_of
 from iscp.adapters.delta.query.lookups.column_bounds import Bound, Bounds, TableBounds
 from iscp.adapters.delta.query.plan_leaves import Leaf, TableLookup
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import At
-from iscp.adapters.delta.query.touched_keys import restricted
 from iscp.core.query_plan import OperatorKind
 
 if TYPE_CHECKING:
@@ -67,19 +66,6 @@ def by_columns(catalyst: Catalyst, keys: Sequence[Expression], bounds: Sequence[
     """What bounds those of the keys that are columns."""
     pairs = ((each, bound) for each, bound in zip(keys, bounds, strict=True) if bound is not None)
     return {catalyst.id_of(each): bound for each, bound in pairs if catalyst.is_a(each, "AttributeReference")}
-
-
-def rows_with_keys(
-    plans: SignedPlans,
-    node: PlanNode,
-    at: At,
-    keys: Sequence[Expression],
-    touched: Plan,
-    bounds: Sequence[Bound | None] = (),
-) -> Plan:
-    """The rows of `node` with one of the `touched` keys. `keys`: of its rows; `bounds`: of each, where known."""
-    known = look_up(plans, node, at, by_columns(plans.catalyst, keys, bounds)).leaves if bounds else {}
-    return restricted(plans.catalyst, plans.rows(node, at, known), keys, touched)
 
 
 def look_up(plans: SignedPlans, node: PlanNode, at: At, bounds: Bounds) -> LookedUp:
