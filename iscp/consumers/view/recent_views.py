@@ -7,7 +7,7 @@ the query again, takes as long as all the rest of a small refresh.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 RECENT_VIEWS_MAX = 64
 """Views of a node of which this is kept, in the JVM; of the longest unrefreshed it is dropped, and made again."""
 
-HEAP_SHARE_MAX = 0.7
-"""Of the JVM's space for objects that live long: where more is in use after a full collection, half of the views, the
-longest unrefreshed, are dropped. A JVM without memory ends, and all jobs of the node with it."""
+HEAP_SHARE_MAX = 0.75
+"""Of the JVM's space for objects that live long: where more stays in use, half of the views, the longest unrefreshed,
+are dropped. A JVM without memory ends, and all jobs of the node with it."""
+
+COLLECTIONS = 5
+"""Full collections after each of which so much is in use: a single one may lie in the middle of a large query."""
 
 TablePlace = tuple[str, str, int, float]
 """URI and id of a table, its version, and when that was committed: of a log that was recreated it is another one."""
@@ -72,7 +75,7 @@ class RecentViews:
     def __init__(self, heap_share: Callable[[SparkContext], float] = heap_share_of) -> None:
         self._heap_share = heap_share
         self._views: OrderedDict[Hashable, RecentView] = OrderedDict()
-        self._dropped_at = 0.0
+        self._shares = deque[float](maxlen=COLLECTIONS)
         self._lock = threading.Lock()
 
     def of(self, name: Hashable) -> RecentView:
@@ -87,9 +90,11 @@ class RecentViews:
             return view
 
     def _is_full(self, context: SparkContext) -> bool:
-        """What was dropped last time is known to be gone only once there was another collection."""
+        """Since views were dropped last: until the JVM collects they are in use."""
         share = self._heap_share(context)
-        if share < HEAP_SHARE_MAX or share == self._dropped_at:
+        if not self._shares or self._shares[-1] != share:
+            self._shares.append(share)
+        if len(self._shares) < COLLECTIONS or min(self._shares) < HEAP_SHARE_MAX:
             return False
-        self._dropped_at = share
+        self._shares.clear()
         return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from iscp.consumers.view.recent_views import HEAP_SHARE_MAX, RECENT_VIEWS_MAX, RecentViews
+from iscp.consumers.view.recent_views import COLLECTIONS, HEAP_SHARE_MAX, RECENT_VIEWS_MAX, RecentViews
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,31 +39,45 @@ def test_the_longest_unrefreshed_is_dropped() -> None:
     assert views.of(1) is not kept[1]
 
 
-def test_half_of_them_are_dropped_where_the_heap_is_full() -> None:
+def collect(heap: Heap, views: RecentViews, shares: Sequence[float]) -> None:
+    """One view is refreshed after each collection, and once more before the next."""
+    for share in shares:
+        heap.share = share
+        views.of(8)
+        views.of(8)
+
+
+FULL = [HEAP_SHARE_MAX + 0.01 * number for number in range(COLLECTIONS)]
+
+
+def test_half_of_them_are_dropped_where_the_heap_stays_full() -> None:
     heap = Heap()
     views, kept = filled(heap, 9)
-    heap.share = HEAP_SHARE_MAX
+    collect(heap, views, FULL)
     assert views.of(8) is kept[8], "the one that is refreshed stays"
-    heap.share = 0.0
     assert [views.of(number) is kept[number] for number in range(9)] == [False] * 4 + [True] * 5
 
 
-def test_no_more_are_dropped_before_the_next_collection() -> None:
+def test_a_collection_in_the_middle_of_a_large_query_drops_none() -> None:
     heap = Heap()
     views, kept = filled(heap, 9)
-    heap.share = 0.9
-    for _ in range(5):
-        views.of(8)  # what is dropped at first is in the JVM until it collects
-    heap.share = 0.91
-    views.of(8)
-    heap.share = 0.0
+    collect(heap, views, [0.9, 0.91, 0.92, 0.93, 0.5, 0.9, 0.91, 0.92, 0.93])
+    assert all(views.of(number) is kept[number] for number in range(9))
+
+
+def test_more_are_dropped_once_it_was_full_again_for_as_long() -> None:
+    heap = Heap()
+    views, kept = filled(heap, 9)
+    collect(heap, views, FULL)
+    collect(heap, views, FULL[:-1])
+    collect(heap, views, [0.95, 0.96])
     assert [views.of(number) is kept[number] for number in range(9)] == [False] * 6 + [True] * 3
 
 
 def test_a_view_that_was_never_refreshed_needs_no_heap() -> None:
     heap = Heap()
     views, kept = filled(heap, 3)
-    heap.share = 1.0
-    views.of("new")
-    heap.share = 0.0
+    for share in FULL:
+        heap.share = share
+        views.of(f"new {share}")
     assert [views.of(number) is kept[number] for number in range(3)] == [True] * 3
