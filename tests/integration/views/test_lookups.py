@@ -153,6 +153,14 @@ def test_a_table_is_looked_up_by_rows_that_were_looked_up(session: SparkSession)
         assert [keys for _, _, keys in tables["e"].found] == [{(100,), (200,)}]
 
 
+def test_changes_of_several_tables_bound_a_column_together(session: SparkSession) -> None:
+    union = "SELECT g, x FROM f UNION ALL SELECT y, k FROM other"
+    refreshed = Refreshed(session, f"SELECT u.x, d.name FROM ({union}) u JOIN d ON u.g = d.g")
+    tables = refreshed.follow(f=LATER, other=[*ROWS["other"], (40, 40)])
+    assert tables["d"].found == [(At.NEW, ("g",), frozenset({(10,), (20,), (40,)}))]
+    assert refreshed.follow(other=ROWS["other"][1:])["d"].found == [(At.NEW, ("g",), frozenset({(1,), (40,)}))]
+
+
 def test_no_row_that_an_outer_join_leaves_without_a_partner_bounds_another_table(session: SparkSession) -> None:
     """The column of such a row is null, which no row of its table is known to have."""
     sql = "SELECT f.x, d.name, e.title FROM f LEFT JOIN d ON f.g = d.g LEFT JOIN e ON d.h <=> e.h"

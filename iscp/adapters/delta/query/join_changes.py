@@ -38,9 +38,7 @@ def _linear_in_both(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Sig
     for place, signed in deltas.items():
         if (part := _join_with(plans, node, place, signed, At.OLD if place == 0 else At.NEW)) is not None:
             parts.append(part)
-    if len(parts) == 1:
-        return parts[0]
-    return plans.sum(node, [(part.plan, [*plans.catalyst.output(node.plan), part.weight]) for part in parts])
+    return parts[0] if len(parts) == 1 else plans.united(node, [(node, part) for part in parts])
 
 
 def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, at: At) -> Signed | None:

@@ -31,6 +31,7 @@ COMPUTED_ROWS_MAX = 20_000
 
 
 OF_QUERY = "of the query"
+"""Rows that stand in a query, and are of no table."""
 
 
 @dataclass(frozen=True, slots=True)

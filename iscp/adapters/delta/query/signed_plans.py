@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
-from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table
+from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, united_bounds
 from iscp.adapters.delta.query.plan_leaves import OF_QUERY, Leaf, PlanLeaves
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode
@@ -39,8 +38,6 @@ from iscp.core.query_plan import OperatorKind, is_of_one_table, upkeep_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-NOTHING_LOOKED_UP: Mapping[PlanNode, Leaf] = MappingProxyType({})
 
 JOINED_BYTES_MAX = 16 * 1024**2
 """Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark holds in memory of one
@@ -117,12 +114,12 @@ class SignedPlans:
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
-    def rows(self, node: PlanNode, at: At, looked_up: Mapping[PlanNode, Leaf] = NOTHING_LOOKED_UP) -> Plan:
+    def rows(self, node: PlanNode, at: At, looked_up: Mapping[PlanNode, Leaf] | None = None) -> Plan:
         """The operator's rows, under its ids; `looked_up`: rows that stand for all of some tables."""
         if at is At.NEW and (given := self.given.get(node)) is not None:
             return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
         if node.operator.kind is OperatorKind.TABLE:
-            leaf = looked_up.get(node)
+            leaf = looked_up.get(node) if looked_up else None
             plan = self.leaves.looked_up(node, leaf) if leaf else self.leaves.rows(Leaf(node.operator.table, at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
         if node in self.totals:
@@ -180,7 +177,7 @@ class SignedPlans:
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
-            return self._united(node, deltas)
+            return self.united(node, [(node.inputs[place], signed) for place, signed in deltas.items()])
         if not deltas:
             return None
         signed, plan = deltas[0], self.values_now(node)
@@ -223,10 +220,12 @@ class SignedPlans:
             return node.plan
         return self.over(node, At.NEW, [each.plan for each in node.inputs])
 
-    def _united(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-        parts = [(deltas[place].plan, [*self.catalyst.output(each.plan), deltas[place].weight])
-                 for place, each in enumerate(node.inputs) if place in deltas]  # fmt: skip
-        return self.sum(node, parts)
+    def united(self, node: PlanNode, parts: Sequence[tuple[PlanNode, Signed]]) -> Signed | None:
+        """The changed rows of all `parts`; each is of a node whose columns are those of `node`, in order."""
+        columns = [self.catalyst.output(each.plan) for each, _ in parts]
+        rows = [(signed.plan, [*of, signed.weight]) for of, (_, signed) in zip(columns, parts, strict=True)]
+        bounds = united_bounds(self.catalyst, node, [*zip(columns, (each.bounds for _, each in parts), strict=True)])
+        return None if (found := self.sum(node, rows)) is None else replace(found, bounds=bounds)
 
     def sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Sequence[Expression]]]) -> Signed | None:
         """The rows of all `parts`, each with its columns in the operator's order and the weight."""

@@ -43,6 +43,16 @@ def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds
     return by_columns(catalyst, node.keys[1 - place], known) if known else {}
 
 
+def united_bounds(catalyst: Catalyst, node: PlanNode, parts: Sequence[tuple[Sequence[Expression], Bounds]]) -> Bounds:
+    """Of the node's columns, where its rows are those of all parts: of each its columns, in order, and their bounds."""
+    if not parts or not all(bounds for _, bounds in parts):
+        return {}
+    by_part = [[bounds.get(catalyst.id_of(each)) for each in columns] for columns, bounds in parts]
+    either = map(_either, zip(*by_part, strict=True))
+    pairs = zip(catalyst.output(node.plan), either, strict=True)
+    return {catalyst.id_of(each): bound for each, bound in pairs if bound is not None}
+
+
 def key_bounds(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> list[Bound | None]:
     """Of each key by which the node works, what bounds it where only keys in changed rows of its inputs count."""
     found: list[list[Bound | None]] = []
