@@ -219,5 +219,5 @@ def test_rows_of_the_query_itself_stand_in_a_plan_that_is_kept(session: SparkSes
     sql = f"SELECT k, max(x) AS x FROM ({rows}) GROUP BY k"
     refreshed = Refreshed(session, sql)
     refreshed.follow(f=LATER)
-    refreshed.follow(f=[*LATER, (1, 40, 2)])
+    refreshed.follow(f=[*LATER, (1, 40, 20)])
     assert refreshed.templates.built == 1
