@@ -59,7 +59,7 @@ class DataFile:
             source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
         except FileNotFoundError as error:
             raise NotReadableHere from error  # Spark says what it misses
-        with source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet:
+        with source, _opened(source) as parquet:
             held = {name.lower(): name for name in parquet.schema_arrow.names}
             counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
             ends = np.cumsum(counts).tolist()
@@ -77,6 +77,30 @@ class DataFile:
         if not stamp:
             raise NotReadableHere
         yield [HeldRows(self.kept.rows((path, stamp, schema), lambda: self.read(schema)))]
+
+
+CODED_BYTES_MAX = 2
+"""Bytes that a text takes in a column's part of a file, up to which all of them are references to a few values."""
+
+
+def _opened(source: pa.NativeFile) -> pq.ParquetFile:
+    """Texts of few values are read as references to these: what is read of all rows, to be had of some, is no copy."""
+    parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    coded = [name for place, name in enumerate(parquet.schema.names) if _is_coded(parquet, place)]
+    if not coded:
+        return parquet
+    known = parquet.metadata
+    return pq.ParquetFile(source, metadata=known, read_dictionary=coded, coerce_int96_timestamp_unit="us")
+
+
+def _is_coded(parquet: pq.ParquetFile, place: int) -> bool:
+    column = parquet.schema.column(place)
+    if column.path != column.name or str(column.logical_type) != "String":
+        return False
+    parts = (parquet.metadata.row_group(number).column(place) for number in range(parquet.num_row_groups))
+    return all(
+        each.has_dictionary_page and each.total_uncompressed_size <= CODED_BYTES_MAX * each.num_values for each in parts
+    )
 
 
 @dataclass(frozen=True, slots=True)
