@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.query.catalyst import Catalyst, Plan
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
-from iscp.adapters.delta.spark.heap_use import heap_share_of
+from iscp.adapters.delta.spark.spark_engine import heap_share_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -70,7 +70,7 @@ class RecentView:
 
 
 class RecentViews:
-    """Of one node. Safe for threads. `heap_share`: how much of the JVM's heap is in use, as HeapUse.share has it."""
+    """Of one node. Safe for threads. `heap_share`: how much of the JVM's heap is in use, as `heap_share_of` has it."""
 
     def __init__(self, heap_share: Callable[[SparkContext], float] = heap_share_of) -> None:
         self._heap_share = heap_share

@@ -139,12 +139,12 @@ LATER = [*F_ROWS[1:], (5, 20, 1)]
 """A row with g = 10 went, and one with g = 20 came."""
 
 
-def test_rows_are_looked_up_by_the_keys_of_changed_rows(session: SparkSession) -> None:
+def test_only_rows_with_keys_of_changed_rows_are_read(session: SparkSession) -> None:
     tables = Refreshed(session, "SELECT f.x, d.name FROM f JOIN d ON f.g = d.g").follow(f=LATER)
     assert tables["d"].found == [(At.NEW, ("g",), frozenset({(10,), (20,)}))]
 
 
-def test_a_table_is_looked_up_by_rows_that_were_looked_up(session: SparkSession) -> None:
+def test_found_rows_lead_to_rows_of_further_tables(session: SparkSession) -> None:
     for sql in (
         "SELECT f.x, e.title FROM f JOIN d ON f.g = d.g JOIN e ON d.h = e.h",
         "SELECT f.x, s.title FROM f JOIN (SELECT d.g, e.title FROM d JOIN e ON d.h = e.h) s ON f.g = s.g",

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from math import isfinite
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
 from iscp.core.progress import StageWork
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 SESSIONS_KEPT_MAX = 16
@@ -224,3 +226,22 @@ def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
 def _next(encoded: Iterator[bytes]) -> bytes | None:
     with spark_faults("read the rows"):
         return next(encoded, None)
+
+
+_OLD_POOLS = ("Tenured", "Old")
+"""In the names that Java's collectors give the pool in which objects are that live long."""
+
+
+def heap_share_of(context: SparkContext) -> float:
+    """How much of the space for objects that live long was in use after the last full collection; 0: there was none."""
+    pool = _old_pool(context._jvm)
+    usage = None if pool is None else pool.getCollectionUsage()
+    return 0.0 if usage is None or usage.getMax() <= 0 else usage.getUsed() / usage.getMax()
+
+
+@lru_cache(maxsize=1)
+def _old_pool(jvm: Any) -> Any:
+    """There is one JVM in a process at a time."""
+    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    found = (pools.get(number) for number in range(pools.size()))
+    return next((each for each in found if any(name in str(each.getName()) for name in _OLD_POOLS)), None)
