@@ -234,9 +234,10 @@ _OLD_POOLS = ("Tenured", "Old")
 
 def heap_share_of(context: SparkContext) -> float:
     """How much of the space for objects that live long was in use after the last full collection; 0: there was none."""
-    pool = _old_pool(context._jvm)
-    usage = None if pool is None else pool.getCollectionUsage()
-    return 0.0 if usage is None or usage.getMax() <= 0 else usage.getUsed() / usage.getMax()
+    with spark_faults("see how full the heap is"):
+        pool = _old_pool(context._jvm)
+        usage = None if pool is None else pool.getCollectionUsage()
+        return 0.0 if usage is None or usage.getMax() <= 0 else usage.getUsed() / usage.getMax()
 
 
 @lru_cache(maxsize=1)
