@@ -19,8 +19,9 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
     """As `createDataFrame`, which loses whatever comes after a batch without rows: Spark takes that for the end; and
     fails at an array's column without any batch."""
     batches = [batch for batch in rows.to_batches() if len(batch)]
-    none = pa.RecordBatch.from_arrays([pa.array([], each.type) for each in rows.schema], schema=rows.schema)
-    filled = pa.Table.from_batches(batches or [none], rows.schema)
+    if not batches:
+        batches = [pa.RecordBatch.from_arrays([pa.array([], each.type) for each in rows.schema], schema=rows.schema)]
+    filled = pa.Table.from_batches(batches, rows.schema)
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
 
 
