@@ -35,13 +35,9 @@ MAGNITUDES_MAX = 10
 MEASURABLE_S = 0.001
 """No refresh is taken for faster."""
 
-PASSES = 2
-"""A change of all rows is expected to cost what so many recomputations do, until that was measured."""
-
-EXPERIENCED = 8
-"""Of a share from SHARE_DEFAULT on that is larger than any that was refreshed by changes: from so many remembered
-refreshes on it is tried where it may be faster; before, where it is even if its costs are in proportion to its bytes.
-"""
+PASSES = 6
+"""A change of all rows is expected to cost what so many recomputations do, until that was measured: of groups, windows
+and joins four to ten were seen."""
 
 SCANNED_BYTES_LEAST = 64 * 1024**2
 """Of a query of which no recomputation was measured, so that no refresh by changes could be given up in time: from so
@@ -121,16 +117,14 @@ def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:
 def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans) -> RefreshChoice:
     incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
-    share = changed / total if total else 1.0
     if incremental is None or full is None:
         if full is None and scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
             return RefreshChoice(
                 Strategy.FULL, f"changes need {scans.changes / scans.full:.1f} times what a full one reads"
             )
+        share = changed / total if total else 1.0
         better = Strategy.INCREMENTAL if share < SHARE_DEFAULT else Strategy.FULL
         return RefreshChoice(better, f"{share:.2%} of the bytes have changed")
-    if share >= SHARE_DEFAULT and _is_beyond_what_is_known(changed, incremental, full, samples):
-        return RefreshChoice(Strategy.FULL, f"{share:.2%} of the bytes have changed, more than ever by changes")
     expected = {Strategy.INCREMENTAL: incremental, Strategy.FULL: full}
     better, other = sorted(expected, key=lambda each: expected[each])
     reason = f"expected {incremental:.2g} s by changes, {full:.2g} s in full"
@@ -139,25 +133,20 @@ def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], 
     return RefreshChoice(better, reason)
 
 
-def _is_beyond_what_is_known(changed: int, incremental: float, full: float, samples: Sequence[RefreshSample]) -> bool:
-    """No refresh by changes had about as many bytes, so that it may take many times as long as is expected of it."""
-    largest = _by_magnitude(samples)[0]
-    if largest.bytes * MAGNITUDE >= changed or largest.took_s * changed <= full * max(largest.bytes, 1):
-        return False
-    return len(samples) < EXPERIENCED or incremental > full
-
-
 def _is_doubtful(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]) -> bool:
     """It was measured once, when all was cold, or before much of what is remembered. Refreshes by changes are those of
-    about as many bytes: what others cost is not tried here.
+    about as many bytes, or it is not known what such cost, but what larger ones do: what is larger than all that were
+    measured is not tried here.
     """
+    known = [(place, each.bytes) for place, each in enumerate(samples) if each.strategy is strategy]
     alike = [
         place
-        for place, each in enumerate(samples)
-        if each.strategy is strategy
-        and (strategy is Strategy.FULL or changed <= each.bytes * MAGNITUDE <= changed * MAGNITUDE**2)
+        for place, size in known
+        if strategy is Strategy.FULL or changed <= size * MAGNITUDE <= changed * MAGNITUDE**2
     ]
-    return bool(alike) and (len(alike) == 1 or len(samples) - 1 - alike[-1] >= SAMPLES_MAX)
+    if not alike:
+        return any(size > changed for _, size in known)
+    return len(alike) == 1 or len(samples) - 1 - alike[-1] >= SAMPLES_MAX
 
 
 def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:
