@@ -46,6 +46,9 @@ many bytes on which changes need of the tables besides themselves, it is compare
 TRY_FACTOR = 1.5
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
+BUILDS = 2
+"""To build plans that later refreshes repeat, one by changes may take the time of so many recomputations besides."""
+
 BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
 
@@ -84,12 +87,13 @@ class Scans:
 @dataclass(frozen=True, slots=True)
 class RefreshChoice:
     """`reason`: what was expected of each, as far as former refreshes show. `budget_s`: after so long a refresh by
-    changes is given up for a recomputation.
+    changes is given up for a recomputation, and `build_s` more of plans that are built once.
     """
 
     strategy: Strategy
     reason: str
     budget_s: float = inf
+    build_s: float = inf
 
 
 def choose_strategy(
@@ -103,7 +107,8 @@ def choose_strategy(
             return RefreshChoice(Strategy.INCREMENTAL, "the policy says so")
         case _:
             choice = _choose_by_cost(changed, total, samples, scans)
-            return replace(choice, budget_s=_budget_s(total, samples))
+            budget_s = _budget_s(total, samples)
+            return replace(choice, budget_s=budget_s, build_s=BUILDS * budget_s)
 
 
 def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:

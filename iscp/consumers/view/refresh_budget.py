@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.spark.spark_engine import JobBudget
 from iscp.core.errors import Canceled, EngineError
+from iscp.core.refresh_choice import RefreshChoice
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.system import Guard
 
@@ -32,12 +33,14 @@ class _EndingGuard:
 
 
 @contextmanager
-def abandoning_after(context: ConsumeContext, budget_s: float) -> Iterator[ConsumeContext]:
-    """What computes with the context that this gives may take `budget_s` of Spark until its first commit.
+def abandoning_after(
+    context: ConsumeContext, choice: RefreshChoice, built_s: Callable[[], float]
+) -> Iterator[ConsumeContext]:
+    """What computes with the context that this gives may take the choice's budget of Spark until its first commit.
 
-    Raises RefreshAbandonedError.
+    `built_s`: how long plans were built by now that are built once. Raises RefreshAbandonedError.
     """
-    with JobBudget(context.session, budget_s) as budget:
+    with JobBudget(context.session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
         try:
             yield replace(context, guard=_EndingGuard(context.guard, budget))
         except (Canceled, EngineError, PySparkException, Py4JJavaError) as error:

@@ -132,20 +132,20 @@ class ViewConsumer:
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
         tag = self._tail_tag(context, end, query.as_of_s)
-        follow = self._follow_kept if query.kept else self._follow_rows
+        follow, built_s = self._follow_kept if query.kept else self._follow_rows, self._memory.time_builds(query.timer)
         try:
-            with abandoning_after(context, choice.budget_s) as within:
+            with abandoning_after(context, choice, built_s) as within:
                 written = follow(within, query, spans, tag)
         except RefreshAbandonedError:
             return self._abandon(context, end, spans, began_s)
         if written is None:
             return self._unchanged(context, end, "no row came or went by the time")
         position, rows = written
-        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
+        self._remember(Strategy.INCREMENTAL, spans.bytes, began_s, built_s())
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
-    def _remember(self, strategy: Strategy, size: int, began_s: float) -> None:
-        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s))
+    def _remember(self, strategy: Strategy, size: int, began_s: float, built_s: float = 0.0) -> None:
+        self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s), built_s)
 
     def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
         """What was taken in all is remembered of refreshes by such changes, as who chooses one pays it."""

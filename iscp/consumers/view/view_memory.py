@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.join_plan import find_join_query
+from iscp.adapters.delta.query.plan_leaves import BuildTimer
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 SERVED_LEAST = 3
 """Refreshes that what is kept of groups has to serve, on average, to be written again where it is of other versions: it
 is computed of all rows, which views whose changes are now few and now many would pay each time."""
+
+
+BUILDS_MAX = 24
+"""Refreshes of a view in which the time of building plans counts for nothing, as it is taken once. After so many, its
+plans are dropped again and again, of a node with many views, and it is as all other time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +158,20 @@ class ViewMemory:
         self._rows: ViewRows | None = None
         self._analyzed = False
         self._worth = KeepingWorth()
+        self._builds = 0
         self.sizes = TableSizes()
         self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
-    def remember(self, sample: RefreshSample) -> None:
-        self.samples = with_sample(self.samples, sample)
+    def remember(self, sample: RefreshSample, built_s: float = 0.0) -> None:
+        """`built_s`: of what it took, how long plans were built that are built once, as `time_builds` has it."""
+        self._builds += built_s > 0
+        self.samples = with_sample(self.samples, replace(sample, took_s=sample.took_s - built_s))
+
+    def time_builds(self, timer: BuildTimer) -> Callable[[], float]:
+        """For how long plans were built since then, in seconds; 0 where that has happened too often."""
+        began_s = timer.spent_s
+        return lambda: timer.spent_s - began_s if self._builds < BUILDS_MAX else 0.0
 
     def due_at_s(self, refreshed_at_s: float, now_s: float, interval_s: float | None) -> float:
         """When its rows change as time passes, in Unix seconds; 0: they do not."""

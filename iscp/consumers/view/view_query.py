@@ -16,7 +16,7 @@ from iscp.adapters.delta.query.group_sums import (
     changed_sums,
     sums_finished,
 )
-from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_leaves import BuildTimer, Leaf, PlanLeaves
 from iscp.adapters.delta.query.plan_templates import PlanTemplates
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
@@ -138,6 +138,11 @@ class ViewQuery:
         leaves.give(leaf, catalyst.plan_of(kept_rows))
         given = catalyst.frame(leaves.rows(leaf))
         return templates.planned(catalyst, "finished", leaves, lambda: self._finished(given)) or self._finished(given)
+
+    @property
+    def timer(self) -> BuildTimer:
+        """Of the plans that are kept for later refreshes."""
+        return self.recent.templates.timer
 
     @property
     def _templates(self) -> PlanTemplates | None:

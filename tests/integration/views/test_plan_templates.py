@@ -205,3 +205,30 @@ def test_what_is_computed_on_the_way_is_computed_again(
         assert refreshes.run_steps(rows, dim, held_max, joined=joined) == (there or None)
         built.append(refreshes.built)
     assert built == [1, 1, 2, 2, 3, 3]
+
+
+def test_the_time_of_building_counts_as_taken_once_only_where_the_plan_is_kept_from_then_on(
+    refreshes: Refreshes,
+) -> None:
+    timer, now_s = refreshes.templates.timer, [0.0]
+    timer.now_s = lambda: now_s[0]
+    dim = refreshes.frame([(1, "a")], DIM)
+
+    def slowly(changed: DataFrame, there: DataFrame) -> DataFrame:
+        now_s[0] += 1
+        return joined(changed, there)
+
+    def with_rows_of_one_refresh(changed: DataFrame, there: DataFrame) -> DataFrame:
+        return slowly(changed, there).unionAll(refreshes.frame([("b", 1)], "n string, x bigint"))
+
+    for _ in range(2):
+        refreshes.run(refreshes.frame([(1, 5)], FACT), dim, slowly)
+    assert (refreshes.built, timer.spent_s) == (1, 1)
+    other_types = refreshes.frame([(1, 5)], "g int, x int")
+    refreshes.run(other_types, dim, slowly)
+    assert (refreshes.built, timer.spent_s) == (2, 1), "of changes of these tables it was built before"
+    for size in (4, 16):
+        refreshes.run(refreshes.frame([(1, 5)], FACT), dim, with_rows_of_one_refresh, size)
+    assert (refreshes.built, timer.spent_s) == (4, 1), "it is built each time"
+    refreshes.run(refreshes.frame([(1, 5)], FACT), dim, slowly, 64)
+    assert (refreshes.built, timer.spent_s) == (5, 2)

@@ -6,8 +6,10 @@ are in one plan twice other ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -64,14 +66,57 @@ class Computed:
     held_max: int
 
 
+@dataclass
+class BuildTimer:
+    """How long plans have been built that later refreshes repeat, without what is computed meanwhile. It is used by one
+    thread, and may be read by others."""
+
+    now_s: Callable[[], float] = time.monotonic
+    _spent: tuple[float, float | None] = field(default=(0.0, None))
+    """Until it was started or stopped last, and when it was started, if it runs."""
+
+    @property
+    def spent_s(self) -> float:
+        spent_s, since_s = self._spent
+        return spent_s if since_s is None else spent_s + self.now_s() - since_s
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self._switched(self.now_s()):
+            yield
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._switched(None):
+            yield
+
+    @contextmanager
+    def _switched(self, since_s: float | None) -> Iterator[None]:
+        ran = self._spent[1] is not None
+        self._spent = self.spent_s, since_s
+        try:
+            yield
+        finally:
+            self._spent = self.spent_s, self.now_s() if ran else None
+
+    def forget(self, since_s: float) -> None:
+        """What was spent since it read this: it is spent again each time."""
+        self._spent = since_s, self._spent[1]
+
+
 class PlanLeaves:
     """Of one refresh. Tables are opened when they are needed; what is computed is kept until `close`.
 
-    `named`: the leaves that stand in plans, by their aliases. `computed`: in the order in which it was.
+    `named`: the leaves that stand in plans, by their aliases. `computed`: in the order in which it was. `timer`: is
+    paused while rows are read or computed.
     """
 
     def __init__(
-        self, catalyst: Catalyst, tables: Mapping[str, TableChange] | None = None, totals: KnownTotals | None = None
+        self,
+        catalyst: Catalyst,
+        tables: Mapping[str, TableChange] | None = None,
+        totals: KnownTotals | None = None,
+        timer: BuildTimer | None = None,
     ) -> None:
         self.named: dict[str, Leaf] = {}
         self.computed: dict[Leaf, Computed] = {}
@@ -80,6 +125,7 @@ class PlanLeaves:
         self._catalyst = catalyst
         self._tables = tables or {}
         self._totals = totals or KnownTotals()
+        self._timer = timer or BuildTimer()
         self._kept: list[DataFrame] = []
 
     def close(self) -> None:
@@ -96,7 +142,8 @@ class PlanLeaves:
     def of(self, leaf: Leaf) -> Plan | None:
         """The rows' plan. None: they were not given, or computed."""
         if leaf not in self._plans:
-            plan = self._opened(leaf)
+            with self._timer.paused():
+                plan = self._opened(leaf)
             if plan is None:
                 return None
             self.give(leaf, plan)
@@ -185,13 +232,14 @@ class PlanLeaves:
     def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
         """Evaluated now; plans may be made of the rows as of other leaves. Up to `held_max` are held here, and handed
         back: of such Spark knows how many they are before it plans. None: there are no rows."""
-        held = collected(frame, held_max) if held_max else None
-        if held is None:
-            found = self.count(frame)
-        elif len(held):
-            found = ChangedRows(frame_of_arrow(frame.sparkSession, held), len(held), held)
-        else:
-            found = None
+        with self._timer.paused():
+            held = collected(frame, held_max) if held_max else None
+            if held is None:
+                found = self.count(frame)
+            elif len(held):
+                found = ChangedRows(frame_of_arrow(frame.sparkSession, held), len(held), held)
+            else:
+                found = None
         if found is not None:
             self.give(leaf, self._catalyst.plan_of(found.frame), found.held)
             found = replace(found, frame=self._catalyst.frame(self.rows(leaf)))

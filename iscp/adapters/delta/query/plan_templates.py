@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
-from iscp.adapters.delta.query.plan_leaves import LEAF_PREFIX, Leaf, PlanLeaves
+from iscp.adapters.delta.query.plan_leaves import LEAF_PREFIX, BuildTimer, Leaf, PlanLeaves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -125,9 +125,10 @@ class _Planned:
 
 
 class PlanTemplates:
-    """Of one query."""
+    """Of one query. `timer`: runs while plans are built that were not known before, and will be."""
 
     def __init__(self) -> None:
+        self.timer = BuildTimer()
         self._known: OrderedDict[Hashable, _Planned] = OrderedDict()
 
     def planned(
@@ -143,6 +144,17 @@ class PlanTemplates:
                 frame = known.repeat(catalyst, leaves)
                 self._known[key] = known
                 return frame
+            return self._built(key, catalyst, leaves, build)
+        since_s = self.timer.spent_s
+        with self.timer.running():
+            made = self._built(key, catalyst, leaves, build)
+        if key not in self._known:
+            self.timer.forget(since_s)
+        return made
+
+    def _built(
+        self, key: Hashable, catalyst: Catalyst, leaves: PlanLeaves, build: Callable[[], DataFrame | None]
+    ) -> DataFrame | None:
         made = build()
         if (planned := _planned(catalyst, made, leaves)) is not None:
             self._known[key] = planned

@@ -66,7 +66,8 @@ class SignedPlans:
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.leaves = PlanLeaves(self.catalyst, self.tables, self.totals)
+        timer = self.templates.timer if self.templates else None
+        self.leaves = PlanLeaves(self.catalyst, self.tables, self.totals, timer)
 
     def close(self) -> None:
         self.leaves.close()
