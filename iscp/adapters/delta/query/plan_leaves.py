@@ -81,17 +81,17 @@ class BuildTimer:
         return spent_s if since_s is None else spent_s + self.now_s() - since_s
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        with self._switched(self.now_s()):
+    def run(self) -> Iterator[None]:
+        with self._switch(self.now_s()):
             yield
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        with self._switched(None):
+    def pause(self) -> Iterator[None]:
+        with self._switch(None):
             yield
 
     @contextmanager
-    def _switched(self, since_s: float | None) -> Iterator[None]:
+    def _switch(self, since_s: float | None) -> Iterator[None]:
         ran = self._spent[1] is not None
         self._spent = self.spent_s, since_s
         try:
@@ -142,7 +142,7 @@ class PlanLeaves:
     def of(self, leaf: Leaf) -> Plan | None:
         """The rows' plan. None: they were not given, or computed."""
         if leaf not in self._plans:
-            with self._timer.paused():
+            with self._timer.pause():
                 plan = self._opened(leaf)
             if plan is None:
                 return None
@@ -232,7 +232,7 @@ class PlanLeaves:
     def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
         """Evaluated now; plans may be made of the rows as of other leaves. Up to `held_max` are held here, and handed
         back: of such Spark knows how many they are before it plans. None: there are no rows."""
-        with self._timer.paused():
+        with self._timer.pause():
             held = collected(frame, held_max) if held_max else None
             if held is None:
                 found = self.count(frame)

@@ -146,7 +146,7 @@ class PlanTemplates:
                 return frame
             return self._built(key, catalyst, leaves, build)
         since_s = self.timer.spent_s
-        with self.timer.running():
+        with self.timer.run():
             made = self._built(key, catalyst, leaves, build)
         if key not in self._known:
             self.timer.forget(since_s)

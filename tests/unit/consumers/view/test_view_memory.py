@@ -25,7 +25,7 @@ def test_a_refresh_is_remembered_without_the_time_that_plans_were_built_until_th
     timer = BuildTimer(lambda: now_s[0])
     for number in range(BUILDS_MAX + 2):
         built_s = memory.time_builds(timer)
-        with timer.running():
+        with timer.run():
             now_s[0] += 3.0
         memory.remember(RefreshSample(Strategy.INCREMENTAL, 1_000, 5.0), built_s())
         assert memory.samples[-1].took_s == (2.0 if number < BUILDS_MAX else 5.0)

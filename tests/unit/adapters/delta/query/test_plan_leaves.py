@@ -21,13 +21,13 @@ def test_what_is_computed_while_plans_are_built_does_not_count() -> None:
     now = Now()
     timer = BuildTimer(now)
     now.at_s += 1
-    with timer.running():
+    with timer.run():
         now.at_s += 2
         assert timer.spent_s == 2
-        with timer.paused():
+        with timer.pause():
             now.at_s += 4
             assert timer.spent_s == 2
-            with timer.running():
+            with timer.run():
                 now.at_s += 8
             now.at_s += 16
         now.at_s += 32
@@ -40,7 +40,7 @@ def test_it_stops_where_building_fails() -> None:
     timer = BuildTimer(now)
 
     def fail() -> None:
-        with timer.running(), timer.paused():
+        with timer.run(), timer.pause():
             now.at_s += 1
             raise ValueError("no such column")
 
@@ -53,10 +53,10 @@ def test_it_stops_where_building_fails() -> None:
 def test_what_is_spent_each_time_is_forgotten() -> None:
     now = Now()
     timer = BuildTimer(now)
-    with timer.running():
+    with timer.run():
         now.at_s += 1
         before_s = timer.spent_s
-        with timer.running():
+        with timer.run():
             now.at_s += 2
         timer.forget(before_s)
         now.at_s += 4
