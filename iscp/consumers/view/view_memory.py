@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.query.group_plan import find_group_query
-from iscp.adapters.delta.query.join_plan import find_join_query
+from iscp.adapters.delta.query.direct.group_plan import find_group_query
+from iscp.adapters.delta.query.direct.join_plan import find_join_query
 from iscp.adapters.delta.query.plan_leaves import BuildTimer
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.rows.joined_rows import changed_join

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
+
+from iscp.adapters.delta.query.jvm_classes import classes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,35 +26,8 @@ Plan = Any
 Expression = Any
 """An Expression of the JVM; an attribute is one too."""
 
-
-class _Package:
-    """A package of the JVM. To look a class up is a call to the JVM, and is done once."""
-
-    def __init__(self, package: Any) -> None:
-        self._package = package
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._package, name)
-        setattr(self, name, found)
-        return found
-
-
-class _Classes:
-    """Those of one JVM that plans are built of; `named`, `nothing` and `none` are objects of it."""
-
-    def __init__(self, jvm: Any) -> None:
-        sql = jvm.org.apache.spark.sql
-        self.expressions = _Package(sql.catalyst.expressions)
-        self.logical = _Package(sql.catalyst.plans.logical)
-        self.plans = _Package(sql.catalyst.plans)
-        self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
-        self.identifier = sql.catalyst.AliasIdentifier
-        self.named = getattr(self.expressions, "NamedExpression$").__getattr__("MODULE$")
-        self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
-
-
-_classes_of = lru_cache(maxsize=1)(_Classes)
-"""There is one JVM in a process at a time."""
+Columns = Any
+"""A Seq of them of Scala's."""
 
 
 class Catalyst:
@@ -61,8 +36,9 @@ class Catalyst:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._jvm: Any = session._jvm
-        self._classes = _classes_of(self._jvm)
+        self._classes = classes_of(self._jvm)
         self._expressions, self._logical = self._classes.expressions, self._classes.logical
+        self._columns = self._classes.columns
         self._none = self._classes.none
 
     def seq(self, items: Iterable[Any]) -> Any:
@@ -91,8 +67,10 @@ class Catalyst:
         return plan.withNewChildren(self.seq(inputs))
 
     def _parts_limit(self, plan: Plan, children: Sequence[Plan]) -> bool:
-        limits = ("GlobalLimit", "Offset", "LocalLimit")
-        return any(self.is_a(plan, name) for name in limits) and any(self.is_a(children[0], name) for name in limits)
+        return self._is_limit(plan) and self._is_limit(children[0])
+
+    def _is_limit(self, plan: Plan) -> bool:
+        return str(plan.nodeName()) in ("GlobalLimit", "Offset", "LocalLimit")
 
     def plan_of(self, frame: DataFrame) -> Plan:
         return frame._jdf.queryExecution().analyzed()
@@ -113,18 +91,11 @@ class Catalyst:
 
     def alias(self, value: Expression, name: str) -> Expression:
         """`value` under a new id."""
-        (named,) = self.under_names([value], [(name, self._classes.named.newExprId())])
+        (named,) = self._under_names([value], [(name, self._classes.named.newExprId())])
         return named
 
-    def names_and_ids(self, columns: Sequence[Expression]) -> list[tuple[str, Any]]:
-        return [(each.name(), each.exprId()) for each in columns]
-
-    def under_ids(self, columns: Sequence[Expression], wanted: Sequence[Expression]) -> list[Expression]:
-        """These columns, in their order, under the names and ids of `wanted`."""
-        return self.under_names(columns, self.names_and_ids(wanted))
-
-    def under_names(self, columns: Sequence[Expression], wanted: Sequence[tuple[str, Any]]) -> list[Expression]:
-        """As `under_ids`, where these are known."""
+    def _under_names(self, columns: Sequence[Expression], wanted: Sequence[tuple[str, Any]]) -> list[Expression]:
+        """These columns, in their order, under the names and ids of others."""
         nothing = self._classes.nothing
         pairs = zip(columns, wanted, strict=True)
         return [self._expressions.Alias(there, *want, nothing, self._none, nothing) for there, want in pairs]
@@ -142,6 +113,19 @@ class Catalyst:
     def id_of(self, attribute: Expression) -> int:
         return int(attribute.exprId().id())
 
+    def ids(self, plan: Plan) -> list[int]:
+        """Of its columns."""
+        return [*map(int, self._columns.ids(plan).split())]
+
+    def names(self, plan: Plan) -> list[str]:
+        """Of its columns."""
+        return str(self._columns.names(plan)).split("\0")[:-1]
+
+    def passed(self, columns: Columns) -> dict[int, int]:
+        """Of those of a sequence that are columns of an input, or give one another name: their ids, and those there."""
+        pairs = (each.split(":") for each in self._columns.passed(columns).split())
+        return {int(outer): int(inner) for outer, inner in pairs}
+
     def column(self, expression: Expression) -> Expression | None:
         """The attribute that it is, or gives another name; None: it is something else."""
         inner = expression.child() if self.is_a(expression, "Alias") else expression
@@ -149,16 +133,29 @@ class Catalyst:
 
     # --- operators ------------------------------------------------------------------------------------------------
 
-    def project(self, columns: Sequence[Expression], child: Plan) -> Plan:
-        return self._logical.Project(self.seq(columns), child)
+    def project(self, columns: Sequence[Expression] | Columns, child: Plan) -> Plan:
+        return self._logical.Project(self.seq(columns) if isinstance(columns, Sequence) else columns, child)
 
-    def renamed(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
-        """The child's columns, in their order, under the ids of `wanted`."""
-        return self.project(self.under_ids(self.output(child), wanted), child)
+    def renamed(self, child: Plan, like: Plan) -> Plan:
+        """The child's columns, in their order, under the names and ids of those of another plan."""
+        return self._columns.renamed(child, like)
 
-    def afresh(self, child: Plan, columns: Sequence[Expression]) -> Plan:
+    def renamed_as(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
+        """As `renamed`, where these columns are of no plan."""
+        names_and_ids = [(each.name(), each.exprId()) for each in wanted]
+        return self.project(self._under_names(self.output(child), names_and_ids), child)
+
+    def signed(self, child: Plan, like: Plan, weight: str) -> Plan:
+        """As `renamed`, but for the last column, which comes last under this name."""
+        return self._columns.signed(child, like, weight)
+
+    def numbered(self, child: Plan, like: Plan, more: Sequence[Expression] = ()) -> Plan:
+        """Columns of the child's, those of the other plan, as `c0`, `c1`, …, and `more` as they are."""
+        return self._columns.numbered(child, like, self.seq(more))
+
+    def afresh(self, child: Plan, columns: Columns) -> Plan:
         """These columns under new ids, so that they meet others of the same ids in no operator."""
-        return self.project([self.alias(each, each.name()) for each in columns], child)
+        return self._columns.afresh(child, columns)
 
     def union(self, plans: Sequence[Plan]) -> Plan:
         """Of plans whose columns have ids of their own each."""
@@ -169,17 +166,9 @@ class Catalyst:
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
         return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
 
-    def widened(self, plan: Plan, wanted: Sequence[Expression], *, weighted: bool) -> Plan:
-        """The plan's columns are some of `wanted`, and the weight: with nulls for the others, in the order of these."""
-        there = self.output(plan)
-        last = [there.pop()] if weighted else []
-        named = {str(each.name()).lower(): each for each in there}
-
-        def column(want: Expression) -> Expression:
-            known = named.get(str(want.name()).lower())
-            return known or self.alias(self._expressions.Literal(None, want.dataType()), want.name())
-
-        return plan if len(there) == len(wanted) else self.project([*map(column, wanted), *last], plan)
+    def widened(self, plan: Plan, like: Plan, *, weighted: bool) -> Plan:
+        """The plan's columns are some of the other's, and the weight: in the order of these, with nulls for others."""
+        return self._columns.widened(plan, like, weighted)
 
     def named(self, name: str, plan: Plan) -> Plan:
         """The plan's rows below an alias."""
@@ -187,7 +176,7 @@ class Catalyst:
 
     def name_of(self, plan: Plan) -> str:
         """Of an alias; else it is empty."""
-        return str(plan.alias()) if self.is_a(plan, "SubqueryAlias") else ""
+        return str(plan.alias()) if plan.nodeName() == "SubqueryAlias" else ""
 
     def no_rows(self, plan: Plan) -> Plan:
         """Of the plan's columns."""

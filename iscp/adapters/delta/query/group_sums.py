@@ -179,7 +179,7 @@ def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, held: Dat
         columns += [value.cast(buffer.dataType().sql()) for value, buffer in zip(values, buffers, strict=True)]
         wanted += buffers
     named = held.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
-    rows = catalyst.renamed(catalyst.plan_of(named), wanted)
+    rows = catalyst.renamed_as(catalyst.plan_of(named), wanted)
     groups: Plan = catalyst.project(
         [finished(catalyst, each) for each in catalyst.items(plan.aggregateExpressions())], rows
     )

@@ -57,7 +57,7 @@ def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, a
         other = _with_keys_of(plans, node, place, signed, other)
     inputs = [signed.plan, other] if place == 0 else [other, signed.plan]
     joined = plans.catalyst.with_inputs(plans.values_now(node), inputs)
-    columns = [*plans.catalyst.output(node.plan), signed.weight]
+    columns = node.plan.output().appended(signed.weight)
     bounds = signed.bounds
     if node.operator.linear_in is JoinSide.BOTH:
         bounds = {**known.bounds.within(across), **bounds}
@@ -80,10 +80,10 @@ def _by_condition(plans: SignedPlans, node: PlanNode, linear: int, deltas: Mappi
     if linear in deltas:
         part = _join_with(plans, node, linear, deltas[linear], At.NEW)
         if part is not None:
-            parts.append((part.plan, [*catalyst.output(node.plan), part.weight]))
+            parts.append((part.plan, node.plan.output().appended(part.weight)))
     changed = plans.evaluated(node, {other: deltas[other]}).get(other)
     if changed is not None:
-        met = catalyst.renamed(catalyst.plan_of(changed.drop(WEIGHT)), catalyst.output(node.inputs[other].plan))
+        met = catalyst.renamed(catalyst.plan_of(changed.drop(WEIGHT)), node.inputs[other].plan)
         condition = plans.values_now(node).condition().get()
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
             rows = catalyst.semi_join(plans.rows(node.inputs[linear], At.OLD), met, condition)

@@ -201,12 +201,11 @@ class PlanLeaves:
 
     def changed(self, node: PlanNode) -> Plan:
         """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
-        wanted = self._catalyst.output(node.plan)
-        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), wanted, weighted=True)
+        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), node.plan, weighted=True)
 
     def looked_up(self, node: PlanNode, leaf: Leaf) -> Plan:
         """The same of rows that were looked up in it."""
-        return self._catalyst.widened(self.rows(leaf), self._catalyst.output(node.plan), weighted=False)
+        return self._catalyst.widened(self.rows(leaf), node.plan, weighted=False)
 
     # --- what is computed -----------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class _OtherPlanError(Exception):
 @dataclass(frozen=True, slots=True)
 class _Place:
     """An operator. `leaves`: those in it; `below`: inputs that have some, by their numbers; `values`: its subqueries.
-    `leaf`: the one that it is, with the names and ids of its `columns`.
+    `leaf`: the one that it is.
     """
 
     plan: Plan
@@ -45,14 +45,12 @@ class _Place:
     below: Mapping[int, _Place] = field(default_factory=dict)
     values: tuple[_Place, ...] = ()
     leaf: Leaf | None = None
-    columns: Sequence[tuple[str, Any]] = ()
 
     def filled(self, catalyst: Catalyst, fresh: Mapping[Leaf, Plan]) -> Plan:
         if self.leaves.isdisjoint(fresh):
             return self.plan
         if self.leaf is not None:
-            plan = fresh[self.leaf]
-            return catalyst.project(catalyst.under_names(catalyst.output(plan), self.columns), plan)
+            return catalyst.renamed(fresh[self.leaf], self.plan)
         inputs = [*self.inputs]
         for number, each in self.below.items():
             inputs[number] = each.filled(catalyst, fresh)
@@ -217,8 +215,7 @@ class _TemplateReader:
         now = self.leaves.rows(leaf)
         known[leaf] = now.child() if of_table else None, now.schema()
         there = plan if of_table else self.catalyst.no_rows(plan)  # rows of one refresh are not kept
-        columns = self.catalyst.names_and_ids(self.catalyst.output(plan))
-        return _Place(there, frozenset({leaf}), leaf=leaf, columns=columns)
+        return _Place(there, frozenset({leaf}), leaf=leaf)
 
     def _values(self, plan: Plan, known: dict[Leaf, tuple[Plan | None, Any]]) -> tuple[_Place, ...]:
         """Its subqueries."""

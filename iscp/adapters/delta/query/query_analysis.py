@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.catalyst import Catalyst
-from iscp.adapters.delta.query.group_plan import find_group_query
+from iscp.adapters.delta.query.direct.group_plan import find_group_query
 from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
 from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys

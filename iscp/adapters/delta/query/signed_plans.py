@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.catalyst import Catalyst, Columns, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
 from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, united_bounds
@@ -78,7 +78,7 @@ class SignedPlans:
 
     def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
         """All rows of the query, where `rows` are those of its node `kept`."""
-        plan = self.catalyst.renamed(self.catalyst.plan_of(rows), self.catalyst.output(kept.plan))
+        plan = self.catalyst.renamed(self.catalyst.plan_of(rows), kept.plan)
         return self.catalyst.frame(self.above(root, kept, plan))
 
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
@@ -118,11 +118,11 @@ class SignedPlans:
     def rows(self, node: PlanNode, at: At, looked_up: Mapping[PlanNode, Leaf] | None = None) -> Plan:
         """The operator's rows, under its ids; `looked_up`: rows that stand for all of some tables."""
         if at is At.NEW and (given := self.given.get(node)) is not None:
-            return self.catalyst.renamed(self.catalyst.plan_of(given), self.catalyst.output(node.plan))
+            return self.catalyst.renamed(self.catalyst.plan_of(given), node.plan)
         if node.operator.kind is OperatorKind.TABLE:
             leaf = looked_up.get(node) if looked_up else None
             plan = self.leaves.looked_up(node, leaf) if leaf else self.leaves.rows(Leaf(node.operator.table, at))
-            return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
+            return self.catalyst.renamed(plan, node.plan)
         if node in self.totals:
             return self.leaves.rows(Leaf(node, at))
         if not (node.operator.tables() or node.operator.time_dependence()):
@@ -184,9 +184,9 @@ class SignedPlans:
         signed, plan = deltas[0], self.values_now(node)
         match node.operator.kind:
             case OperatorKind.PROJECT:
-                columns = [*(listed := self.catalyst.items(plan.projectList())), signed.weight]
-                bounds = renamed_bounds(self.catalyst, listed, signed.bounds)
-                return Signed(self.catalyst.project(columns, signed.plan), signed.weight, bounds=bounds)
+                bounds = renamed_bounds(self.catalyst, plan, signed.bounds)
+                listed = plan.projectList().appended(signed.weight)
+                return Signed(self.catalyst.project(listed, signed.plan), signed.weight, bounds=bounds)
             case OperatorKind.EXPAND:
                 return Signed(self.catalyst.expand(plan, signed.weight, signed.plan), signed.weight)
             case _:
@@ -197,7 +197,7 @@ class SignedPlans:
         linear = self._linear(node, deltas)
         if not self._values_moved(node):
             return linear
-        parts = [] if linear is None else [(linear.plan, [*self.catalyst.output(node.plan), linear.weight])]
+        parts = [] if linear is None else [(linear.plan, node.plan.output().appended(linear.weight))]
         inputs = [each.plan for each in node.inputs]
         now, before = (self.over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
         for holds, held, weight in ((now, before, 1), (before, now, -1)):
@@ -211,9 +211,9 @@ class SignedPlans:
         rows = ((At.NEW, 1), (At.OLD, -1))
         return self.sum(node, [self.weighted(self.rows(node, at), weight) for at, weight in rows])
 
-    def weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
+    def weighted(self, rows: Plan, weight: int) -> tuple[Plan, Columns]:
         plan = self.catalyst.plan_of(self.catalyst.frame(rows).withColumn(WEIGHT, whole_number(weight)))
-        return plan, self.catalyst.output(plan)
+        return plan, plan.output()
 
     def values_now(self, node: PlanNode) -> Plan:
         """The operator with the values of the clock, and of its subqueries, which have not changed."""
@@ -223,12 +223,11 @@ class SignedPlans:
 
     def united(self, node: PlanNode, parts: Sequence[tuple[PlanNode, Signed]]) -> Signed | None:
         """The changed rows of all `parts`; each is of a node whose columns are those of `node`, in order."""
-        columns = [self.catalyst.output(each.plan) for each, _ in parts]
-        rows = [(signed.plan, [*of, signed.weight]) for of, (_, signed) in zip(columns, parts, strict=True)]
-        bounds = united_bounds(self.catalyst, node, [*zip(columns, (each.bounds for _, each in parts), strict=True)])
+        rows = [(signed.plan, each.plan.output().appended(signed.weight)) for each, signed in parts]
+        bounds = united_bounds(self.catalyst, node, parts)
         return None if (found := self.sum(node, rows)) is None else replace(found, bounds=bounds)
 
-    def sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Sequence[Expression]]]) -> Signed | None:
+    def sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Columns]]) -> Signed | None:
         """The rows of all `parts`, each with its columns in the operator's order and the weight."""
         if not parts:
             return None
@@ -251,7 +250,7 @@ class SignedPlans:
 
     def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
-        frame = self.numbered(signed.plan, self.catalyst.output(node.plan), weight)
+        frame = self.catalyst.frame(self.catalyst.numbered(signed.plan, node.plan, [weight]))
         return netted(frame, by_sign=by_sign)
 
     def recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
@@ -287,14 +286,7 @@ class SignedPlans:
         """Whether one in it has changed that is not of a row."""
         return bool(node.clock and self.instants.apart) or any(self.delta(each) is not None for each in node.subqueries)
 
-    def numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
-        """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
-        named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
-        return self.catalyst.frame(self.catalyst.project([*named, *more], plan))
-
     def _signed(self, node: PlanNode, plan: Plan) -> Signed:
         """The plan's rows, under the operator's ids; its last column is their weight."""
-        *columns, weight = self.catalyst.output(plan)
-        alias = self.catalyst.alias(weight, WEIGHT)
-        named = self.catalyst.under_ids(columns, self.catalyst.output(node.plan))
-        return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
+        signed = self.catalyst.signed(plan, node.plan, WEIGHT)
+        return Signed(signed, signed.output().last())

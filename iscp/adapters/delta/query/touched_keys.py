@@ -21,7 +21,7 @@ def touched_keys(catalyst: Catalyst, node: PlanNode, changed: Mapping[int, DataF
     """Distinct, as `k0`, `k1`, … `changed`: rows of inputs of `node`."""
     found = []
     for place, frame in changed.items():
-        plan = catalyst.renamed(catalyst.plan_of(frame.drop(WEIGHT)), catalyst.output(node.inputs[place].plan))
+        plan = catalyst.renamed(catalyst.plan_of(frame.drop(WEIGHT)), node.inputs[place].plan)
         keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
         found.append(catalyst.frame(catalyst.project(keys, plan)))
     keys_of_all = found[0] if len(found) == 1 else found[0].unionAll(found[1])
@@ -30,7 +30,7 @@ def touched_keys(catalyst: Catalyst, node: PlanNode, changed: Mapping[int, DataF
 
 def restricted(catalyst: Catalyst, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
     """The rows that have one of these keys."""
-    fresh = catalyst.afresh(touched, catalyst.output(touched))
+    fresh = catalyst.afresh(touched, touched.output())
     pairs = zip(keys, catalyst.output(fresh), strict=True)
     return catalyst.semi_join(rows, fresh, catalyst.both([catalyst.same(*pair) for pair in pairs]))
 
@@ -62,6 +62,6 @@ def recomputed_rows(plans: SignedPlans, node: PlanNode, changed: Mapping[int, Da
             pairs = zip(node.inputs, node.keys, strict=True)
             inputs = [rows_with_keys(plans, each, at, keys, touched, bounds) for each, keys in pairs]
         plan = plans.over(node, at, inputs)
-        rows = plans.numbered(plan, plans.catalyst.output(plan))
+        rows = plans.catalyst.frame(plans.catalyst.numbered(plan, plan))
         sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
     return netted(sides[0].unionAll(sides[1]), by_sign=True)

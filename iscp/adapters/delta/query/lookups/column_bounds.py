@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Expression
+from iscp.adapters.delta.query.catalyst import Catalyst, Columns, Expression, Plan
 from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.core.query_plan import JoinSide, OperatorKind
@@ -22,11 +22,10 @@ Bounds = Mapping[int, Bound]
 """By the ids of columns."""
 
 
-def renamed_bounds(catalyst: Catalyst, columns: Sequence[Expression], bounds: Bounds) -> Bounds:
+def renamed_bounds(catalyst: Catalyst, project: Plan, bounds: Bounds) -> Bounds:
     """Of columns of a projection, by what bounds those of its input."""
-    passed = ((each, catalyst.column(each)) for each in columns) if bounds else ()
-    ids = ((catalyst.id_of(each), catalyst.id_of(inner)) for each, inner in passed if inner is not None)
-    return {outer: bounds[inner] for outer, inner in ids if inner in bounds}
+    passed = catalyst.passed(project.projectList()) if bounds else {}
+    return {outer: bounds[inner] for outer, inner in passed.items() if inner in bounds}
 
 
 @dataclass
@@ -61,10 +60,9 @@ class TableBounds:
             case OperatorKind.FILTER | OperatorKind.SORT | OperatorKind.GENERATE:
                 return [bounds]
             case OperatorKind.PROJECT:
-                return [self._before(self.catalyst.items(node.plan.projectList()), bounds)]
+                return [self._before(node.plan.projectList(), bounds)]
             case OperatorKind.AGGREGATE:
-                within = self._before(self.catalyst.items(node.plan.aggregateExpressions()), bounds)
-                return [self._of_keys(node, within)]
+                return [self._of_keys(node, self._before(node.plan.aggregateExpressions(), bounds))]
             case OperatorKind.WINDOW:
                 return [self._of_keys(node, bounds)]
             case OperatorKind.UNION:
@@ -75,10 +73,9 @@ class TableBounds:
             case _:  # which rows it gives depends on rows beyond the bounds, or its columns are others
                 return [{} for _ in node.inputs]
 
-    def _before(self, columns: Sequence[Expression], bounds: Bounds) -> Bounds:
-        passed = ((self.catalyst.id_of(each), each) for each in columns)
-        inner = ((bounds[outer], self.catalyst.column(each)) for outer, each in passed if outer in bounds)
-        return {self.catalyst.id_of(each): bound for bound, each in inner if each is not None}
+    def _before(self, columns: Columns, bounds: Bounds) -> Bounds:
+        passed = self.catalyst.passed(columns) if bounds else {}
+        return {inner: bounds[outer] for outer, inner in passed.items() if outer in bounds}
 
     def _of_keys(self, node: PlanNode, bounds: Bounds) -> Bounds:
         own = {key for keys in self._key_ids(node) for key in keys}
@@ -120,7 +117,7 @@ class TableBounds:
 
     def _output(self, node: PlanNode) -> list[int]:
         if node not in self._ids:
-            self._ids[node] = [self.catalyst.id_of(each) for each in self.catalyst.output(node.plan)]
+            self._ids[node] = self.catalyst.ids(node.plan)
         return self._ids[node]
 
     def _key_ids(self, node: PlanNode) -> list[list[int | None]]:

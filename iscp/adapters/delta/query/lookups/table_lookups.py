@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, is_one_of
+from iscp.adapters.delta.query.direct.join_plan import EQUAL_TYPES, is_one_of
 from iscp.adapters.delta.query.lookups.column_bounds import Bound, Bounds, TableBounds
 from iscp.adapters.delta.query.plan_leaves import Leaf, TableLookup
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.signed_rows import At
+from iscp.adapters.delta.query.signed_rows import At, Signed
 from iscp.core.query_plan import OperatorKind
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 def bounds_of(catalyst: Catalyst, node: PlanNode, leaf: Leaf) -> Bounds:
     """Of the node's columns, where rows held for the leaf have these, in their order."""
-    return {catalyst.id_of(each): ((leaf, place),) for place, each in enumerate(catalyst.output(node.plan))}
+    return {each: ((leaf, place),) for place, each in enumerate(catalyst.ids(node.plan))}
 
 
 def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
     """Of a table's columns, where rows held for the leaf have some of these, by their names; empty: none are."""
     held = plans.leaves.held(leaf)
     places = {} if held is None else {name: place for place, name in enumerate(held.schema.names)}
-    named = ((str(each.name()), plans.catalyst.id_of(each)) for each in plans.catalyst.output(node.plan))
+    named = zip(plans.catalyst.names(node.plan), plans.catalyst.ids(node.plan), strict=True)
     return {key: ((leaf, places[name]),) for name, key in named if name in places}
 
 
@@ -43,14 +43,13 @@ def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds
     return by_columns(catalyst, node.keys[1 - place], known) if known else {}
 
 
-def united_bounds(catalyst: Catalyst, node: PlanNode, parts: Sequence[tuple[Sequence[Expression], Bounds]]) -> Bounds:
-    """Of the node's columns, where its rows are those of all parts: of each its columns, in order, and their bounds."""
-    if not parts or not all(bounds for _, bounds in parts):
+def united_bounds(catalyst: Catalyst, node: PlanNode, parts: Sequence[tuple[PlanNode, Signed]]) -> Bounds:
+    """Of the node's columns, where its rows are those of all parts: nodes with the same columns, in order."""
+    if not parts or not all(signed.bounds for _, signed in parts):
         return {}
-    by_part = [[bounds.get(catalyst.id_of(each)) for each in columns] for columns, bounds in parts]
-    either = map(_either, zip(*by_part, strict=True))
-    pairs = zip(catalyst.output(node.plan), either, strict=True)
-    return {catalyst.id_of(each): bound for each, bound in pairs if bound is not None}
+    by_part = [[signed.bounds.get(each) for each in catalyst.ids(part.plan)] for part, signed in parts]
+    pairs = zip(catalyst.ids(node.plan), map(_either, zip(*by_part, strict=True)), strict=True)
+    return {each: bound for each, bound in pairs if bound is not None}
 
 
 def key_bounds(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> list[Bound | None]:
@@ -120,11 +119,11 @@ def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | Non
     if table.find is None:
         return None
     by_source: dict[tuple[Leaf, ...], dict[str, tuple[int, ...]]] = {}
-    for each in plans.catalyst.output(node.plan):
-        bound = own.get(plans.catalyst.id_of(each))
-        if bound is not None and is_one_of(plans.catalyst.type_of(each), EQUAL_TYPES):
-            leaves, places = zip(*bound, strict=True)
-            by_source.setdefault(leaves, {})[str(each.name())] = places
+    output = node.plan.output()
+    for place, each in enumerate(plans.catalyst.ids(node.plan)):
+        if each in own and is_one_of(plans.catalyst.type_of(output.apply(place)), EQUAL_TYPES):
+            leaves, places = zip(*own[each], strict=True)
+            by_source.setdefault(leaves, {})[str(output.apply(place).name())] = places
     if not by_source:
         return None
     leaves, columns = max(by_source.items(), key=lambda each: len(each[1]))  # one row has values of all of them

@@ -63,7 +63,7 @@ def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> D
         columns += each.buffers(attributes)
         wanted += attributes
     held = merged.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
-    rows = catalyst.renamed(catalyst.plan_of(held), wanted)
+    rows = catalyst.renamed_as(catalyst.plan_of(held), wanted)
     expressions = catalyst.items(node.plan.aggregateExpressions())
     return catalyst.frame(catalyst.project([finished(catalyst, each) for each in expressions], rows))
 

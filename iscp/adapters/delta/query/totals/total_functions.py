@@ -110,7 +110,7 @@ def total_row(catalyst: Catalyst, aggregate: Plan, functions: Sequence[TotalFunc
         attributes += buffers
         values = _buffers(each, total, len(buffers))
         texts += [_literal(text, buffer) for text, buffer in zip(values, buffers, strict=True)]
-    row = catalyst.renamed(catalyst.one_row(texts), attributes)
+    row = catalyst.renamed_as(catalyst.one_row(texts), attributes)
     columns = [finished(catalyst, each) for each in catalyst.items(aggregate.aggregateExpressions())]
     return catalyst.project(columns, row)
 

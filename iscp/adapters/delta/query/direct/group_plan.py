@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.join_plan import EQUAL_TYPES, find_joined_columns
+from iscp.adapters.delta.query.direct.join_plan import EQUAL_TYPES, find_joined_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.totals.total_functions import WHOLE
 from iscp.core.group_query import GroupQuery, Measure, Output

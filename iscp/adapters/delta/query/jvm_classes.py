@@ -1,0 +1,37 @@
+"""The JVM's classes that plans are built of."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+
+class _Package:
+    """A package of the JVM, or a class. To look up what is in it is a call to the JVM, and is done once."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._package, name)
+        setattr(self, name, found)
+        return found
+
+
+class JvmClasses:
+    """Those of one JVM that plans are built of; `named`, `nothing` and `none` are objects of it."""
+
+    def __init__(self, jvm: Any) -> None:
+        sql = jvm.org.apache.spark.sql
+        self.expressions = _Package(sql.catalyst.expressions)
+        self.logical = _Package(sql.catalyst.plans.logical)
+        self.plans = _Package(sql.catalyst.plans)
+        self.columns = _Package(jvm.io.iscp.plans.PlanColumns)
+        self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
+        self.identifier = sql.catalyst.AliasIdentifier
+        self.named = getattr(self.expressions, "NamedExpression$").__getattr__("MODULE$")
+        self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
+
+
+classes_of = lru_cache(maxsize=1)(JvmClasses)
+"""There is one JVM in a process at a time."""
