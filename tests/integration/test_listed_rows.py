@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.log.commits import list_log
+from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.integration.views.conftest import bag
@@ -46,15 +49,22 @@ TABLES = {
 }
 
 
+def unknown(files_max: int) -> None:
+    """Of a log that is not read here."""
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["of actions read here", "of Delta's list"])
 @pytest.mark.parametrize("statements", TABLES.values(), ids=TABLES)
 def test_listed_rows_are_those_of_the_version(
-    tmp_path: Path, spark_runtime: SparkRuntime, statements: list[str]
+    tmp_path: Path, spark_runtime: SparkRuntime, statements: list[str], *, known: bool
 ) -> None:
-    session, uri = spark_runtime.new_session(), str(tmp_path / "table")
+    session, uri, lookup = spark_runtime.new_session(), str(tmp_path / "table"), RowLookup()
     for each in statements:
         session.sql(each.format(f"delta.`{uri}`"))
     for version in range(1, len(statements)):
-        listed, wanted = load_version(session, uri, version, listed=True), load_version(session, uri, version)
+        added = partial(lookup.added, uri, version) if known else unknown
+        assert not known or added(LISTED_FILES_MAX)
+        listed, wanted = load_version(session, uri, version, added), load_version(session, uri, version)
         assert listed.schema == wanted.schema
         assert bag(listed.toArrow()) == bag(wanted.toArrow())
         first = listed.columns[0]
@@ -62,12 +72,32 @@ def test_listed_rows_are_those_of_the_version(
         assert bag(listed.where(some).toArrow()) == bag(wanted.where(some).toArrow())
 
 
+@pytest.mark.parametrize("struct", [False, True], ids=["as text", "as columns"])
+def test_files_of_a_checkpoint_are_known_with_all_that_it_says_of_them(
+    tmp_path: Path, spark_runtime: SparkRuntime, *, struct: bool
+) -> None:
+    session, uri, lookup = spark_runtime.new_session(), str(tmp_path / "table"), RowLookup()
+    properties = f"delta.enableDeletionVectors = true, delta.checkpoint.writeStatsAsStruct = {struct}"
+    properties += f", delta.checkpoint.writeStatsAsJson = {not struct}, delta.checkpointInterval = 3"
+    table = f"delta.`{uri}`"
+    session.sql(f"CREATE TABLE {table} (a INT, p STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES ({properties})")
+    for number in range(3):
+        session.sql(f"INSERT INTO {table} SELECT id, if(id % 2 = 0, NULL, 'x') FROM range({10 * number + 10})")
+    session.sql(f"DELETE FROM {table} WHERE a % 3 = 1")
+    assert list_log(uri).checkpoint
+    version = DeltaTable(uri).version()
+    assert lookup.added(uri, version, LISTED_FILES_MAX)
+    listed = load_version(session, uri, version, partial(lookup.added, uri, version))
+    assert bag(listed.toArrow()) == bag(load_version(session, uri, version).toArrow())
+
+
 def test_a_table_without_files_or_with_many_is_listed_by_delta(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    session, uri = spark_runtime.new_session(), str(tmp_path)
+    session, uri, lookup = spark_runtime.new_session(), str(tmp_path), RowLookup()
     write_deltalake(uri, pa.table({"a": pa.array([], pa.int64())}))
-    assert load_version(session, uri, 0, listed=True).collect() == []
+    assert load_version(session, uri, 0, partial(lookup.added, uri, 0)).collect() == []
     for number in range(LISTED_FILES_MAX + 1):
         write_deltalake(uri, pa.table({"a": [number]}), mode="append")
     version = DeltaTable(uri).version()
+    assert lookup.added(uri, version, LISTED_FILES_MAX) is None
     for each in (version - 1, version):
-        assert load_version(session, uri, each, listed=True).count() == each
+        assert load_version(session, uri, each, partial(lookup.added, uri, each)).count() == each

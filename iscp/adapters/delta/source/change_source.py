@@ -81,14 +81,9 @@ class DeltaChangeSource:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
         shape = self._shape(uri, version, at.at_s)
+        ids, collated = shape.column_ids, shape.collated
         return SourceRange(
-            version,
-            at,
-            shape.table_id,
-            from_at_s=at.at_s,
-            cdf_on=shape.cdf_on,
-            column_ids=shape.column_ids,
-            collated=shape.collated,
+            version, at, shape.table_id, from_at_s=at.at_s, cdf_on=shape.cdf_on, column_ids=ids, collated=collated
         )
 
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
@@ -203,7 +198,8 @@ class DeltaChangeSource:
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
         try:
             with spark_faults(f"open {uri} at version {version}"):
-                return load_version(session, uri, version, listed=listed)
+                added = partial(self._lookup.added, uri, version) if listed else None
+                return load_version(session, uri, version, added)
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,11 @@ class _Files:
                 self._opened = state, self._open(state.adds)
             return self._opened[1]
 
+    def added(self, version: int) -> list[Mapping[str, Any]]:
+        """Raises NotReadableHere."""
+        with self._lock:
+            return [*self.reader.read(version).adds.values()]
+
     def _open(self, adds: Mapping[str, Mapping[str, Any]]) -> list[DataFile]:
         # A clone has its files elsewhere.
         elsewhere = any(path.startswith("/") or urlsplit(path).scheme for path in adds)
@@ -69,6 +75,14 @@ class RowLookup:
             _, rows = find_keys(self._files(uri).at(version), keys, schema, rows_max)
             rows.validate(full=True)  # texts may hold bytes that are none
             return rows if len(rows) <= rows_max and not has_early_days(rows) else None
+        return None
+
+    def added(self, uri: str, version: int, files_max: int) -> list[str] | None:
+        """The actions that added the files of a version, as commits have them; None: they are more, or the log is not
+        read here. Raises StorageError."""
+        with suppress(NotReadableHere):
+            found = self._files(uri).added(version)
+            return [json.dumps({"add": each}) for each in found] if len(found) <= files_max else None
         return None
 
     def _files(self, uri: str) -> _Files:

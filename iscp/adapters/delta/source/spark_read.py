@@ -7,7 +7,7 @@ passes over commits that are gone. Its streams go the same way as this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +29,23 @@ LISTED_FILES_MAX = 64
 """Files of a table that are listed once for all plans; of more Delta leaves out what each does not need."""
 
 
-def load_version(session: SparkSession, uri: str, version: int | None = None, *, listed: bool = False) -> DataFrame:
+def load_version(
+    session: SparkSession,
+    uri: str,
+    version: int | None = None,
+    added: Callable[[int], Sequence[str] | None] | None = None,
+) -> DataFrame:
     """All rows as of `version`, or of the newest. Raises what Spark raises.
 
-    `listed`: several plans are made of them. Delta lists a table's files again in each plan, once for each time that
-    the plan reads it, as a job of Spark's each; so they are listed once here, if they are few: of many, a plan's
-    conditions may leave out most.
+    `added`: several plans are made of them, and it gives the actions that added the files, up to a number. Delta lists
+    a table's files again in each plan, once for each time that the plan reads it, as a job of Spark's each; so they are
+    listed once here, if they are few: of many, a plan's conditions may leave out most. Where it does not know them,
+    Delta lists them, which takes a job too.
     """
-    if listed and version is not None:
+    if added is not None and version is not None:
         opened = open_log(session, uri, version)
+        if actions := added(LISTED_FILES_MAX):
+            return frame_of_files(opened, session, actions)
         files = opened[2].allFiles().takeAsList(LISTED_FILES_MAX + 1)
         if 0 < files.size() <= LISTED_FILES_MAX:
             return _frame_of(opened, session, files)
