@@ -43,8 +43,14 @@ SCANNED_BYTES_LEAST = 64 * 1024**2
 """Of a query of which no recomputation was measured, so that no refresh by changes could be given up in time: from so
 many bytes on which changes need of the tables besides themselves, it is compared with a recomputation by that."""
 
-TRY_FACTOR = 1.5
+SCANS_FACTOR = 1.5
+"""Then changes that need so many times the bytes that a recomputation reads are not tried."""
+
+TRY_FACTOR = 1.3
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
+
+COLD_FACTOR = 2.0
+"""The same of changes such as were refreshed once: that found all cold."""
 
 BUILDS = 2
 """To build plans that later refreshes repeat, one by changes may take the time of so many recomputations besides."""
@@ -123,7 +129,7 @@ def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], 
     incremental = expect_incremental(changed, total, samples)
     full = expect_full(total, samples)
     if incremental is None or full is None:
-        if full is None and scans.changes >= max(SCANNED_BYTES_LEAST, TRY_FACTOR * scans.full):
+        if full is None and scans.changes >= max(SCANNED_BYTES_LEAST, SCANS_FACTOR * scans.full):
             return RefreshChoice(
                 Strategy.FULL, f"changes need {scans.changes / scans.full:.1f} times what a full one reads"
             )
@@ -133,15 +139,15 @@ def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], 
     expected = {Strategy.INCREMENTAL: incremental, Strategy.FULL: full}
     better, other = sorted(expected, key=lambda each: expected[each])
     reason = f"expected {incremental:.2g} s by changes, {full:.2g} s in full"
-    if expected[other] <= TRY_FACTOR * expected[better] and _is_doubtful(other, changed, samples):
+    if expected[other] <= _tried_to(other, changed, samples) * expected[better]:
         return RefreshChoice(other, f"{reason}; tried, as that was not measured lately")
     return RefreshChoice(better, reason)
 
 
-def _is_doubtful(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]) -> bool:
-    """It was measured once, when all was cold, or before much of what is remembered. Refreshes by changes are those of
-    about as many bytes, or it is not known what such cost, but what larger ones do: what is larger than all that were
-    measured is not tried here.
+def _tried_to(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]) -> float:
+    """How many times as slow as the other way it may look, and is tried: where it was measured once, when all was cold,
+    or before much of what is remembered. Refreshes by changes are those of about as many bytes, or it is not known what
+    such cost, but what larger ones do: what is larger than all that were measured is not tried here.
     """
     known = [(place, each.bytes) for place, each in enumerate(samples) if each.strategy is strategy]
     alike = [
@@ -150,8 +156,10 @@ def _is_doubtful(strategy: Strategy, changed: int, samples: Sequence[RefreshSamp
         if strategy is Strategy.FULL or changed <= size * MAGNITUDE <= changed * MAGNITUDE**2
     ]
     if not alike:
-        return any(size > changed for _, size in known)
-    return len(alike) == 1 or len(samples) - 1 - alike[-1] >= SAMPLES_MAX
+        return TRY_FACTOR if any(size > changed for _, size in known) else 0.0
+    if len(alike) == 1:
+        return TRY_FACTOR if strategy is Strategy.FULL else COLD_FACTOR
+    return TRY_FACTOR if len(samples) - 1 - alike[-1] >= SAMPLES_MAX else 0.0
 
 
 def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:

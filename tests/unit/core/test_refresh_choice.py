@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from iscp.core.refresh_choice import (
     BUDGET_LEAST_S,
     BUILDS,
+    COLD_FACTOR,
     MAGNITUDE,
     MAGNITUDE_SAMPLES_MAX,
     MAGNITUDES_MAX,
     PASSES,
     SAMPLES_MAX,
     SCANNED_BYTES_LEAST,
+    SCANS_FACTOR,
     SHARE_DEFAULT,
     TRY_FACTOR,
     Policy,
@@ -52,7 +54,7 @@ def test_without_experience_the_share_of_changed_bytes_decides() -> None:
 
 def test_without_experience_a_query_whose_changes_need_more_than_all_of_it_is_recomputed() -> None:
     full = SCANNED_BYTES_LEAST
-    worse, near = Scans(int(TRY_FACTOR * full), full), Scans(int(TRY_FACTOR * full) - 1, full)
+    worse, near = Scans(int(SCANS_FACTOR * full), full), Scans(int(SCANS_FACTOR * full) - 1, full)
     small = Scans(SCANNED_BYTES_LEAST - 1, 1)
     found = choose_strategy(Policy.AUTO, 1, 1_000_000, (), worse)
     assert (found.strategy, found.reason) == (Strategy.FULL, "changes need 1.5 times what a full one reads")
@@ -124,18 +126,18 @@ def test_what_was_measured_first_counts_for_nothing_once_there_is_more() -> None
 
 def test_the_other_way_is_tried_where_it_was_measured_once_and_is_not_much_slower() -> None:
     """A first refresh by changes, in which all was cold, does not have all later ones computed in full."""
-    cold = RefreshSample(Strategy.INCREMENTAL, 1_000, 15.0)
+    cold = RefreshSample(Strategy.INCREMENTAL, 1_000, 10.0 * COLD_FACTOR)
     tried = choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, cold, FULL_10_S))
     assert (tried.strategy, tried.reason) == (
         Strategy.INCREMENTAL,
-        "expected 15 s by changes, 10 s in full; tried, as that was not measured lately",
+        "expected 20 s by changes, 10 s in full; tried, as that was not measured lately",
     )
     slow = RefreshSample(Strategy.INCREMENTAL, 1_000, 21.0)
     assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, slow, FULL_10_S)).strategy is Strategy.FULL
 
 
 def test_the_other_way_is_tried_once_in_as_many_refreshes_as_are_remembered() -> None:
-    slower = RefreshSample(Strategy.INCREMENTAL, 1_000, 15.0)
+    slower = RefreshSample(Strategy.INCREMENTAL, 1_000, 10.0 * TRY_FACTOR)
     samples: tuple[RefreshSample, ...] = (FULL_10_S, slower, slower)
     taken = []
     for _ in range(2 * (SAMPLES_MAX + 1)):
