@@ -28,8 +28,9 @@ HEAP_SHARE_MAX = 0.75
 """Of the JVM's space for objects that live long: where more stays in use, half of the views, the longest unrefreshed,
 are dropped. A JVM without memory ends, and all jobs of the node with it."""
 
-COLLECTIONS = 5
-"""Full collections after each of which so much is in use: a single one may lie in the middle of a large query."""
+COLLECTIONS = 12
+"""Full collections after each of which so much is in use: one may lie in the middle of a large query, and after each
+those rows that were broadcast since the one before are still there, as Spark frees them afterwards."""
 
 TablePlace = tuple[str, str, int, float]
 """URI and id of a table, its version, and when that was committed: of a log that was recreated it is another one."""
