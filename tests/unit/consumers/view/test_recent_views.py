@@ -61,7 +61,7 @@ def test_half_of_them_are_dropped_where_the_heap_stays_full() -> None:
 def test_a_collection_in_the_middle_of_a_large_query_drops_none() -> None:
     heap = Heap()
     views, kept = filled(heap, 9)
-    collect(heap, views, [0.9, 0.91, 0.92, 0.93, 0.5, 0.9, 0.91, 0.92, 0.93])
+    collect(heap, views, [*FULL[:-1], 0.5, *FULL[:-1]])
     assert all(views.of(number) is kept[number] for number in range(9))
 
 
