@@ -52,7 +52,7 @@ TRY_FACTOR = 1.3
 COLD_FACTOR = 2.0
 """The same of changes such as were refreshed once: that found all cold."""
 
-BUILDS = 2
+BUILDS = 1
 """To build plans that later refreshes repeat, one by changes may take the time of so many recomputations besides."""
 
 BUDGET_LEAST_S = 0.5
