@@ -77,11 +77,7 @@ public final class PlanColumns {
         if (there.size() != wanted.size()) {
             throw new IllegalArgumentException(there + " are not as many columns as " + wanted);
         }
-        List<NamedExpression> named = new ArrayList<>();
-        for (int place = 0; place < wanted.size(); place++) {
-            named.add(under(there.get(place), wanted.get(place).name(), wanted.get(place).exprId()));
-        }
-        return project(named, child);
+        return project(underIds(there, wanted), child);
     }
 
     /** As `renamed` of all columns but the last, and that under this name and a new id. */
@@ -91,10 +87,7 @@ public final class PlanColumns {
         if (there.size() != wanted.size() + 1) {
             throw new IllegalArgumentException(there + " are not one more column than " + wanted);
         }
-        List<NamedExpression> named = new ArrayList<>();
-        for (int place = 0; place < wanted.size(); place++) {
-            named.add(under(there.get(place), wanted.get(place).name(), wanted.get(place).exprId()));
-        }
+        List<NamedExpression> named = underIds(there, wanted);
         named.add(under(there.get(wanted.size()), weight, NamedExpression.newExprId()));
         return project(named, child);
     }
@@ -145,6 +138,15 @@ public final class PlanColumns {
 
     private static List<Attribute> columns(LogicalPlan plan) {
         return CollectionConverters.asJava(plan.output());
+    }
+
+    /** The first columns, as many as are wanted, under the names and ids of these. */
+    private static List<NamedExpression> underIds(List<Attribute> columns, List<Attribute> wanted) {
+        List<NamedExpression> named = new ArrayList<>();
+        for (int place = 0; place < wanted.size(); place++) {
+            named.add(under(columns.get(place), wanted.get(place).name(), wanted.get(place).exprId()));
+        }
+        return named;
     }
 
     private static Alias under(Expression value, String name, ExprId id) {
