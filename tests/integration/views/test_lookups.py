@@ -184,6 +184,23 @@ def test_groups_below_a_join_are_recomputed_of_their_own_rows(session: SparkSess
 
 
 @pytest.mark.parametrize(
+    "shown",
+    [
+        "a.h, max(f.x) AS x, count(*) AS n {} GROUP BY a.h",
+        "a.h, f.x, rank() OVER (PARTITION BY a.h ORDER BY f.x) AS n {}",
+    ],
+)
+def test_a_row_of_a_table_read_twice_is_not_taken_for_one_of_its_other_place(session: SparkSession, shown: str) -> None:
+    """The same rows of `d` are found for both; `f` is looked up by values of two of them."""
+    refreshed = Refreshed(
+        session, f"SELECT {shown.format('FROM d a JOIN d b ON a.h = b.h JOIN f ON f.k = a.g AND f.g = b.g')}"
+    )
+    refreshed.rows["f"] = [(10, 40, 1), (40, 40, 2), (20, 20, 3)]
+    refreshed.follow(f=[(10, 40, 1), (40, 40, 2), (20, 20, 3), (40, 10, 0)])
+    refreshed.follow(d=[*ROWS["d"], (50, 100, "e")])
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "SELECT k, x, row_number() OVER (PARTITION BY k ORDER BY x, g) AS n FROM f",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Plan
-from iscp.adapters.delta.query.lookups.column_bounds import Bound
+from iscp.adapters.delta.query.lookups.column_bounds import Bound, HeldColumn
 from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -90,7 +90,7 @@ def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Da
         return None
     leaf = Leaf(keys.node, None, "touched")
     plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, held)), held)
-    bounds = [((leaf, place),) for place in range(len(held.schema))]
+    bounds = [(HeldColumn(leaf, place, keys.node),) for place in range(len(held.schema))]
     frame = plans.planned((root, "now"), lambda: _rows_now(plans, root, keys, plans.leaves.rows(leaf), bounds))
     rows = None if frame is None else collected(frame, plans.held_max)
     if rows is None:

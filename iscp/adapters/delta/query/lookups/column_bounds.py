@@ -9,14 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Columns, Expression, Plan
 from iscp.adapters.delta.query.plan_leaves import Leaf
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.core.query_plan import JoinSide, OperatorKind
 
-Bound = tuple[tuple[Leaf, int], ...]
-"""A column's values are among those of the rows held for these leaves, each at a place."""
+
+class HeldColumn(NamedTuple):
+    """A column of rows that are held for a leaf. `row_of`: the operator one of whose rows each of them is: a table that
+    the query reads twice may have the same rows held for both, and a row of the one is none of the other."""
+
+    leaf: Leaf
+    place: int
+    row_of: PlanNode
+
+
+Bound = tuple[HeldColumn, ...]
+"""A column's values are among those of one of these."""
 
 Bounds = Mapping[int, Bound]
 """By the ids of columns."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.direct.join_plan import EQUAL_TYPES, is_one_of
-from iscp.adapters.delta.query.lookups.column_bounds import Bound, Bounds, TableBounds
+from iscp.adapters.delta.query.lookups.column_bounds import Bound, Bounds, HeldColumn, TableBounds
 from iscp.adapters.delta.query.plan_leaves import Leaf, TableLookup
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import At, Signed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def bounds_of(catalyst: Catalyst, node: PlanNode, leaf: Leaf) -> Bounds:
     """Of the node's columns, where rows held for the leaf have these, in their order."""
-    return {each: ((leaf, place),) for place, each in enumerate(catalyst.ids(node.plan))}
+    return {each: (HeldColumn(leaf, place, node),) for place, each in enumerate(catalyst.ids(node.plan))}
 
 
 def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
@@ -34,7 +34,7 @@ def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
     held = plans.leaves.held(leaf)
     places = {} if held is None else {name: place for place, name in enumerate(held.schema.names)}
     named = zip(plans.catalyst.names(node.plan), plans.catalyst.ids(node.plan), strict=True)
-    return {key: ((leaf, places[name]),) for name, key in named if name in places}
+    return {key: (HeldColumn(leaf, places[name], node),) for name, key in named if name in places}
 
 
 def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds) -> Bounds:
@@ -118,15 +118,16 @@ def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | Non
     table = plans.tables[node.operator.table]
     if table.find is None:
         return None
-    by_source: dict[tuple[Leaf, ...], dict[str, tuple[int, ...]]] = {}
+    by_rows: dict[tuple[tuple[Leaf, PlanNode], ...], dict[str, tuple[int, ...]]] = {}
     output = node.plan.output()
     for place, each in enumerate(plans.catalyst.ids(node.plan)):
         if each in own and is_one_of(plans.catalyst.type_of(output.apply(place)), EQUAL_TYPES):
-            leaves, places = zip(*own[each], strict=True)
-            by_source.setdefault(leaves, {})[str(output.apply(place).name())] = places
-    if not by_source:
+            rows = tuple((held.leaf, held.row_of) for held in own[each])
+            by_rows.setdefault(rows, {})[str(output.apply(place).name())] = tuple(held.place for held in own[each])
+    if not by_rows:
         return None
-    leaves, columns = max(by_source.items(), key=lambda each: len(each[1]))  # one row has values of all of them
-    held = tuple(zip(leaves, zip(*columns.values(), strict=True), strict=True))
+    rows, columns = max(by_rows.items(), key=lambda each: len(each[1]))  # one row has values of all of them
+    held_rows = zip(rows, zip(*columns.values(), strict=True), strict=True)
+    held = tuple((leaf, places) for (leaf, _), places in held_rows)
     moved = table.changes() is not None
     return Leaf(node.operator.table, at if moved else At.NEW, TableLookup((*columns,), held))
