@@ -161,7 +161,10 @@ _WHOLE: dict[OperatorKind, tuple[str, str]] = {
         "it has no GROUP BY, and not only counts, sums and averages of exact numbers, and extremes",
         "Add a GROUP BY; or aggregate exact numbers, as CAST(x AS DECIMAL(18, 2))",
     ),
-    OperatorKind.WINDOW: ("it has no PARTITION BY: each row may change all others", "Add a PARTITION BY"),
+    OperatorKind.WINDOW: (
+        "it has no PARTITION BY, or groups by a session window alone: each row may change all others",
+        "Add a PARTITION BY, or a column to GROUP BY",
+    ),
     OperatorKind.LIMIT: ("which rows are within the limit depends on all of them", ""),
 }
 

@@ -91,14 +91,7 @@ class Catalyst:
 
     def alias(self, value: Expression, name: str) -> Expression:
         """`value` under a new id."""
-        (named,) = self._under_names([value], [(name, self._classes.named.newExprId())])
-        return named
-
-    def _under_names(self, columns: Sequence[Expression], wanted: Sequence[tuple[str, Any]]) -> list[Expression]:
-        """These columns, in their order, under the names and ids of others."""
-        nothing = self._classes.nothing
-        pairs = zip(columns, wanted, strict=True)
-        return [self._expressions.Alias(there, *want, nothing, self._none, nothing) for there, want in pairs]
+        return self._columns.alias(value, name)
 
     def both(self, conditions: Sequence[Expression]) -> Expression:
         return reduce(self._expressions.And, conditions)
@@ -142,8 +135,7 @@ class Catalyst:
 
     def renamed_as(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
         """As `renamed`, where these columns are of no plan."""
-        names_and_ids = [(each.name(), each.exprId()) for each in wanted]
-        return self.project(self._under_names(self.output(child), names_and_ids), child)
+        return self._columns.renamedAs(child, self.seq(wanted))
 
     def signed(self, child: Plan, like: Plan, weight: str) -> Plan:
         """As `renamed`, but for the last column, which comes last under this name."""
@@ -201,6 +193,10 @@ class Catalyst:
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
+    def with_ties_broken(self, plan: Plan) -> Plan:
+        """What depends in it on the order of rows gives the same each time: those that tie go by all their columns."""
+        return self._classes.ties.settled(plan)
+
     # --- expressions within operators -----------------------------------------------------------------------------
 
     def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:
@@ -230,7 +226,12 @@ class Catalyst:
 
     def with_values(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan | Expression]) -> Plan:
         """With these subqueries replaced, by others or by values."""
-        return self.with_expressions(plan, _Swap(self, tuple(before), tuple(after)).within)
+        return self.with_expressions(plan, lambda each: self.with_values_in(each, before, after))
+
+    def with_values_in(
+        self, expression: Expression, before: Sequence[Plan], after: Sequence[Plan | Expression]
+    ) -> Expression:
+        return _Swap(self, tuple(before), tuple(after)).within(expression)
 
     def is_subquery(self, node: Plan | Expression) -> bool:
         return self._is_instance(node, self._expressions.SubqueryExpression)

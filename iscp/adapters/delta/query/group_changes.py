@@ -42,7 +42,7 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
     changed = {} if signed is None else plans.evaluated(keys.node, {0: signed})
     if not changed:
         return None
-    touched = plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, changed))
+    touched = plans.catalyst.frame(touched_keys(plans, keys.node, changed))
     # Read twice below, and of all rows of the tables.
     now = plans.leaves.keep(_rows_now(plans, root, keys, plans.catalyst.plan_of(touched)))
     return _kept_groups(plans, keys, touched, now)
@@ -56,7 +56,7 @@ def _touched(plans: SignedPlans, keys: ResultKeys) -> DataFrame | None:
         signed = plans.delta(node)
         if signed is None:
             return None
-        return plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, {0: plans.netted(node, signed)}))
+        return plans.catalyst.frame(touched_keys(plans, keys.node, {0: plans.netted(node, signed)}))
 
     return plans.planned((keys.node, "touched"), build)
 

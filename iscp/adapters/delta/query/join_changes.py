@@ -9,7 +9,7 @@ from iscp.adapters.delta.query.catalyst import Plan
 from iscp.adapters.delta.query.lookups.table_lookups import bounds_across, look_up
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
-from iscp.adapters.delta.query.touched_keys import restricted
+from iscp.adapters.delta.query.touched_keys import keys_of, restricted
 from iscp.core.query_plan import JoinSide, is_of_one_table
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, a
 
 def _with_keys_of(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, other: Plan) -> Plan:
     """Rows of the other side that meet a changed one."""
-    catalyst = plans.catalyst
-    keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
+    catalyst, by_input = plans.catalyst, keys_of(plans, node)
+    keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(by_input[place])]
     touched = catalyst.frame(catalyst.project(keys, signed.plan)).distinct()
-    return restricted(catalyst, other, node.keys[1 - place], catalyst.plan_of(touched))
+    return restricted(catalyst, other, by_input[1 - place], catalyst.plan_of(touched))
 
 
 def _by_condition(plans: SignedPlans, node: PlanNode, linear: int, deltas: Mapping[int, Signed]) -> Signed | None:

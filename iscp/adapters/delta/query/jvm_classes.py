@@ -19,17 +19,16 @@ class _Package:
 
 
 class JvmClasses:
-    """Those of one JVM that plans are built of; `named`, `nothing` and `none` are objects of it."""
+    """Those of one JVM that plans are built of; `nothing` and `none` are objects of it."""
 
     def __init__(self, jvm: Any) -> None:
         sql = jvm.org.apache.spark.sql
         self.expressions = _Package(sql.catalyst.expressions)
         self.logical = _Package(sql.catalyst.plans.logical)
         self.plans = _Package(sql.catalyst.plans)
-        self.columns = _Package(jvm.io.iscp.plans.PlanColumns)
+        self.columns, self.ties = _Package(jvm.io.iscp.plans.PlanColumns), _Package(jvm.io.iscp.plans.TieBreaking)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
         self.identifier = sql.catalyst.AliasIdentifier
-        self.named = getattr(self.expressions, "NamedExpression$").__getattr__("MODULE$")
         self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
 
 

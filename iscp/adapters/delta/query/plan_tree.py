@@ -54,6 +54,9 @@ _WITH_SUBQUERIES = (
     OperatorKind.SORT,
 )
 _VALUE = "scalar-subquery []"
+SESSION_MARK = "spark.sessionWindow"
+"""In the metadata of a column of session windows: Spark merges rows grouped by it where they overlap."""
+
 TITLE_CHARACTERS_MAX = 300
 """Of an operator as Spark describes it, as many are shown."""
 
@@ -136,12 +139,12 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
         (node,) = node.inputs
     if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys or node.subqueries:
         return None
-    node = _lowest_of_same_partitions(node)
+    node = _lowest_of_same_partitions(catalyst, node)
     if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
         return None
     ids = [catalyst.id_of(each) for each in node.keys[0]]
     unique = node.operator.kind is OperatorKind.AGGREGATE
-    lists = [node.plan.aggregateExpressions()] if unique else []
+    lists = [node.plan.aggregateExpressions()] if catalyst.is_a(node.plan, "Aggregate") else []
     lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
     for columns in lists:
         columns_passed = [(each, catalyst.column(each)) for each in catalyst.items(columns)]
@@ -154,9 +157,9 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
     return ResultKeys(node, found, unique) if len({*found}) == len(found) else None
 
 
-def _lowest_of_same_partitions(node: PlanNode) -> PlanNode:
+def _lowest_of_same_partitions(catalyst: Catalyst, node: PlanNode) -> PlanNode:
     """Of windows that lie above each other."""
-    while node.operator.kind is OperatorKind.WINDOW:
+    while node.operator.kind is OperatorKind.WINDOW and not catalyst.is_a(node.plan, "Aggregate"):
         (below,) = node.inputs
         if below.operator.kind is not OperatorKind.WINDOW or _partitions(below) != _partitions(node):
             break
@@ -183,7 +186,7 @@ class _TreeReader:
         subqueries = tuple(self.read(each) for each in values if not self._clock_value(each))
         if name == "LogicalRDD":
             return self._table(plan)
-        kind = _KINDS.get(name)
+        kind = OperatorKind.WINDOW if self._has_sessions(plan) else _KINDS.get(name)
         if kind is None:
             raise InvalidRequest(
                 f"has the operator {name}, which views cannot keep", remedy="Write the query without it"
@@ -239,8 +242,8 @@ class _TreeReader:
 
     def _keys(self, kind: OperatorKind, plan: Plan) -> tuple[tuple[Expression, ...], ...]:
         match kind:
-            case OperatorKind.AGGREGATE:
-                keys = self.catalyst.items(plan.groupingExpressions())
+            case OperatorKind.AGGREGATE | OperatorKind.WINDOW if self.catalyst.is_a(plan, "Aggregate"):
+                keys = [each for each in self.catalyst.items(plan.groupingExpressions()) if not self._is_session(each)]
             case OperatorKind.WINDOW:
                 keys = self.catalyst.items(plan.partitionSpec())
             case OperatorKind.JOIN:
@@ -248,6 +251,14 @@ class _TreeReader:
             case _:
                 return ()
         return (tuple(keys),) if keys else ()
+
+    def _has_sessions(self, plan: Plan) -> bool:
+        """Whether it groups by a session window: a row may join two groups, so what it works by are its other keys."""
+        groups = self.catalyst.items(plan.groupingExpressions()) if self.catalyst.is_a(plan, "Aggregate") else []
+        return any(map(self._is_session, groups))
+
+    def _is_session(self, key: Expression) -> bool:
+        return self.catalyst.is_a(key, "AttributeReference") and bool(key.metadata().contains(SESSION_MARK))
 
     def _equalities(self, join: Plan) -> tuple[tuple[Expression, ...], ...]:
         """What has to be equal of the left and of the right side, in order; empty: nothing has."""
@@ -278,12 +289,9 @@ class _TreeReader:
 def _title(plan: Plan, functions: Sequence[str]) -> str:
     """As Spark describes it, without the ids of columns. `functions`: of the time, in the order of their places."""
     text = str(plan.simpleString(25))
-    shown = "".join(part if not place else part.lstrip("0123456789").removeprefix("L") for place, part in _parts(text))
+    first, *others = text.split("#")
+    shown = first + "".join(part.lstrip("0123456789").removeprefix("L") for part in others)
     if shown.count(_VALUE) == len(functions):
         for each in functions:
             shown = shown.replace(_VALUE, each, 1)
     return shown if len(shown) <= TITLE_CHARACTERS_MAX else f"{shown[:TITLE_CHARACTERS_MAX]}…"
-
-
-def _parts(text: str) -> enumerate[str]:
-    return enumerate(text.split("#"))

@@ -15,7 +15,7 @@ from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.direct.group_plan import find_group_query
 from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
 from iscp.adapters.delta.query.needed_columns import needed_columns
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, read_tree, result_keys
+from iscp.adapters.delta.query.plan_tree import SESSION_MARK, PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
@@ -157,8 +157,10 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     marked = marks.marked(analyzed)
     if marks.values:
         execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
-    root = read_tree(catalyst, execution.optimizedPlan(), names, marks.values)
+    root = read_tree(catalyst, catalyst.with_ties_broken(execution.optimizedPlan()), names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
+    for each in columns.fields:
+        each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
     kept = kept_input(root)
     sums = find_group_sums(catalyst, root, kept)
     kept = kept if sums is None else sums.node

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Columns, Plan
+from iscp.adapters.delta.query.catalyst import Catalyst, Columns, Expression, Plan
 from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.lookups.column_bounds import renamed_bounds
 from iscp.adapters.delta.query.lookups.table_lookups import bounds_of, bounds_of_table, united_bounds
@@ -74,12 +74,15 @@ class SignedPlans:
 
     def result(self, root: PlanNode, at: At) -> DataFrame:
         """All rows of the query."""
-        return self.catalyst.frame(self.rows(root, at))
+        return self._shown(self.rows(root, at))
 
     def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
         """All rows of the query, where `rows` are those of its node `kept`."""
         plan = self.catalyst.renamed(self.catalyst.plan_of(rows), kept.plan)
-        return self.catalyst.frame(self.above(root, kept, plan))
+        return self._shown(self.above(root, kept, plan))
+
+    def _shown(self, plan: Plan) -> DataFrame:
+        return self.catalyst.frame(self.catalyst.afresh(plan, plan.output()))
 
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
         if node is kept:
@@ -133,10 +136,14 @@ class SignedPlans:
         """The operator over these, with the values that its subqueries and the clock have."""
         plan = node.plan
         if node.subqueries or node.clock:
-            before = [*(each.plan for each in node.subqueries), *(each for each, _ in node.clock)]
-            times = [clock_literal(self.catalyst, value, self.instants.at(at)) for _, value in node.clock]
-            plan = self.catalyst.with_values(plan, before, [*(self.rows(each, at) for each in node.subqueries), *times])
+            plan = self.catalyst.with_values(plan, *self.values(node, at))
         return self.catalyst.with_inputs(plan, inputs)
+
+    def values(self, node: PlanNode, at: At) -> tuple[list[Plan], list[Plan | Expression]]:
+        """The plans that stand for them in the operator, and what they are."""
+        before = [*(each.plan for each in node.subqueries), *(each for each, _ in node.clock)]
+        times = [clock_literal(self.catalyst, value, self.instants.at(at)) for _, value in node.clock]
+        return before, [*(self.rows(each, at) for each in node.subqueries), *times]
 
     # --- changes --------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from iscp.adapters.delta.query.signed_plans import SignedPlans
 
 
-def touched_keys(catalyst: Catalyst, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
+def keys_of(plans: SignedPlans, node: PlanNode) -> Sequence[Sequence[Expression]]:
+    """By which the operator works: of each input, with the values of its subqueries, which have not changed."""
+    if not (node.subqueries or node.clock):
+        return node.keys
+    values = plans.values(node, At.NEW)
+    return [[plans.catalyst.with_values_in(each, *values) for each in keys] for keys in node.keys]
+
+
+def touched_keys(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
     """Distinct, as `k0`, `k1`, … `changed`: rows of inputs of `node`."""
-    found = []
+    catalyst, by_input, found = plans.catalyst, keys_of(plans, node), []
     for place, frame in changed.items():
         plan = catalyst.renamed(catalyst.plan_of(frame.drop(WEIGHT)), node.inputs[place].plan)
-        keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
+        keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(by_input[place])]
         found.append(catalyst.frame(catalyst.project(keys, plan)))
     keys_of_all = found[0] if len(found) == 1 else found[0].unionAll(found[1])
     return catalyst.plan_of(keys_of_all.distinct())
@@ -53,13 +61,13 @@ def recomputed_rows(plans: SignedPlans, node: PlanNode, changed: Mapping[int, Da
 
     For the keys that rows in `changed` have, by the places of its inputs; empty: for all rows.
     """
-    touched, bounds = touched_keys(plans.catalyst, node, changed) if changed else None, key_bounds(plans, node, changed)
+    touched, bounds = touched_keys(plans, node, changed) if changed else None, key_bounds(plans, node, changed)
     sides = []
     for at, weight in ((At.NEW, 1), (At.OLD, -1)):
         if touched is None:
             inputs = [plans.rows(each, at) for each in node.inputs]
         else:
-            pairs = zip(node.inputs, node.keys, strict=True)
+            pairs = zip(node.inputs, keys_of(plans, node), strict=True)
             inputs = [rows_with_keys(plans, each, at, keys, touched, bounds) for each, keys in pairs]
         plan = plans.over(node, at, inputs)
         rows = plans.catalyst.frame(plans.catalyst.numbered(plan, plan))

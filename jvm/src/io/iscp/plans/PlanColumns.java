@@ -28,6 +28,8 @@ import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -38,6 +40,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>From Python each column takes several calls of its own, of which a refresh makes thousands.
  */
 public final class PlanColumns {
+    /** Marks a column of session windows: Spark merges rows that are grouped by one where they overlap. */
+    private static final String SESSION = "spark.sessionWindow";
+
     private PlanColumns() {}
 
     /** The ids of the plan's columns, in order, separated by spaces. */
@@ -70,10 +75,20 @@ public final class PlanColumns {
         return passed.toString();
     }
 
+    /** The value under a new id. */
+    public static Alias alias(Expression value, String name) {
+        return under(value, name, NamedExpression.newExprId());
+    }
+
     /** The child's columns, in their order, under the names and ids of those of another plan. */
     public static Project renamed(LogicalPlan child, LogicalPlan like) {
+        return renamedAs(child, like.output());
+    }
+
+    /** As `renamed`, of columns of no plan. */
+    public static Project renamedAs(LogicalPlan child, Seq<Attribute> like) {
         List<Attribute> there = columns(child);
-        List<Attribute> wanted = columns(like);
+        List<Attribute> wanted = CollectionConverters.asJava(like);
         if (there.size() != wanted.size()) {
             throw new IllegalArgumentException(there + " are not as many columns as " + wanted);
         }
@@ -88,7 +103,7 @@ public final class PlanColumns {
             throw new IllegalArgumentException(there + " are not one more column than " + wanted);
         }
         List<NamedExpression> named = underIds(there, wanted);
-        named.add(under(there.get(wanted.size()), weight, NamedExpression.newExprId()));
+        named.add(alias(there.get(wanted.size()), weight));
         return project(named, child);
     }
 
@@ -111,7 +126,7 @@ public final class PlanColumns {
         for (Attribute each : wanted) {
             Attribute known = byName.get(each.name().toLowerCase(Locale.ROOT));
             Literal missing = new Literal(null, each.dataType());
-            found.add(known != null ? known : under(missing, each.name(), NamedExpression.newExprId()));
+            found.add(known != null ? known : alias(missing, each.name()));
         }
         found.addAll(there.subList(own, there.size()));
         return project(found, child);
@@ -121,7 +136,7 @@ public final class PlanColumns {
     public static Project numbered(LogicalPlan child, LogicalPlan like, Seq<NamedExpression> more) {
         List<NamedExpression> named = new ArrayList<>();
         for (Attribute each : columns(like)) {
-            named.add(under(each, "c" + named.size(), NamedExpression.newExprId()));
+            named.add(alias(each, "c" + named.size()));
         }
         named.addAll(CollectionConverters.asJava(more));
         return project(named, child);
@@ -131,7 +146,7 @@ public final class PlanColumns {
     public static Project afresh(LogicalPlan child, Seq<Attribute> columns) {
         List<NamedExpression> named = new ArrayList<>();
         for (Attribute each : CollectionConverters.asJava(columns)) {
-            named.add(under(each, each.name(), NamedExpression.newExprId()));
+            named.add(alias(each, each.name()));
         }
         return project(named, child);
     }
@@ -149,9 +164,15 @@ public final class PlanColumns {
         return named;
     }
 
+    /** Without the mark of sessions: what groups by it here, as to net rows, means the values. */
     private static Alias under(Expression value, String name, ExprId id) {
         Seq<String> nothing = CollectionConverters.asScala(new ArrayList<String>()).toSeq();
-        return new Alias(value, name, id, nothing, Option.empty(), nothing);
+        Option<Metadata> metadata = Option.empty();
+        if (value instanceof Attribute && ((Attribute) value).metadata().contains(SESSION)) {
+            Metadata own = ((Attribute) value).metadata();
+            metadata = Option.apply(new MetadataBuilder().withMetadata(own).remove(SESSION).build());
+        }
+        return new Alias(value, name, id, nothing, metadata, nothing);
     }
 
     private static Project project(List<NamedExpression> columns, LogicalPlan child) {

@@ -1,0 +1,85 @@
+"""What is recomputed for the keys of changed rows is that which may change, whatever the keys are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from iscp.adapters.delta.query.query_analysis import analyze_query
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.query_plan import upkeep_of
+
+from .test_lookups import ROWS, Refreshed, Row
+
+pytestmark = pytest.mark.spark
+
+TABLES = ("f", "d", "e", "other")
+VALUE = "(SELECT min(y) FROM other)"
+SHIFTED = f"f.k + {VALUE} = d.g"
+BY_VALUE = (
+    f"SELECT f.x, d.name FROM f FULL JOIN d ON {SHIFTED}",
+    f"SELECT f.x, d.name FROM f LEFT JOIN d ON {SHIFTED}",
+    f"SELECT d.name FROM d LEFT ANTI JOIN f ON {SHIFTED}",
+    f"SELECT d.name FROM d LEFT SEMI JOIN f ON {SHIFTED} AND f.x > 1",
+    f"SELECT d.name FROM d WHERE EXISTS (SELECT 1 FROM f WHERE {SHIFTED})",
+    f"SELECT f.x, d.name FROM f JOIN d ON {SHIFTED}",
+    f"SELECT d.name, (SELECT count(*) FROM f WHERE {SHIFTED}) AS n FROM d",
+)
+
+
+def drawn(draw: random.Random, name: str, number: int) -> list[Row]:
+    """Few keys, so that rows meet."""
+    widths = {name: len(rows[0]) for name, rows in ROWS.items()}
+    texts = {"d": 2, "e": 1}
+
+    def row() -> Row:
+        kinds = ["pqr" if texts.get(name) == place else [None, *range(5)] for place in range(widths[name])]
+        return tuple(draw.choice(each) for each in kinds)
+
+    return [row() for _ in range(number)]
+
+
+def follow_random_changes(refreshed: Refreshed, changed: Sequence[str], rounds: int, seed: int) -> None:
+    draw = random.Random(seed)
+    refreshed.rows = {name: drawn(draw, name, 6) for name in TABLES}
+    for _ in range(rounds):
+        later = {name: [*draw.sample(refreshed.rows[name], 4), *drawn(draw, name, 2)] for name in changed}
+        refreshed.follow(whole=TABLES, **later)
+
+
+@pytest.mark.parametrize("sql", BY_VALUE)
+def test_keys_with_the_value_of_a_subquery_are_those_that_it_has(spark_runtime: SparkRuntime, sql: str) -> None:
+    session = spark_runtime.new_session()
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")  # Spark broadcasts keys before it has the value
+    refreshed = Refreshed(session, sql)
+    follow_random_changes(refreshed, ["f", "d"], 2, seed=1)
+    follow_random_changes(refreshed, ["f", "other"], 1, seed=2)
+
+
+SESSION = "session_window(timestamp_seconds(x), '2 seconds')"
+SESSIONS = (
+    f"SELECT {SESSION} AS w, count(*) AS n FROM f GROUP BY {SESSION}",
+    f"SELECT k, {SESSION}.start AS w, count(*) AS n, sum(g) AS s FROM f GROUP BY k, {SESSION}",
+    f"SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM f GROUP BY g, {SESSION}) GROUP BY n",
+    f"SELECT s.n, d.name FROM (SELECT g AS h, max(k) AS n FROM f GROUP BY {SESSION}, g) s JOIN d ON s.h = d.g",
+    f"SELECT g, n, rank() OVER (PARTITION BY g ORDER BY n) AS r FROM (SELECT g, max(k) n FROM f GROUP BY {SESSION}, g)",
+)
+
+
+@pytest.mark.parametrize("sql", SESSIONS)
+def test_sessions_that_changed_rows_join_or_part_are_recomputed(spark_runtime: SparkRuntime, sql: str) -> None:
+    refreshed = Refreshed(spark_runtime.new_session(), sql)
+    for seed in range(3):
+        follow_random_changes(refreshed, ["f"], 2, seed)
+
+
+def test_sessions_are_recomputed_by_what_else_is_grouped_by(spark_runtime: SparkRuntime) -> None:
+    session = spark_runtime.new_session()
+    schemas = {"f": session.createDataFrame([], "k long, g long, x long").schema.json()}
+    found = [analyze_query(session, sql, schemas) for sql in SESSIONS[:2]]
+    assert [upkeep_of(each.root.operator) for each in found] == [OperatorUpkeep.WHOLE, OperatorUpkeep.TOUCHED]
+    assert found[1].keys is not None
+    assert not found[1].keys.unique
