@@ -196,7 +196,8 @@ def _explain_time(by_time: TimeDependence, upkeep: OperatorUpkeep) -> tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class QueryShape:
-    """An analyzed query: its operators, and the columns of its result (a Spark schema, JSON).
+    """An analyzed query: its operators, the columns of its result (a Spark schema, JSON), and the tables that it names,
+    of which the engine may leave some out, as the side of a join that changes no row.
 
     `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
     kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
@@ -205,6 +206,7 @@ class QueryShape:
 
     root: Operator
     schema_json: str
+    named: frozenset[str]
     kept: Operator | None = None
     by_group: bool = False
     whole: Mapping[str, str] = field(default_factory=dict)

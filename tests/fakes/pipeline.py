@@ -465,7 +465,7 @@ class FakeCatalog:
             raise InvalidRequest(fault, remedy="Correct the query")
         tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in schemas)
         return self.shapes.get(sql) or QueryShape(
-            Operator(OperatorKind.UNION, "Union", tables), next(iter(schemas.values()))
+            Operator(OperatorKind.UNION, "Union", tables), next(iter(schemas.values())), frozenset(schemas)
         )
 
 

@@ -5,10 +5,10 @@ It equals its query at exactly the versions of the tables that its last commit n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
+from iscp.consumers.view.definition.result_columns import refuse_columns
 from iscp.consumers.view.definition.view_explanation import explain_view
 from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
 from iscp.consumers.view.ranges.range_view import RangeBuiltView
@@ -27,8 +27,6 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 
 _SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
-_SIGNS = " ,;{}()\n\t="
-"""Signs that no column of a table without mapped names has (Delta's own rule)."""
 
 
 class ViewKind:
@@ -62,7 +60,7 @@ class ViewKind:
         if view.hold_s:
             _refuse_unread_retention(tables)
         shape = _shape(view, tables, catalog)
-        _refuse_names(shape)
+        refuse_columns(shape.schema_json, _SQL)
         _refuse_unread(view, shape)
         if view.policy is Policy.STRICT:
             _refuse_whole(shape)
@@ -133,28 +131,15 @@ def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Cata
         raise InvalidRequest(error.message + view.note, field=_SQL, remedy=error.remedy, code=error.code) from error
 
 
-def _refuse_names(shape: QueryShape) -> None:
-    names = [field["name"] for field in json.loads(shape.schema_json)["fields"]]
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            raise InvalidRequest(
-                f"gives two columns the name {name!r}", field=_SQL, remedy="Give one of them another, by AS"
-            )
-        if any(sign in name for sign in _SIGNS):
-            raise InvalidRequest(
-                f"gives a column the name {name!r}, which a table cannot have", field=_SQL, remedy="Name it, by AS"
-            )
-        seen.add(name.lower())
-
-
 def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
-    if unread := sorted(set(view.tables) - shape.root.tables()):
+    if unread := sorted(set(view.tables) - shape.named):
         raise InvalidRequest(
             f"names {', '.join(unread)}, which the query does not read",
             field=_TABLES,
             remedy="Leave it out; or read it in the query",
         )
+    if not shape.root.tables():
+        raise InvalidRequest("has no rows of any table, whatever is in them", field=_SQL, remedy="Read a table")
 
 
 def _refuse_whole(shape: QueryShape) -> None:

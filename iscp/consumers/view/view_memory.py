@@ -69,7 +69,7 @@ class ViewRows:
             return found
 
         moved = {place: span for place, uri in enumerate(self.uris) if (span := spans.by_uri[uri]).changes_data}
-        if len(moved) > CHANGED_TABLES_MAX:
+        if not 0 < len(moved) <= CHANGED_TABLES_MAX:  # none: it is one that the query names, and no row depends on
             return None
         with suppress(NotReadableHere), ExitStack() as stack:
             changed = {place: self._changed_rows(context, source, place, span, stack) for place, span in moved.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import upkeep_of
 
+from .conftest import ViewBench
 from .test_lookups import ROWS, Refreshed, Row
 
 pytestmark = pytest.mark.spark
@@ -57,6 +58,73 @@ def test_keys_with_the_value_of_a_subquery_are_those_that_it_has(spark_runtime: 
     refreshed = Refreshed(session, sql)
     follow_random_changes(refreshed, ["f", "d"], 2, seed=1)
     follow_random_changes(refreshed, ["f", "other"], 1, seed=2)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select distinct t.a from t left join u on t.a = u.a",
+        "with unused as (select * from u) select a, count(*) c from t group by a",
+        "select t.a, max(n) m from t left join u on t.a = u.a group by t.a union all select y, null from u where false",
+    ],
+)
+def test_a_table_that_changes_no_row_may_be_in_the_query(new_view: Callable[..., ViewBench], sql: str) -> None:
+    view = new_view(sql, seed=3, tables=("t", "u"), refresh="incremental")
+    view.refresh()
+    assert "full" not in view.follow(3)
+    assert view.verify().equal
+
+
+def test_groups_that_spark_does_not_tell_apart_by_itself_are_computed_again(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    """Spark groups by maps, and knows no distinct ones."""
+    view = new_view("select map('k', a) m, count(*) c from t group by map('k', a)", seed=5, refresh="incremental")
+    view.refresh()
+    assert view.follow(3) <= {"full", "unchanged"}
+
+
+SIGNED, CASED = "double(concat(if(x = 1, '', '-'), string(g - 1), '.0'))", "if(x = 1, 'A', 'a') COLLATE UTF8_LCASE"
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (f"array({SIGNED})", "string(z[0])"),
+        (f"struct({SIGNED} AS d)", "string(z.d)"),
+        (f"array({CASED})", "z[0] COLLATE UTF8_BINARY"),
+        (f"array(struct({CASED} AS d))", "z[0].d COLLATE UTF8_BINARY"),
+        (SIGNED, "string(z)"),
+        (CASED, "z COLLATE UTF8_BINARY"),
+    ],
+)
+def test_values_that_are_equal_and_look_different_take_each_others_places(
+    spark_runtime: SparkRuntime, made: str, shown: str
+) -> None:
+    largest = f"SELECT k, max({made}) OVER (PARTITION BY k) AS z FROM f"
+    refreshed = Refreshed(
+        spark_runtime.new_session(), f"SELECT {shown} AS w, count(*) AS n FROM ({largest}) GROUP BY 1"
+    )
+    refreshed.rows["f"] = [(1, 1, 1), (2, 1, 2)]
+    for later in ([(1, 1, 2), (2, 1, 2)], [(1, 1, 2), (2, 1, 1)], [(2, 1, 1), (3, 1, 1)]):
+        refreshed.follow(whole=TABLES, f=later)
+
+
+LARGEST = "case when a is not null then 99999999999999999999999999999999999999 end"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"select b, try_sum({LARGEST}) s from t group by b order by b limit 5",
+        f"select b, try_sum({LARGEST}) s, try_sum(a * 3611686018427387904) q from t where a < 3 group by b",
+        "select try_sum(a * 4611686018427387904) s, try_avg(a) m from t where a < 2",
+    ],
+)
+def test_sums_that_may_be_too_large_are_no_sums_that_are_kept(new_view: Callable[..., ViewBench], sql: str) -> None:
+    view = new_view(sql, seed=7, refresh="incremental")
+    view.refresh()
+    assert "full" not in view.follow(3)
 
 
 SESSION = "session_window(timestamp_seconds(x), '2 seconds')"

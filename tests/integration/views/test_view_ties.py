@@ -122,3 +122,13 @@ def test_a_plan_in_which_nothing_ties_stays_as_it_is(session: SparkSession) -> N
     schemas = {"f": session.createDataFrame([], "k long, g long, x long").schema.json()}
     root = analyze_query(session, "SELECT k, x, rank() OVER (PARTITION BY k ORDER BY x) AS r FROM f", schemas).root
     assert str(root.plan.orderSpec().toString()).count("ASC") == 1
+
+
+def test_ranges_of_times_go_by_utc_in_whichever_zone_the_session_is(session: SparkSession) -> None:
+    """A day is 24 hours long, also that on which clocks change in Berlin."""
+    day = "RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"
+    counted = f"count(*) OVER (PARTITION BY k ORDER BY timestamp_seconds(x) {day})"
+    refreshed = RefreshedTies(session, f"SELECT x, {counted} AS n, rank() OVER (PARTITION BY k ORDER BY x) AS r FROM f")
+    refreshed.rows["f"] = [(1, 1, 1_711_799_100), (1, 1, 1_711_884_600)]
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    assert refreshed.bag() == Counter([(1_711_799_100, 1, 1), (1_711_884_600, 2, 2)])

@@ -193,9 +193,10 @@ class Catalyst:
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
-    def with_ties_broken(self, plan: Plan) -> Plan:
-        """What depends in it on the order of rows gives the same each time: those that tie go by all their columns."""
-        return self._classes.ties.settled(plan)
+    def reproducible(self, plan: Plan) -> Plan:
+        """The plan, of which the same rows give the same each time: those that tie go by all of their columns, and
+        ranges of times by UTC."""
+        return self._classes.ties.settled(self._classes.ranges.settled(plan))
 
     # --- expressions within operators -----------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ class JvmClasses:
         self.expressions = _Package(sql.catalyst.expressions)
         self.logical = _Package(sql.catalyst.plans.logical)
         self.plans = _Package(sql.catalyst.plans)
-        self.columns, self.ties = _Package(jvm.io.iscp.plans.PlanColumns), _Package(jvm.io.iscp.plans.TieBreaking)
+        self.columns = _Package(jvm.io.iscp.plans.PlanColumns)
+        self.ties, self.ranges = _Package(jvm.io.iscp.plans.TieBreaking), _Package(jvm.io.iscp.plans.UtcRanges)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
         self.identifier = sql.catalyst.AliasIdentifier
         self.nothing, self.none = self.utils.toSeq([]), self.option.empty()

@@ -124,7 +124,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
             apart = session.newSession()
         with spark_faults("parse the query"):
             try:
-                restrict_query(apart, sql, schemas)
+                named = restrict_query(apart, sql, schemas)
             except AnalysisException as error:
                 raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
         found = analyze_query(apart, sql, schemas)
@@ -132,7 +132,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         whole = {name: _whole(found, name) for name in schemas}
         kept_operator = kept.operator if kept is not None else None
-        return QueryShape(found.root.operator, str(found.columns.json()), kept_operator, by_group, whole)
+        return QueryShape(found.root.operator, str(found.columns.json()), named, kept_operator, by_group, whole)
 
     return shape
 
@@ -157,7 +157,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     marked = marks.marked(analyzed)
     if marks.values:
         execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
-    root = read_tree(catalyst, catalyst.with_ties_broken(execution.optimizedPlan()), names, marks.values)
+    root = read_tree(catalyst, catalyst.reproducible(execution.optimizedPlan()), names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
     for each in columns.fields:
         each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps

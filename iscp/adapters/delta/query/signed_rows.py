@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from iscp.adapters.delta.query.lookups.column_bounds import Bounds
 
-_SIGN = "_iscp_sign_"
+_SIGN, _SPELLED, _SHOWN = "_iscp_sign_", "_iscp_spelled_", "_iscp_shown_"
 
 
 class At(Enum):
@@ -114,29 +114,55 @@ def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
 
     `by_sign`: rows with zeros of another sign are others, as what is above them may show the sign; else they are equal.
     """
-    columns = [name for name in frame.columns if name != WEIGHT]
-    if any(not comparable(frame.schema[name].dataType) for name in columns):
+    kinds = {each.name: each.dataType for each in frame.schema.fields if each.name != WEIGHT}
+    if not all(map(comparable, kinds.values())):
         return frame
-    total = F.sum(WEIGHT).alias(WEIGHT)
-    doubles = [name for name in columns if isinstance(frame.schema[name].dataType, (DoubleType, FloatType))]
-    signs = {name: f"{_SIGN}{name}" for name in doubles} if by_sign else {}
-    collated = [F.collate(name, "UTF8_BINARY") for name in columns if _collated(frame.schema[name].dataType)]
-    keys = [*map(F.col, columns), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
-    summed = (frame.groupBy(*keys).agg(total) if columns else frame.agg(total)).where(F.col(WEIGHT) != 0)
-    if not signs and not collated:
+    signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and _is_double(kind)}
+    collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if _is_collated(kind)]
+    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _is_spelled_apart(kind, by_sign)}
+    keys = [*map(F.col, kinds), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
+    keys += [F.col(name).cast("string").alias(text) for name, text in spelled.items()]
+    sums = [F.sum(WEIGHT).alias(WEIGHT), *(F.first(name).alias(f"{_SHOWN}{name}") for name in spelled)]
+    summed = (frame.groupBy(*keys).agg(*sums) if kinds else frame.agg(*sums)).where(F.col(WEIGHT) != 0)
+    if not (signs or collated or spelled):
         return summed
-    shown = [_with_sign(name, frame.schema[name].dataType, signs) for name in columns]
+    shown = [
+        F.col(f"{_SHOWN}{name}").alias(name) if name in spelled else _with_sign(name, kind, signs)
+        for name, kind in kinds.items()
+    ]
     return summed.select(*shown, WEIGHT)
 
 
 def has_signs(frame: DataFrame) -> bool:
     """Whether rows of it may be equal but for the sign of a zero."""
-    return any(isinstance(each.dataType, (DoubleType, FloatType)) for each in frame.schema.fields)
+    return any(_is_double(part) for each in frame.schema.fields for part in _parts(each.dataType))
 
 
-def _collated(kind: DataType) -> bool:
+def _is_double(kind: DataType) -> bool:
+    return isinstance(kind, (DoubleType, FloatType))
+
+
+def _is_collated(kind: DataType) -> bool:
     """Whether texts that differ may be equal; rows with them are others all the same."""
     return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
+
+
+def _is_spelled_apart(kind: DataType, by_sign: bool) -> bool:
+    """Whether nested values that are equal may be told apart."""
+    nested = isinstance(kind, (ArrayType, StructType))
+    return nested and any(_is_collated(part) or (by_sign and _is_double(part)) for part in _parts(kind))
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """It, or the types that it is made of."""
+    match kind:
+        case ArrayType():
+            yield from _parts(kind.elementType)
+        case StructType():
+            for each in kind.fields:
+                yield from _parts(each.dataType)
+        case _:
+            yield kind
 
 
 def _below_zero(name: str) -> Column:

@@ -64,7 +64,9 @@ _GONE = (
     "No content to map due to end-of-input",
 )
 _NO_RESULT = re.compile(r"SQLSTATE: 22\w{3}")
-_INTERNAL = re.compile(r"SQLSTATE: XX\w{3}")
+# SQL's classes of internal errors, of what is not supported, and of statements that are not right, which here are ours;
+# and a fault of Spark's: where it broadcasts rows by a key with the value of a subquery, it may not have that yet.
+_OF_PLAN = re.compile(r"SQLSTATE: (?:XX|0A|42)\w{3}|Subquery .* has not finished")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
@@ -113,11 +115,11 @@ def concerns_values(error: BaseException) -> bool:
 def is_of_plan(error: BaseException) -> bool:
     """Whether another plan of the same rows may do without it.
 
-    That is where an expression has no result for some value, as for rows that the other plan leaves out before, and
-    where Spark blames itself, as where a rule of its optimizer breaks a plan: SQL's class of internal errors.
-    `error`: Spark's, or what it was translated to.
+    That is where an expression has no result for some value, as for rows that the other plan leaves out before; where
+    Spark blames itself, as where a rule of its optimizer breaks a plan; and where it refuses the plan, as one that
+    compares values of a type which the query does not compare. `error`: Spark's, or what it was translated to.
     """
-    return concerns_values(error) or _is_of(_INTERNAL, error)
+    return concerns_values(error) or _is_of(_OF_PLAN, error)
 
 
 def _is_of(kind: re.Pattern[str], error: BaseException) -> bool:

@@ -60,15 +60,18 @@ _REFUSED = {
 }
 
 
-def restrict_query(session: SparkSession, sql: str, tables: Collection[str]) -> None:
-    """Raises InvalidRequest (`sql`) for a query of something else than these tables and Spark's own functions.
+def restrict_query(session: SparkSession, sql: str, tables: Collection[str]) -> frozenset[str]:
+    """Those of the tables that the query names. Raises InvalidRequest (`sql`) for one of something else than these
+    tables and Spark's own functions.
 
     What Spark cannot read raises as its parser does; nothing is resolved or read.
     """
     names = frozenset(name.lower() for name in tables)
     parsed = _parser(session).parsePlan(sql)
     refuse_command(session, parsed)
-    _Walk(session, names).check(parsed)
+    walk = _Walk(session, names)
+    walk.check(parsed)
+    return frozenset(name for name in tables if name.lower() in walk.named)
 
 
 def restrict_condition(session: SparkSession, condition: str) -> None:
@@ -122,10 +125,11 @@ _of_jvm = lru_cache(maxsize=1)(_JvmParts)
 
 @dataclass
 class _Walk:
-    """`tables`: in small letters; None: none may be read, and no subquery be there."""
+    """`tables`: in small letters; None: none may be read, and no subquery be there. `named`: those that were met."""
 
     session: SparkSession
     tables: frozenset[str] | None
+    named: set[str] = field(default_factory=set)
     _functions: dict[str, bool] = field(default_factory=dict)
     _waiting: list[tuple[Part, frozenset[str]]] = field(default_factory=list)
     """Parts, the first in the text last, with the names of tables, and of queries in WITH, that each may read."""
@@ -192,6 +196,7 @@ class _Walk:
 
     def _table_fault(self, parts: list[str], names: frozenset[str]) -> SqlFault | None:
         if len(parts) == 1 and parts[0].lower() in names:
+            self.named.add(parts[0].lower())
             return None
         given = ", ".join(sorted(self.tables or ()))
         return SqlFault(

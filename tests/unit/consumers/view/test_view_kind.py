@@ -37,7 +37,7 @@ def catalog(*names: str, whole: bool = False) -> FakeCatalog:
         fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in names or ("a",)]
         tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in ("t", "u"))
         root = Operator(OperatorKind.LIMIT if whole else OperatorKind.UNION, "Limit 3", tables)
-        made.shapes[SQL] = QueryShape(root, json.dumps({"type": "struct", "fields": fields}))
+        made.shapes[SQL] = QueryShape(root, json.dumps({"type": "struct", "fields": fields}), frozenset("tu"))
     return made
 
 

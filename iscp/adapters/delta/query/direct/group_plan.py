@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.direct.join_plan import EQUAL_TYPES, find_joined_columns
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.totals.total_functions import WHOLE
+from iscp.adapters.delta.query.totals.total_functions import WHOLE, fails_beyond_type
 from iscp.core.group_query import GroupQuery, Measure, Output
 from iscp.core.join_query import JoinQuery
 from iscp.core.query_plan import OperatorKind
@@ -84,7 +84,7 @@ class _Finder:
         if name is None:
             constant = self._catalyst.is_a(values[0], "Literal") and values[0].value() is not None
             return Output(field.name, Measure.ROWS) if measure is Measure.COUNT and constant else None
-        if measure is not Measure.COUNT and not self._adds_up(name):
+        if measure is not Measure.COUNT and not (self._adds_up(name) and fails_beyond_type(inner.aggregateFunction())):
             return None
         scale = field.dataType.scale if isinstance(field.dataType, T.DecimalType) else None
         return Output(field.name, measure, name, scale)

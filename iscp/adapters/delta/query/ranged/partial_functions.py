@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.totals.total_functions import WHOLE
+from iscp.adapters.delta.query.totals.total_functions import WHOLE, fails_beyond_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -181,13 +181,7 @@ def _can_be_merged(found: PartialFunction) -> bool:
         case PartialKind.AVERAGE if isinstance(found.type, WHOLE):  # as doubles
             return True
         # In other modes what is beyond the type is no error, and a part's sum may be, where the whole's is not.
-        case PartialKind.SUM if isinstance(found.type, (*WHOLE, T.DecimalType)):
-            return _is_ansi(found.function.evalContext().evalMode())
-        case PartialKind.AVERAGE if isinstance(found.type, T.DecimalType):
-            return _is_ansi(found.function.evalMode())
+        case PartialKind.SUM | PartialKind.AVERAGE if isinstance(found.type, (*WHOLE, T.DecimalType)):
+            return fails_beyond_type(found.function)
         case _:
             return False
-
-
-def _is_ansi(mode: Any) -> bool:
-    return str(mode.toString()) == "ANSI"

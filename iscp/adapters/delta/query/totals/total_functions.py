@@ -93,13 +93,20 @@ def _follows(found: TotalFunction) -> bool:
         case TotalKind.MOST | TotalKind.LEAST:
             return isinstance(found.type, _EXTREMES)
         case TotalKind.SUM if isinstance(found.type, WHOLE):
-            # Others give something else than an error beyond 64 bits.
-            return str(found.function.evalContext().evalMode().toString()) == "ANSI"
+            return fails_beyond_type(found.function)
         case _:
             return isinstance(found.type, WHOLE) or (
                 isinstance(found.type, T.DecimalType)
                 and (found.type.precision <= _DIGITS_MAX or found.type.scale <= _SCALE_MAX)
+                and fails_beyond_type(found.function)
             )
+
+
+def fails_beyond_type(function: Expression) -> bool:
+    """Whether a sum or an average that is too large for its type is an error, and not null or another value."""
+    average = str(function.getClass().getSimpleName()) == "Average"
+    mode = function.evalMode() if average else function.evalContext().evalMode()
+    return str(mode.toString()) == "ANSI"
 
 
 def total_row(catalyst: Catalyst, aggregate: Plan, functions: Sequence[TotalFunction], totals: Totals) -> Plan:

@@ -34,6 +34,7 @@ import org.apache.spark.sql.catalyst.expressions.SpecifiedWindowFrame;
 import org.apache.spark.sql.catalyst.expressions.UnboundedFollowing$;
 import org.apache.spark.sql.catalyst.expressions.UnboundedPreceding$;
 import org.apache.spark.sql.catalyst.expressions.WindowExpression;
+import org.apache.spark.sql.catalyst.expressions.WindowFrame;
 import org.apache.spark.sql.catalyst.expressions.WindowSpecDefinition;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
@@ -146,7 +147,7 @@ public final class TieBreaking {
         }
         List<NamedExpression> settled = new ArrayList<>();
         for (NamedExpression each : tied) {
-            settled.add(underOrder((Alias) each, order));
+            settled.add(byRows((Alias) each, order));
         }
         Window found = window.copy(seq(settled), window.partitionSpec(), seq(order), child, window.hint());
         return new Project(seq(new ArrayList<NamedExpression>(CollectionConverters.asJava(window.output()))), found);
@@ -183,13 +184,16 @@ public final class TieBreaking {
                 : function;
     }
 
-    private static NamedExpression underOrder(Alias alias, List<SortOrder> order) {
+    private static NamedExpression byRows(Alias alias, List<SortOrder> order) {
+        WindowExpression window = (WindowExpression) alias.child();
+        SpecifiedWindowFrame frame = (SpecifiedWindowFrame) window.windowSpec().frameSpecification();
+        return underOrder(alias, order, frame.copy(RowFrame$.MODULE$, frame.lower(), frame.upper()));
+    }
+
+    static NamedExpression underOrder(Alias alias, List<SortOrder> order, WindowFrame frame) {
         WindowExpression window = (WindowExpression) alias.child();
         WindowSpecDefinition spec = window.windowSpec();
-        SpecifiedWindowFrame frame = (SpecifiedWindowFrame) spec.frameSpecification();
-        SpecifiedWindowFrame rows = frame.copy(RowFrame$.MODULE$, frame.lower(), frame.upper());
-        WindowSpecDefinition under = spec.copy(spec.partitionSpec(), seq(order), rows);
-        Expression found = window.copy(window.windowFunction(), under);
+        Expression found = window.copy(window.windowFunction(), spec.copy(spec.partitionSpec(), seq(order), frame));
         return (NamedExpression) alias.withNewChildren(seq(List.of(found)));
     }
 
