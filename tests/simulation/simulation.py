@@ -60,6 +60,8 @@ def simulate(
                 world.checks.each_started_once()
         except InvariantBroken as error:
             raise ViolationError(f"an invariant broke: {error}") from error
+        finally:
+            world.unwind()
     return world
 
 

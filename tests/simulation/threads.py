@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.violation import expect
 
@@ -67,7 +67,9 @@ class Threads:
 
     def begin(self, run: Action) -> None:
         """A thread, from here on, until it ends or waits for the first time."""
-        greenlet(run, self._process.world.hub).switch()
+        begun = greenlet(run, self._process.world.hub)
+        self._process.world.begun.append(begun)
+        begun.switch()
 
     @property
     def now_s(self) -> float:
@@ -102,6 +104,8 @@ class Threads:
         raise failed
 
     def park(self) -> None:
+        if self._process.world.over:
+            raise GreenletExit
         self._process.world.hub.switch()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
 from random import Random
 
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import Iteration
@@ -58,6 +59,8 @@ class World:
         self.times = replace(parts.times, **ALIVE) if trouble.alive else parts.times
         self.agenda = Agenda()
         self.hub = getcurrent()
+        self.begun: list[greenlet] = []
+        self.over = False
         self.etcd = Etcd(self)
         self.wire = Wire(self)
         self.log = parts.log(self)
@@ -87,6 +90,15 @@ class World:
         self._number = 0
         if Fault.RESTORE_ETCD in trouble.faults:
             self.etcd.back_up()
+
+    def unwind(self) -> None:
+        """Threads that wait still are unwound: one that nobody goes on with is never let go of by Python."""
+        self.over = True
+        for each in self.begun:
+            if each:
+                with suppress(Exception):
+                    each.throw()
+        self.begun.clear()
 
     # --- what the parts read -----------------------------------------------------------------------------------
 
