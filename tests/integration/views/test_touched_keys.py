@@ -75,7 +75,7 @@ def test_a_table_that_changes_no_row_may_be_in_the_query(new_view: Callable[...,
     assert view.verify().equal
 
 
-def test_groups_that_spark_does_not_tell_apart_by_itself_are_computed_again(
+def test_groups_by_maps_are_recomputed(
     new_view: Callable[..., ViewBench],
 ) -> None:
     """Spark groups by maps, and knows no distinct ones."""
@@ -98,7 +98,7 @@ SIGNED, CASED = "double(concat(if(x = 1, '', '-'), string(g - 1), '.0'))", "if(x
         (CASED, "z COLLATE UTF8_BINARY"),
     ],
 )
-def test_values_that_are_equal_and_look_different_take_each_others_places(
+def test_equal_values_that_are_shown_differently_are_netted_apart(
     spark_runtime: SparkRuntime, made: str, shown: str
 ) -> None:
     largest = f"SELECT k, max({made}) OVER (PARTITION BY k) AS z FROM f"

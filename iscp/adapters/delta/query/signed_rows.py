@@ -119,7 +119,7 @@ def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
         return frame
     signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and _is_double(kind)}
     collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if _is_collated(kind)]
-    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _is_spelled_apart(kind, by_sign)}
+    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _may_look_different(kind, by_sign)}
     keys = [*map(F.col, kinds), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
     keys += [F.col(name).cast("string").alias(text) for name, text in spelled.items()]
     sums = [F.sum(WEIGHT).alias(WEIGHT), *(F.first(name).alias(f"{_SHOWN}{name}") for name in spelled)]
@@ -147,8 +147,8 @@ def _is_collated(kind: DataType) -> bool:
     return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
 
 
-def _is_spelled_apart(kind: DataType, by_sign: bool) -> bool:
-    """Whether nested values that are equal may be told apart."""
+def _may_look_different(kind: DataType, by_sign: bool) -> bool:
+    """Whether nested values that are equal may look different."""
     nested = isinstance(kind, (ArrayType, StructType))
     return nested and any(_is_collated(part) or (by_sign and _is_double(part)) for part in _parts(kind))
 
