@@ -186,6 +186,8 @@ class MemberWatch:
         try:
             for item in watch:
                 match item:
+                    case Changed() if self._reads.moments.latest.restores > moment.restores:
+                        return  # a list has shown that the store was restored: what is followed would be of before
                     case Changed(events):
                         revision = apply_events(known, events)
                         self._publish(self._reads.follow(known, moment, revision))
