@@ -34,8 +34,8 @@ class TrackedJob:
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
     spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
     `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged. `several`: of a job that
-    reads further tables. `due_at_s`: as in JobStatus, as it was last said; `due_s`: the same by the monotonic clock,
-    until that is heeded (0: it is, or there is none).
+    reads further tables. `reported_status`: the last that was reported from here. `due_at_s`: as in JobStatus, as it
+    was last said; `due_s`: the same by the monotonic clock, until that is heeded (0: it is, or there is none).
     """
 
     __slots__ = (
@@ -52,6 +52,7 @@ class TrackedJob:
         "pace",
         "reported_reason",
         "reported_state",
+        "reported_status",
         "retry_at_s",
         "row",
         "several",
@@ -81,6 +82,7 @@ class TrackedJob:
             self.failures = max(self.failures, row.status.failures)
         self.reported_state = row.state
         self.reported_reason = row.reason
+        self.reported_status: JobStatus | None = None
 
     @property
     def runnable(self) -> bool:
@@ -207,7 +209,7 @@ class TrackedJob:
             self.stale |= self.doubted_at_s > 0
             if self.pace is not None:
                 self.pace.faults = 0
-            self.reported_state, self.reported_reason = row.state, row.reason
+            self.reported_state, self.reported_reason, self.reported_status = row.state, row.reason, None
         lacks_build = self.build is not None and row.watermark.version < 0 and row.build is None
         if lacks_build:
             row = _with_build(row, self.build)
@@ -217,8 +219,9 @@ class TrackedJob:
         self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq) if behind else row
         if not (behind or lacks_build):
             return None
-        status = replace(row.status, sources=marks) if lacks_build or marks != row.sources else None
-        return self.repeat_report(status)
+        # The owner's may be from before what was reported since, as the fault for which it is not retried.
+        last = self.reported_status or row.status
+        return self.repeat_report(replace(last, sources=marks) if lacks_build or marks != row.sources else None)
 
     def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
         """What was found at its target; an iteration that runs by now knows better."""
@@ -243,6 +246,7 @@ class TrackedJob:
             status = replace(status, due_at_s=self.due_at_s)
         if status is not None and self.build:
             status = replace(status, build=self.build)
+        self.reported_status = status or self.reported_status
         return JobReport(row.key, row.job_id, row.watermark, row.seq, self.reported_state, self.reported_reason, status)
 
     def correction(self) -> JobReport | None:

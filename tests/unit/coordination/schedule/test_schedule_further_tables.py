@@ -8,7 +8,7 @@ import pytest
 
 from iscp.core.errors import ErrorCode, StorageError
 from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobRow, JobState, JobStatus
+from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.watermark import SourceMark, SourceMarks, Watermark
 from tests.fakes.timetable import URI, Timetable, job, outcome, seen, specified
 
@@ -166,4 +166,25 @@ def test_what_the_owner_has_lost_of_the_marks_is_reported_again(table: Timetable
     table.forget()
     table.update(view("v", 7, other=3), job("copy", 7))
     assert [report.status.sources for report in table.reports if report.status] == [marks(own=7, other=4)]
+    assert not table.submitted
+
+
+def test_the_fault_for_which_a_view_is_not_retried_is_reported_again_with_its_marks(table: Timetable) -> None:
+    """The owner has a row of before: its status is of an earlier attempt, which was retried."""
+    table.source.commit(OTHER)
+    table.wait(400)
+    (row,) = table.last.jobs
+    table.end(table.last.number, done(row, 7, other=4))
+    table.source.commit(OTHER)
+    table.wait(400)
+    table.fail(table.last.number, ErrorCode.SCHEMA_CHANGED)
+    assert table.told("v")[-1] == ("error", "none")
+    table.forget()
+    before = view("v", 7, other=3)
+    earlier = replace(before.status, error_code=ErrorCode.TIMEOUT, failures=1).to_json()
+    table.update(before._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=earlier), job("copy", 7))
+    (status,) = [report.status for report in table.reports if report.status]
+    assert (status.error_code, status.sources) == (ErrorCode.SCHEMA_CHANGED, marks(own=7, other=4))
+    assert table.told("v")[-1] == ("error", "none")
+    table.wait(3_600)
     assert not table.submitted
