@@ -13,7 +13,7 @@ etcd, channels or files. Rules:
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from iscp.coordination.builds.build_counts import BuildStarts, removals
@@ -111,10 +111,11 @@ class Builder:
         """Where a range should be built; empty where no node may take any, or it is not known yet."""
         return self._placement.target(range_name(table_id, range_id))
 
-    def jobs_on(self, table_id: str) -> set[str]:
-        """The table's jobs that are built, or wait for it, or have yet to publish."""
+    def jobs_on(self, table_id: str, jobs: Collection[str]) -> set[str]:
+        """The table's jobs that are built, or wait for it, or have yet to publish; those of `jobs`, its own, too that
+        had nothing published when this term began, and may have: of what they have published something may be left."""
         planned = {plan.job_id for plan in self.state.plans.values() if plan.table_id == table_id} if self.state else ()
-        return {*self.turns.wanted_on(table_id), *planned}
+        return {*self.turns.wanted_on(table_id), *planned, *self._unbuilt.intersection(jobs)}
 
     def followed_tables(self) -> list[str]:
         """Those whose commits, and whose jobs, are to be reported (TableSeen), in order."""
@@ -237,7 +238,7 @@ class Builder:
             return
         if not self._store.awaited and (changes := self._next_changes(state)):
             self._out.append(self._store.write(changes))
-        elif (check := self._store.check(state, self._now_s)) is not None:
+        elif (check := self._store.check(self._now_s)) is not None:
             self._out.append(check)
         finished = ChainMap(self.finished, self.staging.finished)
         self._out += self.calls.begin(state, self._staying, finished, self.turns.held, self._now_s)

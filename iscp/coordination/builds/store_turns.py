@@ -1,8 +1,8 @@
 """The owner's loads, writes and checks of what etcd has of builds: one at a time, each answered before the next.
 
 An owner that has nothing to write would not notice that its transactions are gone, as from an etcd that was emptied, or
-restored from a backup, and nodes know of no task any more that it calls them for. So it checks now and then, as long as
-anything is built or kept, that what it knows is still what was written last: one read of one key.
+restored from a backup: nodes know of no task any more that it calls them for, or of some that are long over. So it
+checks now and then that what it knows is still what was written last: one read of one key.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class StoreTurns:
         self._writing = changes
         return WriteBuilds(self._begin(), changes)
 
-    def check(self, state: BuildState, now_s: float) -> CheckBuilds | None:
+    def check(self, now_s: float) -> CheckBuilds | None:
         """If it is time for that, and nothing else is under way."""
-        due_s = self._check_due_s(state)
+        due_s = self._check_due_s()
         return CheckBuilds(self._begin()) if due_s is not None and due_s <= now_s else None
 
     def end(self, now_s: float) -> tuple[Change, ...]:
@@ -56,11 +56,10 @@ class StoreTurns:
         """When to load or to check."""
         if self._load_at_s < inf:
             return self._load_at_s
-        return self._check_due_s(state) if state is not None else None
+        return self._check_due_s() if state is not None else None
 
-    def _check_due_s(self, state: BuildState) -> float | None:
-        due = not self.awaited and self._check_at_s < inf and not state.empty
-        return self._check_at_s if due else None
+    def _check_due_s(self) -> float | None:
+        return self._check_at_s if not self.awaited and self._check_at_s < inf else None
 
     def _begin(self) -> int:
         self._number += 1

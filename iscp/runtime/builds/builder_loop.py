@@ -191,7 +191,8 @@ class BuilderLoop:
                 rows = self._writer.read(lambda book, table_id=table_id: book.jobs_on(table_id))  # type: ignore[misc]
                 builder = self._builder
                 if builder is not None:
-                    for event in news_of(rows, builder.jobs_on(table_id), self._plan_of):
+                    known = builder.jobs_on(table_id, [row.job_id for row in rows])
+                    for event in news_of(rows, known, self._plan_of):
                         self._step(builder, event)
 
     def _step(self, builder: Builder, event: BuilderEvent) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -100,10 +100,9 @@ class Owner:
                 case _:
                     self.effects.append(effect)
 
-    def lose_etcd(self) -> None:
-        """It is emptied."""
-        self.etcd.clear()
-        self.lost = True
+    def lose_etcd(self, has: Iterable[Change] = ()) -> None:
+        """It is emptied, or has what it had once."""
+        self.etcd, self.lost = [*has], True
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds

@@ -36,10 +36,17 @@ def test_etcd_is_checked_no_more_often_than_has_to_be() -> None:
         owner.wait(1)
     assert owner.checks == [GATHER_S + CHECK_EVERY_S, GATHER_S + 2 * CHECK_EVERY_S]
     assert owner.builder.next_due_s() == GATHER_S + 3 * CHECK_EVERY_S
+
+
+def test_builds_that_a_restored_etcd_has_again_are_removed_though_nothing_is_built() -> None:
+    owner = Owner(plan("j1", depth=1))
+    owner.wait(GATHER_S)
+    before = [*owner.etcd]
     owner.finish_all()
     owner.take(BuildOver("j1"))
+    owner.wait(CHECK_EVERY_S)
     assert owner.state.empty
-    for _ in range(40):
-        owner.wait(1)
-    assert len(owner.checks) == 2, "there is nothing that could be lost"
-    assert owner.builder.next_due_s() is None
+    owner.lose_etcd(before)
+    owner.wait(CHECK_EVERY_S)
+    owner.wait(LOAD_RETRY_S)
+    assert BuildState.of(owner.etcd).empty
