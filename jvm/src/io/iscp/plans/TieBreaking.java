@@ -22,6 +22,7 @@ import org.apache.spark.sql.catalyst.expressions.Ascending$;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.CumeDist;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NthValue;
 import org.apache.spark.sql.catalyst.expressions.RankLike;
@@ -46,6 +47,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Offset;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.types.DataTypes;
 import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Seq;
@@ -126,11 +128,18 @@ public final class TieBreaking {
     private static LogicalPlan window(Window window) {
         List<NamedExpression> tied = new ArrayList<>();
         List<NamedExpression> others = new ArrayList<>();
+        boolean changed = false;
         for (NamedExpression each : CollectionConverters.asJava(window.windowExpressions())) {
-            (dependsOnOrder(each) ? tied : others).add(each);
+            if (dependsOnOrder(each)) {
+                tied.add(each);
+                continue;
+            }
+            NamedExpression settled = TiedFunctions.inRange(each, window);
+            changed |= settled != each;
+            others.add(settled);
         }
         if (tied.isEmpty()) {
-            return window;
+            return changed ? withFunctions(window, others) : window;
         }
         List<SortOrder> given = CollectionConverters.asJava(window.orderSpec());
         LogicalPlan child = window.child();
@@ -141,9 +150,11 @@ public final class TieBreaking {
             child = unsorted(child);
         }
         List<SortOrder> order = extended(given, child, CollectionConverters.asJava(window.partitionSpec()));
+        if (order.isEmpty()) { // all rows of a partition are alike, and Spark has them numbered by an order alone
+            order = List.of(ascending(Literal.create(0, DataTypes.IntegerType)));
+        }
         if (!others.isEmpty()) {
-            child = window.copy(
-                    seq(others), window.partitionSpec(), window.orderSpec(), child, window.hint());
+            child = withFunctions((Window) window.withNewChildren(seq(List.of(child))), others);
         }
         List<NamedExpression> settled = new ArrayList<>();
         for (NamedExpression each : tied) {
@@ -153,7 +164,16 @@ public final class TieBreaking {
         return new Project(seq(new ArrayList<NamedExpression>(CollectionConverters.asJava(window.output()))), found);
     }
 
+    private static Window withFunctions(Window window, List<NamedExpression> functions) {
+        return window.copy(
+                seq(functions), window.partitionSpec(), window.orderSpec(), window.child(), window.hint());
+    }
+
+    /** Whether it depends on the order of rows in frames of rows; what it is of is no function where Spark knows it. */
     private static boolean dependsOnOrder(NamedExpression named) {
+        if (!(((Alias) named).child() instanceof WindowExpression)) {
+            return false;
+        }
         WindowExpression window = (WindowExpression) ((Alias) named).child();
         Expression function = functionOf(window);
         if (function instanceof RankLike || function instanceof CumeDist) {
@@ -227,9 +247,13 @@ public final class TieBreaking {
         }
         List<SortOrder> found = new ArrayList<>(order);
         for (Attribute each : columnsBesides(rows, known)) {
-            found.add(SortOrder$.MODULE$.apply(each, Ascending$.MODULE$, seq(List.of())));
+            found.add(ascending(each));
         }
         return found;
+    }
+
+    static SortOrder ascending(Expression value) {
+        return SortOrder$.MODULE$.apply(value, Ascending$.MODULE$, seq(List.of()));
     }
 
     /** Columns of the rows that can be ordered, without these. */

@@ -15,6 +15,7 @@ package io.iscp.plans;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Ascending$;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -23,6 +24,7 @@ import org.apache.spark.sql.catalyst.expressions.CreateStruct$;
 import org.apache.spark.sql.catalyst.expressions.Descending$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
+import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.IsNotNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -31,6 +33,7 @@ import org.apache.spark.sql.catalyst.expressions.SortArray;
 import org.apache.spark.sql.catalyst.expressions.SortDirection;
 import org.apache.spark.sql.catalyst.expressions.SortOrder;
 import org.apache.spark.sql.catalyst.expressions.SortOrder$;
+import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
 import org.apache.spark.sql.catalyst.expressions.aggregate.CollectList;
@@ -42,10 +45,12 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.MaxBy;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MinBy;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Mode;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Expand;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import scala.Function1;
@@ -98,26 +103,61 @@ final class TiedFunctions {
                 : aggregate;
     }
 
-    /** Null: its groups' rows have no order that can be written as a struct, or no columns. */
-    private static TiedFunctions over(Aggregate aggregate) {
-        List<Expression> order = new ArrayList<>();
-        boolean descending = false;
-        LogicalPlan rows = aggregate.child();
-        Sort sort = sortBelow(rows);
-        if (sort != null) {
-            List<SortOrder> given = CollectionConverters.asJava(sort.order());
-            descending = !given.get(0).isAscending();
-            for (SortOrder each : given) {
-                boolean alike = each.isAscending() != descending
-                        && each.nullOrdering().equals(each.direction().defaultNullOrdering())
-                        && each.child().references().subsetOf(rows.outputSet());
-                if (!alike) {
-                    return null;
-                }
-                order.add(each.child());
-            }
+    /**
+     * A function of a window over a range of rows, whose frame has all rows that tie with its last one. What makes lists is
+     * left as it is.
+     */
+    static NamedExpression inRange(NamedExpression named, Window window) {
+        Expression child = ((Alias) named).child();
+        Expression function = child instanceof WindowExpression ? ((WindowExpression) child).windowFunction() : child;
+        if (!(function instanceof AggregateExpression)
+                || !isChoice(((AggregateExpression) function).aggregateFunction())
+                || window.orderSpec().isEmpty()) {
+            return named;
         }
-        List<Expression> known = new ArrayList<>(CollectionConverters.asJava(aggregate.groupingExpressions()));
+        TiedFunctions functions = over(
+                CollectionConverters.asJava(window.orderSpec()),
+                window.child(),
+                CollectionConverters.asJava(window.partitionSpec()));
+        if (functions == null) {
+            return named;
+        }
+        Expression chosen = functions.chosen((AggregateExpression) function);
+        Expression found = ((WindowExpression) child).copy(chosen, ((WindowExpression) child).windowSpec());
+        return (NamedExpression) ((Alias) named).withNewChildren(TieBreaking.seq(List.of(found)));
+    }
+
+    private static boolean isChoice(Expression function) {
+        return function instanceof First
+                || function instanceof Last
+                || function instanceof MaxBy
+                || function instanceof MinBy
+                || function instanceof Mode;
+    }
+
+    private static TiedFunctions over(Aggregate aggregate) {
+        Sort sort = sortBelow(aggregate.child());
+        List<SortOrder> given = sort == null ? List.of() : CollectionConverters.asJava(sort.order());
+        return over(given, aggregate.child(), CollectionConverters.asJava(aggregate.groupingExpressions()));
+    }
+
+    /**
+     * Null: the rows have no order that can be written as a struct, or no columns. `same`: in which those of a group do
+     * not differ.
+     */
+    private static TiedFunctions over(List<SortOrder> given, LogicalPlan rows, List<Expression> same) {
+        List<Expression> order = new ArrayList<>();
+        boolean descending = !given.isEmpty() && !given.get(0).isAscending();
+        for (SortOrder each : given) {
+            boolean alike = each.isAscending() != descending
+                    && each.nullOrdering().equals(each.direction().defaultNullOrdering())
+                    && each.child().references().subsetOf(rows.outputSet());
+            if (!alike) {
+                return null;
+            }
+            order.add(each.child());
+        }
+        List<Expression> known = new ArrayList<>(same);
         known.addAll(order);
         order.addAll(TieBreaking.columnsBesides(rows, known));
         return order.isEmpty() ? null : new TiedFunctions(order, descending);
@@ -133,7 +173,9 @@ final class TiedFunctions {
 
     /** Whether Spark made it of an aggregate of several DISTINCT columns: its `first` has one value to choose from. */
     private static boolean isOfDistincts(Aggregate aggregate) {
-        if (!(aggregate.child() instanceof Aggregate)) {
+        boolean twice = aggregate.child() instanceof Aggregate
+                && aggregate.child().children().head() instanceof Expand;
+        if (!twice) {
             return false;
         }
         for (Attribute each : CollectionConverters.asJava(aggregate.child().output())) {
@@ -166,45 +208,46 @@ final class TiedFunctions {
         AggregateFunction function = expression.aggregateFunction();
         Expression value = function.children().head();
         if (expression.isDistinct()) {
-            return ofDistinct(expression, function, value);
+            return isOrderable(value) ? new TiedFunctions(List.of(value), false).ofDistinct(expression) : expression;
         }
+        if (function instanceof CollectSet && isOrderable(value)) {
+            return new SortArray(expression);
+        }
+        return function instanceof CollectList && isOrderable(value)
+                ? listed(expression, value)
+                : with(expression, chosen(function, value), expression.filter());
+    }
+
+    private Expression ofDistinct(AggregateExpression expression) {
+        AggregateFunction function = expression.aggregateFunction();
+        boolean listed = function instanceof CollectList || function instanceof CollectSet;
+        boolean ordered = function instanceof ListAgg && !((ListAgg) function).orderExpressions().isEmpty();
+        if (listed || ordered) {
+            return listed ? new SortArray(expression) : expression;
+        }
+        return with(expression, chosen(function, function.children().head()), expression.filter());
+    }
+
+    private AggregateFunction chosen(AggregateFunction function, Expression value) {
         if (function instanceof First) {
-            return firstOf(expression, value, ((First) function).ignoreNulls(), descending);
+            return extreme(value, row(((First) function).ignoreNulls() ? value : null, List.of()), descending);
         }
         if (function instanceof Last) {
-            return firstOf(expression, value, ((Last) function).ignoreNulls(), !descending);
+            return extreme(value, row(((Last) function).ignoreNulls() ? value : null, List.of()), !descending);
         }
-        if (function instanceof MaxBy) {
-            Expression by = ((MaxBy) function).orderingExpr();
-            return with(expression, new MaxBy(value, row(List.of(by))), unlessNull(expression, by));
-        }
-        if (function instanceof MinBy) {
-            Expression by = ((MinBy) function).orderingExpr();
-            return with(expression, new MinBy(value, row(List.of(by))), unlessNull(expression, by));
+        if (function instanceof MaxBy || function instanceof MinBy) {
+            Expression by = function.children().apply(1);
+            return extreme(value, row(by, List.of(by)), function instanceof MaxBy);
         }
         if (function instanceof ListAgg) {
-            return with(expression, inOrder((ListAgg) function), expression.filter());
+            return inOrder((ListAgg) function);
         }
-        if (!isOrderable(value)) {
-            return expression;
-        }
-        if (function instanceof Mode) {
-            boolean settled = ((Mode) function).reverseOpt().isDefined();
-            return settled ? expression : with(expression, new Mode(value, true), expression.filter());
-        }
-        return function instanceof CollectSet ? new SortArray(expression) : listed(expression, value);
+        boolean open = function instanceof Mode && ((Mode) function).reverseOpt().isEmpty() && isOrderable(value);
+        return open ? new Mode(value, true) : function;
     }
 
-    private Expression firstOf(
-            AggregateExpression expression, Expression value, boolean ignoreNulls, boolean greatest) {
-        AggregateFunction found =
-                greatest ? new MaxBy(value, row(List.of())) : new MinBy(value, row(List.of()));
-        return with(expression, found, ignoreNulls ? unlessNull(expression, value) : expression.filter());
-    }
-
-    private static Expression ofDistinct(AggregateExpression expression, AggregateFunction function, Expression value) {
-        boolean listed = function instanceof CollectList || function instanceof CollectSet;
-        return listed && isOrderable(value) ? new SortArray(expression) : expression;
+    private static AggregateFunction extreme(Expression value, Expression by, boolean greatest) {
+        return greatest ? new MaxBy(value, by) : new MinBy(value, by);
     }
 
     /** The values of the group's rows, in their order. */
@@ -233,10 +276,12 @@ final class TiedFunctions {
                 function.inputAggBufferOffset());
     }
 
-    private Expression row(List<Expression> before) {
+    /** Null, so that the row does not count, where `counted` is. Null itself: all rows count. */
+    private Expression row(Expression counted, List<Expression> before) {
         List<Expression> parts = new ArrayList<>(before);
         parts.addAll(order);
-        return CreateStruct$.MODULE$.apply(TieBreaking.seq(parts));
+        Expression row = CreateStruct$.MODULE$.apply(TieBreaking.seq(parts));
+        return counted == null ? row : new If(new IsNotNull(counted), row, Literal.create(null, row.dataType()));
     }
 
     private static Option<Expression> unlessNull(AggregateExpression expression, Expression value) {

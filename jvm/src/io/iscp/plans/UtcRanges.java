@@ -68,8 +68,7 @@ public final class UtcRanges {
             return false;
         }
         for (NamedExpression each : CollectionConverters.asJava(window.windowExpressions())) {
-            WindowSpecDefinition spec = ((WindowExpression) ((Alias) each).child()).windowSpec();
-            if (((SpecifiedWindowFrame) spec.frameSpecification()).isValueBound()) {
+            if (isFunction(each) && ((SpecifiedWindowFrame) specOf(each).frameSpecification()).isValueBound()) {
                 return true;
             }
         }
@@ -84,10 +83,21 @@ public final class UtcRanges {
                 given.copy(utc, given.direction(), given.nullOrdering(), TieBreaking.seq(List.of())));
         List<NamedExpression> found = new ArrayList<>();
         for (NamedExpression each : CollectionConverters.asJava(window.windowExpressions())) {
-            WindowSpecDefinition spec = ((WindowExpression) ((Alias) each).child()).windowSpec();
-            found.add(TieBreaking.underOrder((Alias) each, order, spec.frameSpecification()));
+            found.add(
+                    isFunction(each)
+                            ? TieBreaking.underOrder((Alias) each, order, specOf(each).frameSpecification())
+                            : each);
         }
         return window.copy(
                 TieBreaking.seq(found), window.partitionSpec(), TieBreaking.seq(order), window.child(), window.hint());
+    }
+
+    /** Where Spark knows what a function gives, there is none. */
+    private static boolean isFunction(NamedExpression named) {
+        return ((Alias) named).child() instanceof WindowExpression;
+    }
+
+    private static WindowSpecDefinition specOf(NamedExpression named) {
+        return ((WindowExpression) ((Alias) named).child()).windowSpec();
     }
 }
