@@ -42,7 +42,7 @@ TIED = (
     "SELECT g, count(*) AS n FROM (SELECT last_value(g) OVER (PARTITION BY k ORDER BY x) AS g FROM f) GROUP BY g",
     "SELECT g, count(*) AS n FROM (SELECT max_by(g, x) OVER (PARTITION BY k ORDER BY x DESC) AS g FROM f) GROUP BY g",
     "SELECT g, count(*) n FROM (SELECT last(g, true) OVER (PARTITION BY k ORDER BY x) AS g FROM f) GROUP BY g",
-    "SELECT z, y, count(*) n FROM (SELECT max_by(DISTINCT g, x) z, first(DISTINCT g) y FROM f GROUP BY k) GROUP BY z, y",
+    "SELECT z, y, count(*) n FROM (SELECT max_by(DISTINCT g, x) z, first(DISTINCT g) y FROM f GROUP BY k) GROUP BY ALL",
     "SELECT z, count(*) n FROM (SELECT listagg(DISTINCT name) z FROM d GROUP BY h) GROUP BY z",
     "SELECT count(*) AS n, sum(g) AS s FROM (SELECT g FROM f ORDER BY x LIMIT 3)",
     "SELECT d.name, l.g FROM (SELECT g, k FROM f LIMIT 4) l LEFT JOIN d ON l.g = d.g",
@@ -100,7 +100,7 @@ ORDERED = (
     "SELECT k, x FROM f WHERE EXISTS (SELECT 1 FROM other WHERE other.k = f.k LIMIT 1)",
     "SELECT k, x FROM f WHERE NOT EXISTS (SELECT 1 FROM other WHERE other.k = f.k AND y > 2 LIMIT 3)",
     "SELECT k, x, last_value(x) OVER (PARTITION BY k ORDER BY x) AS a, "
-    "max_by(k, x) OVER (PARTITION BY k ORDER BY x DESC) AS b, first(x, true) OVER (PARTITION BY k ORDER BY x DESC) AS c, "
+    "max_by(k, x) OVER (PARTITION BY k ORDER BY x DESC) AS b, first(x, true) OVER (PARTITION BY k ORDER BY x DESC) c, "
     "last_value(x) OVER (PARTITION BY k ORDER BY x RANGE BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS d FROM f",
 )
 
