@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
@@ -135,9 +135,12 @@ def test_answers_that_nobody_reads_leave_others_served(server: AdminServer) -> N
             listed.append(channel.unary_stream(SILENT["pages"])(b""))
         until(lambda: sum(call.initial_metadata() is not None for call in listed[: THREADS // 2]))
         assert client.count() == len(requests)
-        with pytest.raises(grpc.RpcError):
-            list(listed[0])
-        assert listed[0].code() is grpc.StatusCode.CANCELLED
+        ended = []
+        for call in listed[: THREADS // 2]:  # on a busy machine not all of them had begun
+            with suppress(grpc.RpcError):
+                list(call)
+            ended.append(call.code())
+        assert grpc.StatusCode.CANCELLED in ended
 
 
 def test_a_call_without_any_request_is_refused_in_words(server: AdminServer) -> None:
