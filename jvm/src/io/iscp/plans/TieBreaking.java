@@ -40,6 +40,7 @@ import org.apache.spark.sql.catalyst.expressions.WindowSpecDefinition;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -48,11 +49,9 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.types.DataTypes;
-import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractPartialFunction;
 
 /**
  * Has what depends on the order of rows not depend on how they come: rows that tie are ordered by all of their columns.
@@ -65,31 +64,17 @@ public final class TieBreaking {
 
     /** The plan, and those of subqueries in it, with each choice among rows that tie settled. */
     public static LogicalPlan settled(LogicalPlan plan) {
-        return plan.transformUpWithSubqueries(new Settle());
-    }
-
-    private static final class Settle extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
-        @Override
-        public boolean isDefinedAt(LogicalPlan plan) {
-            return plan instanceof Window || plan instanceof Aggregate || isLimit(plan);
-        }
-
-        @Override
-        public <A1 extends LogicalPlan, B1> B1 applyOrElse(A1 plan, Function1<A1, B1> otherwise) {
-            if (!isDefinedAt(plan)) {
-                return otherwise.apply(plan);
-            }
-            @SuppressWarnings("unchecked") // both are plans
-            B1 found = (B1) settledAlone(plan);
-            return found;
-        }
+        return plan.transformUpWithSubqueries(new Rewriting<>(TieBreaking::settledAlone));
     }
 
     private static LogicalPlan settledAlone(LogicalPlan plan) {
         if (plan instanceof Window) {
             return window((Window) plan);
         }
-        return plan instanceof Aggregate ? TiedFunctions.settled((Aggregate) plan) : limit(plan);
+        if (plan instanceof Aggregate) {
+            return TiedFunctions.settled((Aggregate) plan);
+        }
+        return isLimit(plan) ? limit(plan) : plan;
     }
 
     // --- limits -------------------------------------------------------------------------------------------------
@@ -104,21 +89,21 @@ public final class TieBreaking {
     }
 
     private static LogicalPlan ordered(LogicalPlan plan) {
-        if (plan instanceof Project && sortBelow(plan) != null) {
+        Sort sort = sortBelow(plan, false);
+        if (sort != null && plan instanceof Project) {
             return plan.withNewChildren(seq(List.of(ordered(((Project) plan).child()))));
         }
-        Sort sort = plan instanceof Sort && ((Sort) plan).global() ? (Sort) plan : null;
         LogicalPlan child = sort == null ? plan : sort.child();
         List<SortOrder> given = sort == null ? List.of() : CollectionConverters.asJava(sort.order());
         List<SortOrder> order = extended(given, child, List.of());
         return order.size() == given.size() ? plan : new Sort(seq(order), true, child, Option.empty());
     }
 
-    /** The sort whose order the rows have, seen through projections; null: there is none. */
-    static Sort sortBelow(LogicalPlan plan) {
+    /** The sort whose order the rows have, seen through projections, and filters if so; null: there is none. */
+    static Sort sortBelow(LogicalPlan plan, boolean filters) {
         LogicalPlan below = plan;
-        while (below instanceof Project) {
-            below = ((Project) below).child();
+        while (below instanceof Project || (filters && below instanceof Filter)) {
+            below = below.children().head();
         }
         return below instanceof Sort && ((Sort) below).global() ? (Sort) below : null;
     }
@@ -143,7 +128,7 @@ public final class TieBreaking {
         }
         List<SortOrder> given = CollectionConverters.asJava(window.orderSpec());
         LogicalPlan child = window.child();
-        Sort sort = given.isEmpty() && tied.stream().allMatch(TieBreaking::isRowNumber) ? sortBelow(child) : null;
+        Sort sort = given.isEmpty() && tied.stream().allMatch(TieBreaking::isRowNumber) ? sortBelow(child, false) : null;
         if (sort != null) {
             // LIMIT of a correlated subquery, of which Spark loses the order where that is not of columns selected.
             given = CollectionConverters.asJava(sort.order());
@@ -158,7 +143,7 @@ public final class TieBreaking {
         }
         List<NamedExpression> settled = new ArrayList<>();
         for (NamedExpression each : tied) {
-            settled.add(byRows((Alias) each, order));
+            settled.add(byRows(each, order));
         }
         Window found = window.copy(seq(settled), window.partitionSpec(), seq(order), child, window.hint());
         return new Project(seq(new ArrayList<NamedExpression>(CollectionConverters.asJava(window.output()))), found);
@@ -169,17 +154,27 @@ public final class TieBreaking {
                 seq(functions), window.partitionSpec(), window.orderSpec(), window.child(), window.hint());
     }
 
-    /** Whether it depends on the order of rows in frames of rows; what it is of is no function where Spark knows it. */
+    /** The function that a column of a window is; null: Spark knows what it gives, and has that in its place. */
+    static WindowExpression windowOf(NamedExpression named) {
+        Expression found = ((Alias) named).child();
+        return found instanceof WindowExpression ? (WindowExpression) found : null;
+    }
+
+    static SpecifiedWindowFrame frameOf(WindowExpression window) {
+        return (SpecifiedWindowFrame) window.windowSpec().frameSpecification();
+    }
+
+    /** Whether it depends on the order of rows in frames of rows. */
     private static boolean dependsOnOrder(NamedExpression named) {
-        if (!(((Alias) named).child() instanceof WindowExpression)) {
+        WindowExpression window = windowOf(named);
+        if (window == null) {
             return false;
         }
-        WindowExpression window = (WindowExpression) ((Alias) named).child();
         Expression function = functionOf(window);
         if (function instanceof RankLike || function instanceof CumeDist) {
             return false; // peers have the same
         }
-        SpecifiedWindowFrame frame = (SpecifiedWindowFrame) window.windowSpec().frameSpecification();
+        SpecifiedWindowFrame frame = frameOf(window);
         boolean whole = frame.lower() instanceof UnboundedPreceding$ && frame.upper() instanceof UnboundedFollowing$;
         if (TiedFunctions.isTied(function) || function instanceof NthValue) {
             return whole || frame.frameType() instanceof RowFrame$ || isFirstOfRange(function, frame);
@@ -194,7 +189,7 @@ public final class TieBreaking {
     }
 
     private static boolean isRowNumber(NamedExpression named) {
-        return functionOf((WindowExpression) ((Alias) named).child()) instanceof RowNumber;
+        return functionOf(windowOf(named)) instanceof RowNumber;
     }
 
     private static Expression functionOf(WindowExpression window) {
@@ -204,17 +199,20 @@ public final class TieBreaking {
                 : function;
     }
 
-    private static NamedExpression byRows(Alias alias, List<SortOrder> order) {
-        WindowExpression window = (WindowExpression) alias.child();
-        SpecifiedWindowFrame frame = (SpecifiedWindowFrame) window.windowSpec().frameSpecification();
-        return underOrder(alias, order, frame.copy(RowFrame$.MODULE$, frame.lower(), frame.upper()));
+    private static NamedExpression byRows(NamedExpression named, List<SortOrder> order) {
+        SpecifiedWindowFrame frame = frameOf(windowOf(named));
+        return underOrder(named, order, frame.copy(RowFrame$.MODULE$, frame.lower(), frame.upper()));
     }
 
-    static NamedExpression underOrder(Alias alias, List<SortOrder> order, WindowFrame frame) {
-        WindowExpression window = (WindowExpression) alias.child();
+    static NamedExpression underOrder(NamedExpression named, List<SortOrder> order, WindowFrame frame) {
+        WindowExpression window = windowOf(named);
         WindowSpecDefinition spec = window.windowSpec();
-        Expression found = window.copy(window.windowFunction(), spec.copy(spec.partitionSpec(), seq(order), frame));
-        return (NamedExpression) alias.withNewChildren(seq(List.of(found)));
+        return of(named, window.copy(window.windowFunction(), spec.copy(spec.partitionSpec(), seq(order), frame)));
+    }
+
+    /** The column, as what `window` gives. */
+    static NamedExpression of(NamedExpression named, WindowExpression window) {
+        return (NamedExpression) ((Alias) named).withNewChildren(seq(List.of(window)));
     }
 
     /** Projections without the sort below them, which pass the columns on that it goes by. */
@@ -226,7 +224,7 @@ public final class TieBreaking {
         LogicalPlan child = unsorted(project.child());
         List<NamedExpression> columns = new ArrayList<>(CollectionConverters.asJava(project.projectList()));
         Set<Long> there = ids(CollectionConverters.asJava(project.output()));
-        for (SortOrder each : CollectionConverters.asJava(sortBelow(plan).order())) {
+        for (SortOrder each : CollectionConverters.asJava(sortBelow(plan, false).order())) {
             for (Attribute column : CollectionConverters.asJava(each.references().toSeq())) {
                 if (there.add(column.exprId().id())) {
                     columns.add(column);

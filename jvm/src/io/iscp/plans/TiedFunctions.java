@@ -15,7 +15,6 @@ package io.iscp.plans;
 
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Ascending$;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -46,17 +45,13 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.MinBy;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Mode;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
-import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
-import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
-import scala.Function1;
 import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractPartialFunction;
 
 /**
  * Aggregate functions that go by the order in which rows come: `first` is that of the least row, by all of its columns.
@@ -75,56 +70,10 @@ final class TiedFunctions {
     }
 
     static boolean isTied(Expression function) {
-        return function instanceof First
-                || function instanceof Last
-                || function instanceof MaxBy
-                || function instanceof MinBy
-                || function instanceof Mode
+        return isChoice(function)
                 || function instanceof CollectList
                 || function instanceof CollectSet
                 || function instanceof ListAgg;
-    }
-
-    static LogicalPlan settled(Aggregate aggregate) {
-        TiedFunctions functions = isOfDistincts(aggregate) ? null : over(aggregate);
-        if (functions == null) {
-            return aggregate;
-        }
-        List<NamedExpression> found = new ArrayList<>();
-        boolean changed = false;
-        for (NamedExpression each : CollectionConverters.asJava(aggregate.aggregateExpressions())) {
-            NamedExpression settled = (NamedExpression) ((Expression) each).transformUp(functions.new Settle());
-            changed |= settled != each;
-            found.add(settled);
-        }
-        return changed
-                ? aggregate.copy(
-                        aggregate.groupingExpressions(), TieBreaking.seq(found), aggregate.child(), aggregate.hint())
-                : aggregate;
-    }
-
-    /**
-     * A function of a window over a range of rows, whose frame has all rows that tie with its last one. What makes lists is
-     * left as it is.
-     */
-    static NamedExpression inRange(NamedExpression named, Window window) {
-        Expression child = ((Alias) named).child();
-        Expression function = child instanceof WindowExpression ? ((WindowExpression) child).windowFunction() : child;
-        if (!(function instanceof AggregateExpression)
-                || !isChoice(((AggregateExpression) function).aggregateFunction())
-                || window.orderSpec().isEmpty()) {
-            return named;
-        }
-        TiedFunctions functions = over(
-                CollectionConverters.asJava(window.orderSpec()),
-                window.child(),
-                CollectionConverters.asJava(window.partitionSpec()));
-        if (functions == null) {
-            return named;
-        }
-        Expression chosen = functions.chosen((AggregateExpression) function);
-        Expression found = ((WindowExpression) child).copy(chosen, ((WindowExpression) child).windowSpec());
-        return (NamedExpression) ((Alias) named).withNewChildren(TieBreaking.seq(List.of(found)));
     }
 
     private static boolean isChoice(Expression function) {
@@ -135,8 +84,44 @@ final class TiedFunctions {
                 || function instanceof Mode;
     }
 
+    static LogicalPlan settled(Aggregate aggregate) {
+        TiedFunctions functions = isOfDistincts(aggregate) ? null : over(aggregate);
+        return functions == null
+                ? aggregate
+                : aggregate.transformExpressionsUp(new Rewriting<>(functions::settledAlone));
+    }
+
+    private Expression settledAlone(Expression expression) {
+        boolean tied = expression instanceof AggregateExpression
+                && isTied(((AggregateExpression) expression).aggregateFunction());
+        return tied ? chosen((AggregateExpression) expression) : expression;
+    }
+
+    /**
+     * A function of a window over a range of rows, whose frame has all rows that tie with its last one. What makes lists is
+     * left as it is.
+     */
+    static NamedExpression inRange(NamedExpression named, Window window) {
+        WindowExpression function = TieBreaking.windowOf(named);
+        boolean choice = function != null
+                && function.windowFunction() instanceof AggregateExpression
+                && isChoice(((AggregateExpression) function.windowFunction()).aggregateFunction());
+        if (!choice || window.orderSpec().isEmpty()) {
+            return named;
+        }
+        TiedFunctions functions = over(
+                CollectionConverters.asJava(window.orderSpec()),
+                window.child(),
+                CollectionConverters.asJava(window.partitionSpec()));
+        if (functions == null) {
+            return named;
+        }
+        Expression chosen = functions.chosen((AggregateExpression) function.windowFunction());
+        return TieBreaking.of(named, function.copy(chosen, function.windowSpec()));
+    }
+
     private static TiedFunctions over(Aggregate aggregate) {
-        Sort sort = sortBelow(aggregate.child());
+        Sort sort = TieBreaking.sortBelow(aggregate.child(), true);
         List<SortOrder> given = sort == null ? List.of() : CollectionConverters.asJava(sort.order());
         return over(given, aggregate.child(), CollectionConverters.asJava(aggregate.groupingExpressions()));
     }
@@ -163,14 +148,6 @@ final class TiedFunctions {
         return order.isEmpty() ? null : new TiedFunctions(order, descending);
     }
 
-    private static Sort sortBelow(LogicalPlan rows) {
-        LogicalPlan below = rows;
-        while (below instanceof Filter || below instanceof Project) {
-            below = below.children().head();
-        }
-        return below instanceof Sort && ((Sort) below).global() ? (Sort) below : null;
-    }
-
     /** Whether Spark made it of an aggregate of several DISTINCT columns: its `first` has one value to choose from. */
     private static boolean isOfDistincts(Aggregate aggregate) {
         boolean twice = aggregate.child() instanceof Aggregate
@@ -184,24 +161,6 @@ final class TiedFunctions {
             }
         }
         return false;
-    }
-
-    private final class Settle extends AbstractPartialFunction<Expression, Expression> {
-        @Override
-        public boolean isDefinedAt(Expression expression) {
-            return expression instanceof AggregateExpression
-                    && isTied(((AggregateExpression) expression).aggregateFunction());
-        }
-
-        @Override
-        public <A1 extends Expression, B1> B1 applyOrElse(A1 expression, Function1<A1, B1> otherwise) {
-            if (!isDefinedAt(expression)) {
-                return otherwise.apply(expression);
-            }
-            @SuppressWarnings("unchecked") // both are expressions
-            B1 found = (B1) chosen((AggregateExpression) expression);
-            return found;
-        }
     }
 
     private Expression chosen(AggregateExpression expression) {

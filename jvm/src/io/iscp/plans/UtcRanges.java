@@ -15,21 +15,16 @@ package io.iscp.plans;
 
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Cast$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.SortOrder;
-import org.apache.spark.sql.catalyst.expressions.SpecifiedWindowFrame;
 import org.apache.spark.sql.catalyst.expressions.WindowExpression;
-import org.apache.spark.sql.catalyst.expressions.WindowSpecDefinition;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.types.DataTypes;
-import scala.Function1;
 import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractPartialFunction;
 
 /**
  * Has frames of RANGE between times go by UTC, in whichever zone a session is.
@@ -42,24 +37,11 @@ public final class UtcRanges {
 
     /** The plan, and those of subqueries in it. */
     public static LogicalPlan settled(LogicalPlan plan) {
-        return plan.transformUpWithSubqueries(new Settle());
+        return plan.transformUpWithSubqueries(new Rewriting<>(UtcRanges::settledAlone));
     }
 
-    private static final class Settle extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
-        @Override
-        public boolean isDefinedAt(LogicalPlan plan) {
-            return plan instanceof Window && isOfTimes((Window) plan);
-        }
-
-        @Override
-        public <A1 extends LogicalPlan, B1> B1 applyOrElse(A1 plan, Function1<A1, B1> otherwise) {
-            if (!isDefinedAt(plan)) {
-                return otherwise.apply(plan);
-            }
-            @SuppressWarnings("unchecked") // both are plans
-            B1 found = (B1) inUtc((Window) plan);
-            return found;
-        }
+    private static LogicalPlan settledAlone(LogicalPlan plan) {
+        return plan instanceof Window && isOfTimes((Window) plan) ? inUtc((Window) plan) : plan;
     }
 
     private static boolean isOfTimes(Window window) {
@@ -68,7 +50,8 @@ public final class UtcRanges {
             return false;
         }
         for (NamedExpression each : CollectionConverters.asJava(window.windowExpressions())) {
-            if (isFunction(each) && ((SpecifiedWindowFrame) specOf(each).frameSpecification()).isValueBound()) {
+            WindowExpression function = TieBreaking.windowOf(each);
+            if (function != null && TieBreaking.frameOf(function).isValueBound()) {
                 return true;
             }
         }
@@ -83,21 +66,10 @@ public final class UtcRanges {
                 given.copy(utc, given.direction(), given.nullOrdering(), TieBreaking.seq(List.of())));
         List<NamedExpression> found = new ArrayList<>();
         for (NamedExpression each : CollectionConverters.asJava(window.windowExpressions())) {
-            found.add(
-                    isFunction(each)
-                            ? TieBreaking.underOrder((Alias) each, order, specOf(each).frameSpecification())
-                            : each);
+            WindowExpression function = TieBreaking.windowOf(each);
+            found.add(function == null ? each : TieBreaking.underOrder(each, order, TieBreaking.frameOf(function)));
         }
         return window.copy(
                 TieBreaking.seq(found), window.partitionSpec(), TieBreaking.seq(order), window.child(), window.hint());
-    }
-
-    /** Where Spark knows what a function gives, there is none. */
-    private static boolean isFunction(NamedExpression named) {
-        return ((Alias) named).child() instanceof WindowExpression;
-    }
-
-    private static WindowSpecDefinition specOf(NamedExpression named) {
-        return ((WindowExpression) ((Alias) named).child()).windowSpec();
     }
 }
