@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StringType, StructType
+from pyspark.sql.types import DataType
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.core.errors import EngineError
 from iscp.core.netting import Op
@@ -63,17 +63,7 @@ def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag
 
 def shown_alike(kind: DataType) -> bool:
     """Whether values that are equal to Spark are the same; not zeros of another sign, nor texts by their collation."""
-    match kind:
-        case DoubleType() | FloatType():
-            return False
-        case StringType():
-            return kind.isUTF8BinaryCollation()
-        case ArrayType():
-            return shown_alike(kind.elementType)
-        case StructType():
-            return all(shown_alike(each.dataType) for each in kind.fields)
-        case _:
-            return comparable(kind)
+    return comparable(kind) and not any(is_double(part) or is_collated(part) for part in parts_of(kind))
 
 
 def without(held: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -91,7 +91,7 @@ class Builder:
     def next_due_s(self) -> float | None:
         """When to send a BuildTick, if nothing happens before; None: not at all."""
         due = [self.calls.next_due_s(self._now_s), self.turns.next_due_s(self._now_s)]
-        due.append(self._store.next_due_s(self.state))
+        due.append(self._store.next_due_s())
         if self.state is not None and not self._store.awaited:
             due.append(self._remove_at_s)
         return min((each for each in due if each is not None), default=None)

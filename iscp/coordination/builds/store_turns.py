@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from iscp.coordination.builds.build_limits import LOAD_RETRY_S
-from iscp.coordination.builds.build_state import BuildState, Change
+from iscp.coordination.builds.build_state import Change
 from iscp.coordination.builds.builder_events import CheckBuilds, LoadBuilds, WriteBuilds
 
 
@@ -52,11 +52,9 @@ class StoreTurns:
         self.end(now_s)
         self._load_at_s = now_s + LOAD_RETRY_S
 
-    def next_due_s(self, state: BuildState | None) -> float | None:
+    def next_due_s(self) -> float | None:
         """When to load or to check."""
-        if self._load_at_s < inf:
-            return self._load_at_s
-        return self._check_due_s() if state is not None else None
+        return self._load_at_s if self._load_at_s < inf else self._check_due_s()
 
     def _check_due_s(self) -> float | None:
         return self._check_at_s if not self.awaited and self._check_at_s < inf else None

@@ -242,7 +242,9 @@ class _TreeReader:
 
     def _keys(self, kind: OperatorKind, plan: Plan) -> tuple[tuple[Expression, ...], ...]:
         match kind:
-            case OperatorKind.AGGREGATE | OperatorKind.WINDOW if self.catalyst.is_a(plan, "Aggregate"):
+            case OperatorKind.AGGREGATE:
+                keys = self.catalyst.items(plan.groupingExpressions())
+            case OperatorKind.WINDOW if self.catalyst.is_a(plan, "Aggregate"):
                 keys = [each for each in self.catalyst.items(plan.groupingExpressions()) if not self._is_session(each)]
             case OperatorKind.WINDOW:
                 keys = self.catalyst.items(plan.partitionSpec())

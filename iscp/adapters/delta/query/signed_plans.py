@@ -82,6 +82,7 @@ class SignedPlans:
         return self._shown(self.above(root, kept, plan))
 
     def _shown(self, plan: Plan) -> DataFrame:
+        """Its rows, whose columns are marked as nothing that they were below."""
         return self.catalyst.frame(self.catalyst.afresh(plan, plan.output()))
 
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:

@@ -117,8 +117,8 @@ def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
     kinds = {each.name: each.dataType for each in frame.schema.fields if each.name != WEIGHT}
     if not all(map(comparable, kinds.values())):
         return frame
-    signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and _is_double(kind)}
-    collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if _is_collated(kind)]
+    signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and is_double(kind)}
+    collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if is_collated(kind)]
     spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _may_look_different(kind, by_sign)}
     keys = [*map(F.col, kinds), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
     keys += [F.col(name).cast("string").alias(text) for name, text in spelled.items()]
@@ -135,14 +135,14 @@ def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
 
 def has_signs(frame: DataFrame) -> bool:
     """Whether rows of it may be equal but for the sign of a zero."""
-    return any(_is_double(part) for each in frame.schema.fields for part in _parts(each.dataType))
+    return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
 
 
-def _is_double(kind: DataType) -> bool:
+def is_double(kind: DataType) -> bool:
     return isinstance(kind, (DoubleType, FloatType))
 
 
-def _is_collated(kind: DataType) -> bool:
+def is_collated(kind: DataType) -> bool:
     """Whether texts that differ may be equal; rows with them are others all the same."""
     return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
 
@@ -150,17 +150,17 @@ def _is_collated(kind: DataType) -> bool:
 def _may_look_different(kind: DataType, by_sign: bool) -> bool:
     """Whether nested values that are equal may look different."""
     nested = isinstance(kind, (ArrayType, StructType))
-    return nested and any(_is_collated(part) or (by_sign and _is_double(part)) for part in _parts(kind))
+    return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
 
 
-def _parts(kind: DataType) -> Iterator[DataType]:
-    """It, or the types that it is made of."""
+def parts_of(kind: DataType) -> Iterator[DataType]:
+    """It, or the types that an array or a struct is made of."""
     match kind:
         case ArrayType():
-            yield from _parts(kind.elementType)
+            yield from parts_of(kind.elementType)
         case StructType():
             for each in kind.fields:
-                yield from _parts(each.dataType)
+                yield from parts_of(each.dataType)
         case _:
             yield kind
 
@@ -178,15 +178,7 @@ def _with_sign(name: str, kind: DataType, signs: Mapping[str, str]) -> Column:
 
 def comparable(kind: DataType) -> bool:
     """Whether Spark decides if two values of it are equal."""
-    match kind:
-        case MapType() | VariantType():
-            return False
-        case ArrayType():
-            return comparable(kind.elementType)
-        case StructType():
-            return all(comparable(each.dataType) for each in kind.fields)
-        case _:
-            return True
+    return not any(isinstance(part, (MapType, VariantType)) for part in parts_of(kind))
 
 
 def whole_number(value: int) -> Column:

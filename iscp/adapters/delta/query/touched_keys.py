@@ -62,12 +62,12 @@ def recomputed_rows(plans: SignedPlans, node: PlanNode, changed: Mapping[int, Da
     For the keys that rows in `changed` have, by the places of its inputs; empty: for all rows.
     """
     touched, bounds = touched_keys(plans, node, changed) if changed else None, key_bounds(plans, node, changed)
-    sides = []
+    by_input, sides = keys_of(plans, node) if changed else (), []
     for at, weight in ((At.NEW, 1), (At.OLD, -1)):
         if touched is None:
             inputs = [plans.rows(each, at) for each in node.inputs]
         else:
-            pairs = zip(node.inputs, keys_of(plans, node), strict=True)
+            pairs = zip(node.inputs, by_input, strict=True)
             inputs = [rows_with_keys(plans, each, at, keys, touched, bounds) for each, keys in pairs]
         plan = plans.over(node, at, inputs)
         rows = plans.catalyst.frame(plans.catalyst.numbered(plan, plan))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType
 
-from iscp.adapters.delta.query.signed_rows import comparable
+from iscp.adapters.delta.query.signed_rows import comparable, is_double
 from iscp.core.sql_names import quoted
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _PLACE, _THERE = "_iscp_place", "_iscp_there"
 def has_doubles(rows: DataFrame) -> bool:
     """Whether rows may be nearly equal, and can be laid side by side."""
     kinds = [field.dataType for field in rows.schema.fields]
-    return any(isinstance(kind, (DoubleType, FloatType)) for kind in kinds) and all(map(comparable, kinds))
+    return any(map(is_double, kinds)) and all(map(comparable, kinds))
 
 
 def are_near(wanted: DataFrame, held: DataFrame) -> bool:
@@ -33,7 +32,7 @@ def are_near(wanted: DataFrame, held: DataFrame) -> bool:
     Rows that agree in all other columns are paired in the order of their doubles. Two of them that lie within such a
     difference of each other may be paired wrongly, and then count as different.
     """
-    doubles = [field.name for field in wanted.schema.fields if isinstance(field.dataType, (DoubleType, FloatType))]
+    doubles = [field.name for field in wanted.schema.fields if is_double(field.dataType)]
     exact = [name for name in wanted.columns if name not in doubles]
     one, other = (_numbered(frame, exact, doubles).alias(name) for frame, name in ((wanted, "w"), (held, "h")))
     same = [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in (*exact, _PLACE)]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from iscp.core.column_identity import COLLATIONS
 from iscp.core.errors import InvalidRequest
 
 _SIGNS = " ,;{}()\n\t="
@@ -19,9 +20,6 @@ _REMEDIES = (
     (re.compile(r"(geometry|geography).*"), "Give it as WKB, by st_asbinary(…)"),
 )
 """Of types that Delta Lake has not, as Spark writes them."""
-
-_COLLATIONS = "__COLLATIONS"
-"""In a field's metadata, where Spark has them: of texts within it, by their paths."""
 
 
 def refuse_columns(schema_json: str, field: str) -> None:
@@ -42,15 +40,17 @@ def refuse_columns(schema_json: str, field: str) -> None:
 
 
 def _refuse_type(name: str, column: Mapping[str, Any], field: str) -> None:
-    for kind in _kinds(column["type"]):
+    kinds = [*_types(column["type"])]
+    for kind in kinds:
         for pattern, remedy in _REMEDIES:
-            if pattern.fullmatch(kind):
+            if isinstance(kind, str) and pattern.fullmatch(kind):
                 raise InvalidRequest(
                     f"gives the column {name!r} a value of the type {kind}, which a table cannot keep",
                     field=field,
                     remedy=remedy,
                 )
-    if any(_COLLATIONS in each["metadata"] for each in _fields(column)):
+    within = [each for kind in kinds if isinstance(kind, Mapping) for each in kind.get("fields", ())]
+    if any(COLLATIONS in each["metadata"] for each in (column, *within)):
         raise InvalidRequest(
             f"gives the column {name!r} a text with a collation, which a table cannot keep",
             field=field,
@@ -58,31 +58,15 @@ def _refuse_type(name: str, column: Mapping[str, Any], field: str) -> None:
         )
 
 
-def _kinds(kind: Any) -> Iterator[str]:
-    """The types that a type is made of, but for structs, arrays and maps themselves."""
+def _types(kind: Any) -> Iterator[Any]:
+    """It, as Spark writes it, and the types that it is made of."""
+    yield kind
     match kind:
         case {"type": "struct", "fields": fields}:
             for each in fields:
-                yield from _kinds(each["type"])
+                yield from _types(each["type"])
         case {"type": "array", "elementType": element}:
-            yield from _kinds(element)
+            yield from _types(element)
         case {"type": "map", "keyType": key, "valueType": value}:
-            yield from _kinds(key)
-            yield from _kinds(value)
-        case str():
-            yield kind
-
-
-def _fields(column: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The column, and fields of structs within it."""
-    yield column
-    waiting = [column["type"]]
-    while waiting:
-        match waiting.pop():
-            case {"type": "struct", "fields": fields}:
-                yield from fields
-                waiting += [each["type"] for each in fields]
-            case {"type": "array", "elementType": element}:
-                waiting.append(element)
-            case {"type": "map", "keyType": key, "valueType": value}:
-                waiting += [key, value]
+            yield from _types(key)
+            yield from _types(value)
