@@ -42,6 +42,26 @@ TIED = (
     "SELECT g, count(*) AS n FROM (SELECT last_value(g) OVER (PARTITION BY k ORDER BY x) AS g FROM f) GROUP BY g",
     "SELECT g, count(*) AS n FROM (SELECT max_by(g, x) OVER (PARTITION BY k ORDER BY x DESC) AS g FROM f) GROUP BY g",
     "SELECT g, count(*) n FROM (SELECT last(g, true) OVER (PARTITION BY k ORDER BY x) AS g FROM f) GROUP BY g",
+    *(
+        f"SELECT string(z), count(*) n FROM (SELECT {value} OVER (PARTITION BY k ORDER BY x) z FROM f) GROUP BY z"
+        for value in ("collect_list(g)", "collect_set(g)", "nth_value(g, 2)", "nth_value(g, 2) IGNORE NULLS", "mode(g)")
+    ),
+    *(
+        f"SELECT string(z), count(*) n FROM (SELECT {value} OVER (PARTITION BY k ORDER BY x DESC NULLS FIRST "
+        "RANGE BETWEEN 3 PRECEDING AND 2 FOLLOWING) z FROM f) GROUP BY z"
+        for value in ("collect_list(g)", "first(g)", "last(g, true)", "nth_value(g, 2)", "min_by(g, x)")
+    ),
+    "SELECT z, y, count(*) n FROM (SELECT listagg(name, ',') OVER (PARTITION BY h ORDER BY h) z, "
+    "hex(listagg(binary(name), X'2C') OVER (PARTITION BY h ORDER BY h)) y FROM d) GROUP BY ALL",
+    "SELECT z, y, count(*) n FROM (SELECT last(g) OVER (PARTITION BY k ORDER BY x, x + 1 DESC) z, "
+    "first(g) OVER (PARTITION BY k ORDER BY x DESC NULLS FIRST) y FROM f) GROUP BY ALL",
+    "SELECT z, count(*) n FROM (SELECT last(g) z FROM (SELECT * FROM f ORDER BY x DESC, k % 2) GROUP BY k) GROUP BY z",
+    "SELECT z, count(*) n FROM (SELECT collate(first(c), 'UTF8_BINARY') z FROM (SELECT k, collate(if(g > 1, 'a', 'A'), "
+    "'UTF8_LCASE') c FROM f UNION ALL SELECT 7, collate(name, 'UTF8_LCASE') FROM d) GROUP BY k) GROUP BY z",
+    "SELECT z, y, count(*) n FROM (SELECT string(first(c)) z, string(max_by(array(c), c)) y FROM (SELECT k % 2 k, "
+    "(1.5D - g) * 0.0D c FROM f UNION ALL SELECT 7, double(h) FROM d) GROUP BY k) GROUP BY ALL",
+    "SELECT z, y, a, count(*) n FROM (SELECT max_by(DISTINCT g, x) z, count(DISTINCT x) y, first(g) a FROM f "
+    "GROUP BY k) GROUP BY ALL",
     "SELECT z, y, count(*) n FROM (SELECT max_by(DISTINCT g, x) z, first(DISTINCT g) y FROM f GROUP BY k) GROUP BY ALL",
     "SELECT z, count(*) n FROM (SELECT listagg(DISTINCT name) z FROM d GROUP BY h) GROUP BY z",
     "SELECT count(*) AS n, sum(g) AS s FROM (SELECT g FROM f ORDER BY x LIMIT 3)",
@@ -74,7 +94,7 @@ class RefreshedTies(Refreshed):
         return Counter(map(tuple, rows))
 
 
-@pytest.mark.parametrize("sql", in_full(TIED, [TIED[0], TIED[6], TIED[-3]]))
+@pytest.mark.parametrize("sql", in_full(TIED, [TIED[0], TIED[6], TIED[17], TIED[-3]]))
 def test_rows_that_were_chosen_go_when_others_are(spark_runtime: SparkRuntime, sql: str) -> None:
     refreshed = RefreshedTies(spark_runtime.new_session(), sql)
     for seed in range(2):
@@ -86,6 +106,11 @@ def session(spark_runtime: SparkRuntime) -> SparkSession:
     return spark_runtime.new_session()
 
 
+RANGED = (
+    "string(collect_list(x) OVER w) AS a, string(collect_set(k) OVER w) AS b, nth_value(x, 2) OVER w AS c, "
+    "nth_value(x, 2) IGNORE NULLS OVER w AS d, listagg(string(x), '-') OVER w AS e, "
+    "hex(listagg(binary(string(x)), X'FF01') OVER w) AS f"
+)
 ORDERED = (
     "SELECT k, first(x) AS a, last(x) AS b FROM (SELECT * FROM f ORDER BY x) GROUP BY k",
     "SELECT k, string(collect_list(x)) AS a FROM (SELECT * FROM f ORDER BY x DESC) GROUP BY k",
@@ -102,6 +127,11 @@ ORDERED = (
     "SELECT k, x, last_value(x) OVER (PARTITION BY k ORDER BY x) AS a, "
     "max_by(k, x) OVER (PARTITION BY k ORDER BY x DESC) AS b, first(x, true) OVER (PARTITION BY k ORDER BY x DESC) c, "
     "last_value(x) OVER (PARTITION BY k ORDER BY x RANGE BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS d FROM f",
+    f"SELECT k, x, {RANGED} FROM f WINDOW w AS (PARTITION BY k ORDER BY x DESC NULLS FIRST)",
+    f"SELECT k, x, {RANGED}, first(x) OVER w AS g, last(x, true) OVER w AS h, mode(x) OVER w AS i, sum(x) OVER w AS j, "
+    "min_by(x, x) OVER w AS l, row_number() OVER (PARTITION BY k ORDER BY x DESC) AS m "
+    "FROM f WINDOW w AS (PARTITION BY k ORDER BY x DESC RANGE BETWEEN 3 PRECEDING AND 1 PRECEDING)",
+    "SELECT k, last(x) AS a FROM (SELECT k, x FROM f WHERE x > 0 ORDER BY k, x DESC) WHERE k > 0 GROUP BY k",
 )
 
 

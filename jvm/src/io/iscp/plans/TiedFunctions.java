@@ -15,10 +15,8 @@ package io.iscp.plans;
 
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Ascending$;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
-import org.apache.spark.sql.catalyst.expressions.CreateNamedStruct;
 import org.apache.spark.sql.catalyst.expressions.CreateStruct$;
 import org.apache.spark.sql.catalyst.expressions.Descending$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -26,13 +24,10 @@ import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
 import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.IsNotNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.NamedExpression;
-import org.apache.spark.sql.catalyst.expressions.RowOrdering$;
 import org.apache.spark.sql.catalyst.expressions.SortArray;
 import org.apache.spark.sql.catalyst.expressions.SortDirection;
 import org.apache.spark.sql.catalyst.expressions.SortOrder;
 import org.apache.spark.sql.catalyst.expressions.SortOrder$;
-import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
 import org.apache.spark.sql.catalyst.expressions.aggregate.CollectList;
@@ -47,10 +42,10 @@ import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
-import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
-import scala.Option;
+import org.apache.spark.sql.types.StructType;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -64,88 +59,65 @@ final class TiedFunctions {
     private final boolean descending;
 
     /** `order`: of a group's rows. */
-    private TiedFunctions(List<Expression> order, boolean descending) {
+    TiedFunctions(List<Expression> order, boolean descending) {
         this.order = order;
         this.descending = descending;
     }
 
     static boolean isTied(Expression function) {
-        return isChoice(function)
+        return function instanceof First
+                || function instanceof Last
+                || function instanceof MaxBy
+                || function instanceof MinBy
+                || function instanceof Mode
                 || function instanceof CollectList
                 || function instanceof CollectSet
                 || function instanceof ListAgg;
     }
 
-    private static boolean isChoice(Expression function) {
-        return function instanceof First
-                || function instanceof Last
-                || function instanceof MaxBy
-                || function instanceof MinBy
-                || function instanceof Mode;
-    }
-
     static LogicalPlan settled(Aggregate aggregate) {
-        TiedFunctions functions = isOfDistincts(aggregate) ? null : over(aggregate);
-        return functions == null
-                ? aggregate
-                : aggregate.transformExpressionsUp(new Rewriting<>(functions::settledAlone));
-    }
-
-    private Expression settledAlone(Expression expression) {
-        boolean tied = expression instanceof AggregateExpression
-                && isTied(((AggregateExpression) expression).aggregateFunction());
-        return tied ? chosen((AggregateExpression) expression) : expression;
-    }
-
-    /**
-     * A function of a window over a range of rows, whose frame has all rows that tie with its last one. What makes lists is
-     * left as it is.
-     */
-    static NamedExpression inRange(NamedExpression named, Window window) {
-        WindowExpression function = TieBreaking.windowOf(named);
-        boolean choice = function != null
-                && function.windowFunction() instanceof AggregateExpression
-                && isChoice(((AggregateExpression) function.windowFunction()).aggregateFunction());
-        if (!choice || window.orderSpec().isEmpty()) {
-            return named;
+        // Spark's `first` of one value, in an aggregate that it made itself
+        boolean first = !isOfDistincts(aggregate);
+        if (!aggregate.expressions().exists(each -> each.exists(part -> isTiedAggregate(part, first)))) {
+            return aggregate;
         }
-        TiedFunctions functions = over(
-                CollectionConverters.asJava(window.orderSpec()),
-                window.child(),
-                CollectionConverters.asJava(window.partitionSpec()));
-        if (functions == null) {
-            return named;
-        }
-        Expression chosen = functions.chosen((AggregateExpression) function.windowFunction());
-        return TieBreaking.of(named, function.copy(chosen, function.windowSpec()));
-    }
-
-    private static TiedFunctions over(Aggregate aggregate) {
-        Sort sort = TieBreaking.sortBelow(aggregate.child(), true);
+        List<Expression> groups = CollectionConverters.asJava(aggregate.groupingExpressions());
+        Sort sort = RowOrders.sortBelow(aggregate.child(), true);
+        LogicalPlan rows = sort == null ? aggregate.child() : RowOrders.unsorted(aggregate.child());
         List<SortOrder> given = sort == null ? List.of() : CollectionConverters.asJava(sort.order());
-        return over(given, aggregate.child(), CollectionConverters.asJava(aggregate.groupingExpressions()));
+        List<SortOrder> order = RowOrders.extended(given, rows, groups);
+        if (!isOneWay(given)) {
+            rows = RowOrders.numbered(rows, groups, order);
+            order = List.of(RowOrders.ascending(rows.output().last()));
+        }
+        if (order.isEmpty()) {
+            return aggregate;
+        }
+        List<Expression> columns = new ArrayList<>();
+        order.forEach(each -> columns.add(each.child()));
+        TiedFunctions functions = new TiedFunctions(columns, !order.get(0).isAscending());
+        return aggregate.withNewChildren(TieBreaking.seq(List.of(rows)))
+                .transformExpressionsUp(new Rewriting<>(
+                        part -> isTiedAggregate(part, first) ? functions.settled((AggregateExpression) part) : part));
     }
 
-    /**
-     * Null: the rows have no order that can be written as a struct, or no columns. `same`: in which those of a group do
-     * not differ.
-     */
-    private static TiedFunctions over(List<SortOrder> given, LogicalPlan rows, List<Expression> same) {
-        List<Expression> order = new ArrayList<>();
-        boolean descending = !given.isEmpty() && !given.get(0).isAscending();
-        for (SortOrder each : given) {
-            boolean alike = each.isAscending() != descending
-                    && each.nullOrdering().equals(each.direction().defaultNullOrdering())
-                    && each.child().references().subsetOf(rows.outputSet());
-            if (!alike) {
-                return null;
-            }
-            order.add(each.child());
+    private static boolean isTiedAggregate(Expression expression, boolean first) {
+        if (!(expression instanceof AggregateExpression)) {
+            return false;
         }
-        List<Expression> known = new ArrayList<>(same);
-        known.addAll(order);
-        order.addAll(TieBreaking.columnsBesides(rows, known));
-        return order.isEmpty() ? null : new TiedFunctions(order, descending);
+        AggregateFunction function = ((AggregateExpression) expression).aggregateFunction();
+        return isTied(function) && (first || !(function instanceof First));
+    }
+
+    /** Whether structs of the columns compare as the order has it, or the other way round. */
+    private static boolean isOneWay(List<SortOrder> order) {
+        for (SortOrder each : order) {
+            if (each.isAscending() != order.get(0).isAscending()
+                    || !each.nullOrdering().equals(each.direction().defaultNullOrdering())) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** Whether Spark made it of an aggregate of several DISTINCT columns: its `first` has one value to choose from. */
@@ -163,18 +135,20 @@ final class TiedFunctions {
         return false;
     }
 
-    private Expression chosen(AggregateExpression expression) {
+    private Expression settled(AggregateExpression expression) {
         AggregateFunction function = expression.aggregateFunction();
         Expression value = function.children().head();
         if (expression.isDistinct()) {
-            return isOrderable(value) ? new TiedFunctions(List.of(value), false).ofDistinct(expression) : expression;
+            return RowOrders.isOrderable(value)
+                    ? new TiedFunctions(List.of(value), false).ofDistinct(expression)
+                    : expression;
         }
-        if (function instanceof CollectSet && isOrderable(value)) {
+        if (function instanceof CollectSet && RowOrders.isOrderable(value)) {
             return new SortArray(expression);
         }
-        return function instanceof CollectList && isOrderable(value)
-                ? listed(expression, value)
-                : with(expression, chosen(function, value), expression.filter());
+        return function instanceof CollectList && RowOrders.isOrderable(value)
+                ? values(with(expression, listing(value, false)), false)
+                : with(expression, chosen(function));
     }
 
     private Expression ofDistinct(AggregateExpression expression) {
@@ -184,10 +158,11 @@ final class TiedFunctions {
         if (listed || ordered) {
             return listed ? new SortArray(expression) : expression;
         }
-        return with(expression, chosen(function, function.children().head()), expression.filter());
+        return with(expression, chosen(function));
     }
 
-    private AggregateFunction chosen(AggregateFunction function, Expression value) {
+    AggregateFunction chosen(AggregateFunction function) {
+        Expression value = function.children().head();
         if (function instanceof First) {
             return extreme(value, row(((First) function).ignoreNulls() ? value : null, List.of()), descending);
         }
@@ -201,24 +176,27 @@ final class TiedFunctions {
         if (function instanceof ListAgg) {
             return inOrder((ListAgg) function);
         }
-        boolean open = function instanceof Mode && ((Mode) function).reverseOpt().isEmpty() && isOrderable(value);
-        return open ? new Mode(value, true) : function;
+        boolean open = function instanceof Mode && ((Mode) function).reverseOpt().isEmpty();
+        return open && RowOrders.isOrderable(value) ? new Mode(value, true) : function;
     }
 
     private static AggregateFunction extreme(Expression value, Expression by, boolean greatest) {
         return greatest ? new MaxBy(value, by) : new MinBy(value, by);
     }
 
-    /** The values of the group's rows, in their order. */
-    private Expression listed(AggregateExpression expression, Expression value) {
+    /** A list of the group's rows, each as what it goes by and the value; `nulls`: with those whose value is null. */
+    AggregateFunction listing(Expression value, boolean nulls) {
         List<Expression> parts = new ArrayList<>(order);
         parts.add(value);
-        CreateNamedStruct rows = CreateStruct$.MODULE$.apply(TieBreaking.seq(parts));
-        StructField[] fields = rows.dataType().fields();
-        int place = parts.size() - 1;
-        Expression unsorted = with(expression, new CollectList(rows), unlessNull(expression, value));
-        Expression sorted = new SortArray(unsorted, Literal.create(!descending, DataTypes.BooleanType));
-        return new GetArrayStructFields(sorted, fields[place], place, fields.length, false);
+        return new CollectList(unlessNull(nulls ? null : value, parts));
+    }
+
+    /** The values of what `listing` gives, in the order of the rows. */
+    Expression values(Expression listed, boolean nulls) {
+        Expression sorted = new SortArray(listed, Literal.create(!descending, DataTypes.BooleanType));
+        StructField[] fields = ((StructType) ((ArrayType) listed.dataType()).elementType()).fields();
+        int place = fields.length - 1;
+        return new GetArrayStructFields(sorted, fields[place], place, fields.length, nulls);
     }
 
     private ListAgg inOrder(ListAgg function) {
@@ -235,26 +213,20 @@ final class TiedFunctions {
                 function.inputAggBufferOffset());
     }
 
-    /** Null, so that the row does not count, where `counted` is. Null itself: all rows count. */
     private Expression row(Expression counted, List<Expression> before) {
         List<Expression> parts = new ArrayList<>(before);
         parts.addAll(order);
+        return unlessNull(counted, parts);
+    }
+
+    /** A struct; null, so that the row does not count, where `counted` is. Null itself: all rows count. */
+    private static Expression unlessNull(Expression counted, List<Expression> parts) {
         Expression row = CreateStruct$.MODULE$.apply(TieBreaking.seq(parts));
         return counted == null ? row : new If(new IsNotNull(counted), row, Literal.create(null, row.dataType()));
     }
 
-    private static Option<Expression> unlessNull(AggregateExpression expression, Expression value) {
-        Expression there = new IsNotNull(value);
-        Option<Expression> filter = expression.filter();
-        return Option.apply(filter.isDefined() ? new And(filter.get(), there) : there);
-    }
-
-    private static AggregateExpression with(
-            AggregateExpression expression, AggregateFunction function, Option<Expression> filter) {
-        return expression.copy(function, expression.mode(), expression.isDistinct(), filter, expression.resultId());
-    }
-
-    private static boolean isOrderable(Expression value) {
-        return RowOrdering$.MODULE$.isOrderable(value.dataType());
+    private static AggregateExpression with(AggregateExpression expression, AggregateFunction function) {
+        return expression.copy(
+                function, expression.mode(), expression.isDistinct(), expression.filter(), expression.resultId());
     }
 }

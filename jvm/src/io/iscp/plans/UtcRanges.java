@@ -69,7 +69,6 @@ public final class UtcRanges {
             WindowExpression function = TieBreaking.windowOf(each);
             found.add(function == null ? each : TieBreaking.underOrder(each, order, TieBreaking.frameOf(function)));
         }
-        return window.copy(
-                TieBreaking.seq(found), window.partitionSpec(), TieBreaking.seq(order), window.child(), window.hint());
+        return TieBreaking.withColumns(window, found, TieBreaking.seq(order), window.child());
     }
 }
