@@ -261,7 +261,7 @@ class BuildWorld:
             self.agenda.after(max(0.0, due_s - self.agenda.now_s), lambda: self._tick(owner))
 
     def _check_idle(self, owner: Owner, event: BuilderEvent) -> None:
-        """`storing`: the number of the load or write that is under way."""
+        """`storing`: the number of the load, write or check that is under way."""
         if isinstance(event, TableSeen):
             owner.seen[event.table_id] = event
         state = owner.builder.state
@@ -283,6 +283,7 @@ class BuildWorld:
                 owner.storing = effect.number
                 after(self.draw(conduct.etcd_s), partial(self._write, owner, effect, owner.head))
             case CheckBuilds(number):
+                owner.storing = number
                 after(self.draw(conduct.etcd_s), partial(self._check, owner, number))
             case CallNode():
                 after(self.draw(conduct.call_s), partial(self._request, owner, effect))
