@@ -52,7 +52,8 @@ class Membership(MemberControl, Protocol):
     """Who is in the cluster. Raises Unavailable where etcd does not answer."""
 
     def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
-        """Register under a new lease; raises ConfigurationError if the name is taken by a live node.
+        """Register under a new lease; raises ConfigurationError if the name is taken by a live node, and Conflict if a
+        namesake has had the record's epoch since that was drawn.
 
         `on_lapsed` is called, from the renewing thread, each time when it can no longer be confirmed.
         """
@@ -66,7 +67,9 @@ class Membership(MemberControl, Protocol):
         """
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
-        """A number greater than any this node id ever had, and than `above` (etcd may have been restored)."""
+        """A number greater than any under which this node id ever registered, and than `above` (etcd may have been
+        restored).
+        """
 
     def leave(self) -> None:
         """Say that this node stops in order, and that others are to have what it runs."""

@@ -115,6 +115,7 @@ class FakeMembership:
         lease = self._lease = FakeLease(self._etcd, lease_id, self._etcd.clock.monotonic_s(), on_lapsed)
         self._etcd.leases[lease_id] = lease
         self._etcd.nodes[record.node_id] = replace(record, lease_id=lease_id)
+        self._etcd.epochs[record.node_id] = record.epoch
         self._etcd.changed()
         return lease
 
@@ -133,8 +134,7 @@ class FakeMembership:
         return lambda: self._etcd.watchers.remove(on_change)
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
-        self._etcd.epochs[node_id] = max(above, self._etcd.epochs.get(node_id, 0)) + 1
-        return self._etcd.epochs[node_id]
+        return max(above, self._etcd.epochs.get(node_id, 0)) + 1
 
     def leave(self) -> None:
         lease = self._lease

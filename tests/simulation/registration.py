@@ -51,10 +51,19 @@ class Registration:
 
     def next_epoch(self, etcd: Etcd) -> int:
         """A number greater than any that the node had, and than its present one: etcd may have been restored."""
+        return max(self.known_epoch(etcd), self.record.epoch) + 1
+
+    def known_epoch(self, etcd: Etcd) -> int:
         known = etcd.get(self.epoch_key)
-        epoch = max(known.value if known and isinstance(known.value, int) else 0, self.record.epoch) + 1
-        etcd.put(self.epoch_key, epoch)
-        return epoch
+        return known.value if known and isinstance(known.value, int) else 0
+
+    def create(self, etcd: Etcd, record: NodeRecord) -> int | None:
+        """The record and its epoch, in one transaction; None: another life has the name, or had the epoch."""
+        there = self.known_epoch(etcd) >= record.epoch
+        revision = None if there else etcd.create(self.key, record, record.lease_id)
+        if revision is not None:
+            etcd.put(self.epoch_key, record.epoch)
+        return revision
 
     def leave(self) -> None:
         """Say that the node stops in order; said again until etcd has it."""
@@ -115,7 +124,7 @@ class Registration:
             self._process.etcd.call(lambda etcd: etcd.revoke(lease_id), lambda _: None, lambda: None)
             self._retry()
 
-        self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
+        self._process.etcd.call(lambda etcd: self.create(etcd, record), created, failed)
 
     def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """A life that was a member and is none any more has lost its key: it stops, and joins again. So does one that

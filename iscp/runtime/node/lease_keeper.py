@@ -62,7 +62,7 @@ class LeaseKeeper:
     def start(self) -> None:
         """Register, before members are watched: what is read from then on has this life.
 
-        Raises ConfigurationError (the name is taken), Unavailable, OutcomeUnknown.
+        Raises ConfigurationError (the name is taken), Conflict (a namesake was faster), Unavailable, OutcomeUnknown.
         """
         self._register()
         self._seen_epoch = self.epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.errors import ConfigurationError, QueueFull
+from iscp.core.errors import ConfigurationError, Conflict, QueueFull
 from iscp.core.members import Moment, NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
@@ -108,7 +108,7 @@ def test_a_node_that_died_is_followed_by_its_next_life_after_its_ttl(join: Join,
 
 def test_registering_again_in_one_life_gives_a_new_lease(join: Join) -> None:
     node = join()
-    first, second = node.register(record("a")), node.register(record("a"))
+    first, second = node.register(record("a")), node.register(record("a", epoch=2))
     assert first.lease_id != second.lease_id
     assert [member.lease_id for member in node.members()[0]] == [second.lease_id]
 
@@ -141,7 +141,7 @@ def test_a_node_that_leaves_stays_registered_and_says_so(join: Join, eventually:
     node.deregister()
     node.leave()
     eventually(lambda: seen[-1:] == [[]])
-    node.register(record("a"))
+    node.register(record("a", epoch=2))
     eventually(lambda: seen[-1:] == [[True]])
     stop()
 
@@ -167,7 +167,7 @@ def test_a_watch_reports_at_once_who_is_there_and_then_each_change(join: Join, e
     eventually(lambda: seen == [["b"], ["a", "b"], ["b"]])
     stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("etcd-members")]
-    node.register(record("a"))
+    node.register(record("a", epoch=2))
     assert len(seen) == 3
 
 
@@ -283,20 +283,46 @@ def test_a_record_that_cannot_be_read_hides_no_other(join: Join, client: EtcdCli
     assert [member.node_id for member in node.members()[0]] == ["a"]
 
 
-def test_epochs_rise_under_concurrency_and_none_is_given_twice(join: Join) -> None:
-    given: list[int] = []
+def test_no_two_lives_of_a_name_have_one_epoch(join: Join) -> None:
+    had: list[int] = []
     lock = threading.Lock()
 
-    def draw(membership: EtcdMembership) -> None:
-        for _ in range(10):
-            epoch = membership.next_epoch("a")
+    def live(membership: EtcdMembership) -> None:
+        for _ in range(3):
+            epoch = 0
+            while not epoch:
+                with suppress(Conflict, ConfigurationError):
+                    drawn = membership.next_epoch("a")
+                    membership.register(record("a", drawn))
+                    epoch = drawn
             with lock:
-                given.append(epoch)
+                had.append(epoch)
+            membership.deregister()
 
-    threads = [threading.Thread(target=draw, args=(join(),)) for _ in range(3)]
+    threads = [threading.Thread(target=live, args=(join(),)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(given) == list(range(1, 31))
+    assert had == [*range(1, 10)]
     assert join().next_epoch("b") == 1
+
+
+def test_an_epoch_that_a_namesake_has_had_is_refused(join: Join) -> None:
+    first, second = join(), join()
+    drawn = second.next_epoch("a")
+    first.register(record("a", first.next_epoch("a")))
+    first.deregister()
+    with pytest.raises(Conflict, match="epoch 1"):
+        second.register(record("a", drawn))
+    second.register(record("a", second.next_epoch("a")))
+    assert [member.epoch for member in second.members()[0]] == [2]
+
+
+def test_a_record_and_its_epoch_are_one_transaction(join: Join, client: EtcdClient, prefix: str) -> None:
+    """Or a backup could have the epoch without the record, and what is restored from it would look as it should."""
+    join().register(record("a", 7))
+    found, epoch = client.get(Keys(prefix).node("a")), client.get(Keys(prefix).epoch("a"))
+    assert found is not None
+    assert epoch is not None
+    assert (found.mod_revision, epoch.value) == (epoch.mod_revision, b"7")

@@ -5,11 +5,14 @@ Modelled are the files; what is kept when, and when it is deleted, the real buil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from iscp.coordination.builds.build_state import BuildState
 from iscp.coordination.global_checkpoint import counts
 from iscp.core.errors import StorageError
+from iscp.core.ids import JobKey
+from iscp.core.job_row import JobRow
 from iscp.core.progress import TableSize
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangesUnavailableError
@@ -24,17 +27,23 @@ KEEP_S = 2.0
 SIZE = TableSize(1, 100)
 
 
+def followed(rows: Iterable[JobRow], table: str) -> list[JobRow]:
+    return [row for row in rows if row.table_uri == f"/{table}" and counts(row) and row.drop_at_s is None]
+
+
 class KeptVersions:
-    """Of all tables. `missed`: those whose changes were gone before they could be kept.
+    """Of all tables. `missed`: those whose changes were gone before they could be kept. `needed_by`: the jobs that were
+    followed when it was decided to delete what is kept of a table.
 
     A node may not know yet that its task is gone. What it keeps then is an orphan, and what it deletes is missed: who
-    needs it has to compare.
+    needs it has to compare, as has a job that is resumed while they are deleted.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._kept: dict[str, set[int]] = {table: set() for table in world.tables}
         self._missed: dict[str, set[int]] = {table: set() for table in world.tables}
+        self._needed_by: dict[str, set[JobKey]] = {}
         self._state = BuildState()
         self.count = 0
 
@@ -61,8 +70,8 @@ class KeptVersions:
             self._kept[table].clear()
             return
         span = next((each for each in self._state.kept.values() if each.table_uri == f"/{table}"), None)
-        rows = [row for row in self._world.log.rows.values() if row.table_uri == f"/{table}" and counts(row)]
-        sinks = [self._world.sink_of(row) for row in rows if row.drop_at_s is None]
+        rows = followed(self._world.log.rows.values(), table)
+        sinks = [self._world.sink_of(row) for row in rows if row.key in self._needed_by[table]]
         last = max((version for version in self._kept[table] if span and version <= span.until), default=-1)
         behind = [sink.name for sink in sinks if sink.content < last]
         expect(not behind, "what is kept of {} up to {} is deleted, and {} need it", table, last, behind)
@@ -72,6 +81,12 @@ class KeptVersions:
         """What etcd says is kept for a build that goes on is there; whatever is kept, etcd knows that something is."""
         if before.kept != self._state.kept:
             self._restore(before)
+        for task in after.staging.values():
+            if task.removes and task.task_id not in self._state.staging:
+                table = task.table_uri.removeprefix("/")
+                owners = [each.owner for each in self._world.processes.values() if each.owner.leads]
+                rows = [row for owner in owners for row in followed(owner.rows, table)]
+                self._needed_by[table] = {row.key for row in rows}
         self._state = after
         tables = [task.table_id for task in after.staging.values()]
         expect(len(tables) == len({*tables}), "two tasks at once keep commits of {}", tables)

@@ -42,5 +42,7 @@ class KeepsItsEpoch(Registration):
     """A node that registers again does so as the life before."""
 
     def next_epoch(self, etcd: Etcd) -> int:
-        etcd.put(self.epoch_key, 1)
         return 1
+
+    def known_epoch(self, etcd: Etcd) -> int:
+        return 0

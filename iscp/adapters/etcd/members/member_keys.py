@@ -29,9 +29,6 @@ from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)
 
-EPOCH_ATTEMPTS_MAX = 20
-"""Attempts to raise a node's epoch against other writers; then the registration fails with a Conflict."""
-
 NAME_POLL_S = 0.1
 """Pause between two checks whether a node's former process is gone."""
 
@@ -86,8 +83,8 @@ class EtcdMembership:
         """Register under a new lease, whose callbacks are those of EtcdLease.
 
         Ends a former registration of this object. Waits for the key of a dead namesake to expire; raises
-        ConfigurationError if the namesake is alive, or there are as many nodes as there may be; EtcdUnavailable or
-        EtcdOutcomeUnknown with nothing left behind.
+        ConfigurationError if the namesake is alive, or there are as many nodes as there may be; Conflict if a namesake
+        has had the record's epoch since; EtcdUnavailable or EtcdOutcomeUnknown with nothing left behind.
         """
         self.deregister()
         record = replace(record, leaving=self._leaving)
@@ -148,18 +145,8 @@ class EtcdMembership:
         return MemberWatch(self._client, self._keys, on_change, self._reads, self._threads).close
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
-        """A number greater than any this node id ever had, and than `above`; some may be left out."""
-        key = self._keys.epoch(node_id)
-        for _ in range(EPOCH_ATTEMPTS_MAX):
-            known = self._client.get(key)
-            epoch = max(above, epoch_of(known)) + 1
-            unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
-            try:
-                if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
-                    return epoch
-            except OutcomeUnknown:
-                continue  # if it did happen, that number stays unused
-        raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
+        """A number greater than any under which this node id ever registered, and than `above`."""
+        return max(above, epoch_of(self._client.get(self._keys.epoch(node_id)))) + 1
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
@@ -193,9 +180,15 @@ class EtcdMembership:
         }
 
     def _create(self, record: NodeRecord, lease_id: int) -> bool:
-        key = self._keys.node(record.node_id)
+        """With its epoch, in one transaction: of a backup that has not the record, it shows that it is older."""
+        key, epoch_key = self._keys.node(record.node_id), self._keys.epoch(record.node_id)
+        known = self._client.get(epoch_key)
+        if epoch_of(known) >= record.epoch:
+            raise Conflict(f"{record.node_id} has registered under epoch {epoch_of(known)} since this one was drawn")
+        unchanged = Compare.modified_at(epoch_key, known.mod_revision) if known else Compare.absent(epoch_key)
+        puts = (Put(key, encoded(record), lease_id), Put(epoch_key, str(record.epoch).encode()))
         try:
-            return self._client.create(key, encoded(record), lease_id) is not None
+            return self._client.txn((Compare.absent(key), unchanged), puts).succeeded
         except OutcomeUnknown:
             found = self._client.get(key)
             # The lease was granted for this attempt: a key on it can only be the one just written.
