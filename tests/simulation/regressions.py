@@ -19,6 +19,8 @@ REGRESSIONS: dict[int, str] = {
     14080: "an owner that found etcd restored while its watch went on took nothing that came by that for new",
     15860: "a job of several tables that had failed for good was reported again with the error of an earlier attempt",
     1314: "the mark of a build stayed in etcd, as its job was published while an owner began, and had no plan any more",
+    49403: "a node's epoch was in a backup, and its record was not, so that it was not noticed that etcd was restored",
+    60186: "a node that a restored etcd brought back took a dispatch from before its lease had ended",
     37545: "an owner that had no build left did not notice that a restored etcd had builds again",
 }
 """Seed → what it found. A seed means what it meant as long as nothing is drawn otherwise; the mutants of

@@ -35,7 +35,7 @@ def apply_members(term: Term, members: tuple[NodeRecord, ...], hold_s: float) ->
 def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     before = term.gone.get(record.node_id)
     doubted = before is not None and before.phase is PeerPhase.REVOKED
-    back = before is not None and before.is_life_of(record)
+    back = before is not None and before.is_life_of(record) and not before.succeeded
     reused = not term.is_new_epoch(record) and not back
     if not reused:
         term.gone.pop(record.node_id, None)
@@ -60,7 +60,9 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
 
 
 def _refuse_reused(term: Term, peer: Peer) -> None:
-    """Its messages look like those of the former life; the node registers again, under a higher epoch."""
+    """Its messages look like those of the former life, whose dispatches may still come to it; the node registers again,
+    under a higher epoch.
+    """
     revoke(term, peer, f"has epoch {peer.record.epoch} of a former life, as etcd was restored from a backup")
 
 
@@ -165,6 +167,8 @@ def _bury(term: Term, holder: Holder) -> None:
     if term.departed.get(holder, term.now_s + 1) > term.now_s:
         return
     del term.departed[holder]
+    if (peer := term.gone.get(holder.node_id)) is not None and peer.holder == holder:
+        peer.succeeded = True
     for shard in term.copies.at(holder):
         term.end_copy(shard, holder)
     for shard in list(term.assignments.held_by(holder)):

@@ -81,14 +81,16 @@ class Peer:
 
     Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
     `heard_s`: when it was last heard of, once it has synced. `founding`: it was registered when the term began, so that
-    it may run anything until it has synced. `doubted`: its life before was given up on in this term. `waited_s`: how
-    long it has waited, in all, for its reports to be recorded where that took long.
+    it may run anything until it has synced. `doubted`: its life before was given up on in this term. `succeeded`: its
+    lease ended, and others may have been given what it ran. `waited_s`: how long it has waited, in all, for its reports
+    to be recorded where that took long.
     """
 
     record: NodeRecord
     founding: bool
     announced_s: float
     doubted: bool = False
+    succeeded: bool = False
     phase: PeerPhase = PeerPhase.ANNOUNCED
     queue: OrderedDict[ShardId, bool] = field(default_factory=OrderedDict)
     in_flight: dict[ShardId, Operation] = field(default_factory=dict)

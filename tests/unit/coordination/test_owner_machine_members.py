@@ -290,6 +290,18 @@ def test_a_life_that_comes_back_goes_on_with_what_was_recorded_while_a_former_on
     assert SendTo(second, Acknowledge(1, 2, 2, 1)) in driver.sync(second, number=2)
 
 
+@pytest.mark.parametrize(("gone_s", "refused"), [(0.1, False), (60.0, True)])
+def test_a_life_that_a_restored_etcd_brings_back_is_refused_once_others_have_what_it_ran(
+    gone_s: float, refused: bool
+) -> None:
+    """A process that was stopped meanwhile would take what was sent to it before."""
+    driver, _ = running()
+    driver.step(MembersChanged((N2,)))
+    driver.sync(N2)
+    assert bool(dispatches(driver.wait(gone_s))) is refused
+    assert (RevokeLease(N1, 101) in driver.step(MembersChanged((N1, N2)))) is refused
+
+
 def test_a_node_whose_epochs_are_counted_again_is_a_member_again() -> None:
     """Somebody has deleted the key in etcd that counts them."""
     driver = Driver(replace(N1, epoch=500, lease_id=1))
