@@ -199,9 +199,10 @@ class TrackedJob:
 
         An owner may have ended before it wrote that down, and a source that stays idle would never lead to a report. A
         row without the fault that was reported says that a person wants another try; of a job that is retried anyway it
-        may be from before its first failure, unless it has the error of one.
+        may be from before its first failure, unless it has the error of one. A row with a fault for which it would be
+        retried is from before the last failure of a job that is not.
         """
-        clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
+        clean = row.state is not JobState.ERROR and row.reason in (Reason.NONE, Reason.BUILDING)
         resumed = clean and self.failures > 0 and row.status.error_code > 0
         stuck = self.failed or quarantined(backoff, self.faults) or resumed
         if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
@@ -217,11 +218,13 @@ class TrackedJob:
         marks = self.several.marks if self.several and there <= here else row.sources
         behind = there < here or marks != row.sources
         self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq) if behind else row
-        if not (behind or lacks_build):
+        lacks_end = self.failed and not (row.failed_for_good or row.paused)
+        if not (behind or lacks_build or lacks_end):
             return None
         # The owner's may be from before what was reported since, as the fault for which it is not retried.
         last = self.reported_status or row.status
-        return self.repeat_report(replace(last, sources=marks) if lacks_build or marks != row.sources else None)
+        news = lacks_build or lacks_end or marks != row.sources
+        return self.repeat_report(replace(last, sources=marks) if news else None)
 
     def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
         """What was found at its target; an iteration that runs by now knows better."""

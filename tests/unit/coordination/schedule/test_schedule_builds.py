@@ -9,8 +9,9 @@ import pytest
 from iscp.coordination.protocol.effects import StartShard
 from iscp.coordination.schedule.iteration_outcomes import BUILD_LOOK_S
 from iscp.core.build_request import BuildRequest
+from iscp.core.errors import ErrorCode
 from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.job_row import JobRow, JobStatus, apply_report
 from iscp.core.watermark import Watermark
 from tests.fakes.timetable import EPOCH, SHARD, Timetable, job
 
@@ -107,4 +108,19 @@ def test_an_owner_that_does_not_know_it_gets_it_again(world: Timetable, seq: int
 def test_a_node_that_takes_over_goes_on_with_it(world: Timetable) -> None:
     row = job("x")._replace(seq=1, status_json=JobStatus(build=WANTED).to_json())
     world.step(StartShard(SHARD, EPOCH, (row,), 4))
+    assert last_row(world).build == WANTED
+
+
+def test_one_that_failed_for_good_is_tried_again_where_the_owner_knows_only_that_it_waits(world: Timetable) -> None:
+    """The owner may have ended before it wrote the failure down: nobody would ever hear of it."""
+    world.start(job("x"))
+    request(world, 1)
+    waiting = apply_report(job("x"), world.reports[-1])
+    assert waiting is not None
+    world.notify()
+    world.fail(2, ErrorCode.SCHEMA_CHANGED)
+    world.wait(60)
+    assert not world.running
+    world.update(waiting)
+    assert world.now_running == [(("x",), None)]
     assert last_row(world).build == WANTED

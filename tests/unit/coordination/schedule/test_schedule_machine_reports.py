@@ -8,7 +8,7 @@ import pytest
 
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.core.errors import ErrorCode, IscpError, LeaseLost, StorageError
-from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.core.job_row import JobState, JobStatus, Reason, apply_report
 from tests.fakes.timetable import URI, Timetable, job, outcome
 
 
@@ -134,3 +134,26 @@ def test_a_failure_says_which_and_when(world: Timetable) -> None:
         -1, 2, at_s, at_s + 0.5, ErrorCode.NO_SPACE, "disk full", failures=1, retry_at_s=at_s + 5.5
     )
     assert [entry.error_code for entry in world.history] == [ErrorCode.NO_SPACE]
+
+
+def test_a_failure_for_good_that_no_owner_has_written_down_is_reported_until_one_has(world: Timetable) -> None:
+    """Or the job would be shown as one that is retried, and nothing would run it."""
+    world.start(job("x", 2))
+    world.fail(1)
+    retried = apply_report(job("x", 2), world.reports[-1])
+    assert retried is not None
+    world.wait(5.1)
+    world.fail(2, ErrorCode.SCHEMA_CHANGED)
+    for _ in range(2):
+        world.forget()
+        world.update(retried)
+        assert len(world.reports) == 1
+    written = apply_report(retried, world.reports[-1])
+    assert written is not None
+    assert written.failed_for_good
+    world.forget()
+    world.update(written)
+    assert world.reports == []
+    assert not world.running
+    world.update(written._replace(state=JobState.PENDING))
+    assert world.running, "somebody has resumed it"
