@@ -233,6 +233,8 @@ class OwnerLoop(OwnerIntake):
     def _take_moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
         for shard, decided in moved.items():
             jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
+            if not decided and not jobs:
+                continue  # they have been dropped since: that comes next, and until then they are wanted
             if not decided:
                 self._step(RowsMoved(shard, jobs))
             else:
