@@ -18,7 +18,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.selection import in_full
 
 from .test_lookups import LookedUpTable, Refreshed, Row
-from .test_touched_keys import follow_random_changes
+from .test_touched_keys import TABLES, follow_random_changes
 
 pytestmark = pytest.mark.spark
 
@@ -157,6 +157,14 @@ def test_the_order_of_a_correlated_limit_is_that_of_the_query(session: SparkSess
     refreshed = RefreshedTies(session, sql)
     refreshed.rows["f"] = [(4, 10, 1), (3, 10, 8), (9, 10, 2), (1, 20, 1)]
     assert {("a", 3), ("b", 1), ("c", None)} <= {*refreshed.bag()}
+
+
+@pytest.mark.parametrize("limit", ["LIMIT 1", "LIMIT 2 OFFSET 1", "OFFSET 1"])
+def test_a_limit_follows_a_column_that_it_does_not_select(session: SparkSession, limit: str) -> None:
+    """What is selected of all rows is the same, and of those that are taken it is not."""
+    refreshed = Refreshed(session, f"SELECT d.name FROM d JOIN (SELECT g FROM f ORDER BY x {limit}) l ON l.g = d.g")
+    refreshed.rows["f"] = [(1, 10, 1), (1, 20, 2)]
+    refreshed.follow(whole=TABLES, f=[(1, 10, 3), (1, 20, 2)])
 
 
 def test_a_plan_in_which_nothing_ties_stays_as_it_is(session: SparkSession) -> None:

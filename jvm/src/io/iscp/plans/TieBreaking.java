@@ -78,14 +78,24 @@ public final class TieBreaking {
 
     private static LogicalPlan limit(LogicalPlan plan) {
         LogicalPlan child = plan.children().head();
+        if (child instanceof Project && isOrdered(child)) {
+            // Above the limit: which rows it takes may follow from columns that the projection has not.
+            LogicalPlan taken = limit(plan.withNewChildren(seq(List.of(((Project) child).child()))));
+            return child.withNewChildren(seq(List.of(taken)));
+        }
         return isLimit(child) ? plan : plan.withNewChildren(seq(List.of(ordered(child))));
+    }
+
+    private static boolean isOrdered(LogicalPlan plan) {
+        LogicalPlan below = plan;
+        while (below instanceof Project) {
+            below = ((Project) below).child();
+        }
+        return isLimit(below) || RowOrders.sortBelow(below, false) != null;
     }
 
     private static LogicalPlan ordered(LogicalPlan plan) {
         Sort sort = RowOrders.sortBelow(plan, false);
-        if (sort != null && plan instanceof Project) {
-            return plan.withNewChildren(seq(List.of(ordered(((Project) plan).child()))));
-        }
         LogicalPlan child = sort == null ? plan : sort.child();
         List<SortOrder> given = sort == null ? List.of() : CollectionConverters.asJava(sort.order());
         List<SortOrder> order = RowOrders.extended(given, child, List.of());
