@@ -22,7 +22,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="and then no further seed")
     parser.add_argument("--lakes", action="store_true", help="whole refreshes of Delta tables; else plans, in memory")
+    parser.add_argument("--ties", action="store_true", help="queries that leave open which of several rows is taken")
     options = parser.parse_args()
+    if options.lakes and options.ties:
+        parser.error("--ties goes with plans, as whole refreshes are compared with Spark's own answers")
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     until_s = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as work:
@@ -31,7 +34,8 @@ def main() -> int:
             lakes = LakeCheck(runtime, Path(work, "lakes"))
             trial = lakes.check if options.lakes else PlanCheck(runtime.new_session()).check
             going_on = (seed for seed in seeds if time.monotonic() < until_s)
-            played = play_seeds(going_on, trial, f"{COMMAND} --lakes" if options.lakes else COMMAND)
+            command = " ".join([COMMAND, *["--lakes"] * options.lakes, *["--ties"] * options.ties])
+            played = play_seeds(going_on, trial, command, ties=options.ties)
         finally:
             runtime.stop()
     sys.stdout.write(f"{played.summary()}\n{dict(lakes.strategies) if options.lakes else ''}\n")

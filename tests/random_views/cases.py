@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.random_views.cells import KINDS
-from tests.random_views.expressions import FUNCTIONS, MEASURES, OVER, Call, Expression, Literal
+from tests.random_views.expressions import (
+    FUNCTIONS,
+    MEASURES,
+    OVER,
+    TIED_MEASURES,
+    TIED_OVER,
+    Call,
+    Expression,
+    Literal,
+)
 from tests.random_views.histories import TABLE_NAMES, Action, Column, Commit, Step, Table
 from tests.random_views.query_tree import (
     SETS,
@@ -41,16 +50,17 @@ ROWS_MAX, COLUMNS_MAX, DEPTH_MAX, NUMBER_MAX = 12, 5, 4, 11
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`refreshes`: of each what is committed before it."""
+    """`refreshes`: of each what is committed before it. `ties`: the query leaves open which of some rows is taken."""
 
     tables: tuple[Table, ...]
     refreshes: tuple[tuple[Commit, ...], ...]
     query: Relation
+    ties: bool = False
 
     @property
     def sql(self) -> str:
         """Raises NoQueryError."""
-        return query_of(self.query, self.tables)
+        return query_of(self.query, self.tables, ties=self.ties)
 
     def shown(self) -> str:
         """For people: values as they are, without what nothing depends on."""
@@ -75,18 +85,20 @@ class Case:
         return "\n".join([*lines, self.sql])
 
 
-def case_of(seed: int) -> Case:
-    return _Draw(Random(seed)).case()
+def case_of(seed: int, *, ties: bool = False) -> Case:
+    return _Draw(Random(seed), ties).case()
 
 
 class _Draw:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, ties: bool) -> None:
         self.random = random
+        self.ties = ties
+        self.measures, self.over = (len(TIED_MEASURES), len(TIED_OVER)) if ties else (len(MEASURES), len(OVER))
 
     def case(self) -> Case:
         tables = tuple(self.table(name) for name in TABLE_NAMES[: self.random.choice((1, 2, 2, 2, 3))])
         refreshes = tuple(self.commits(tables) for _ in range(self.random.choice((1, 2))))
-        return Case(tables, refreshes, self.query())
+        return Case(tables, refreshes, self.query(), self.ties)
 
     def number(self) -> int:
         return self.random.randrange(NUMBER_MAX)
@@ -201,7 +213,7 @@ class _Draw:
 
     def groups(self, depth: int) -> Relation:
         keys = tuple(self.expression(1) for _ in self.some(2))
-        measures = tuple(self.measured(len(MEASURES)) for _ in self.some(3))
+        measures = tuple(self.measured(self.measures) for _ in self.some(3))
         shape = self.random.choice((0, 0, 0, 0, self.random.randrange(len(SHAPES))))
         return Groups(0, self.below(depth), keys, measures, shape, self.maybe(0.2))
 
@@ -210,14 +222,14 @@ class _Draw:
         if self.random.random() < 0.4:
             arguments = (self.expression(1), self.expression(1))
             compared = self.random.random() < 0.5
-            return ValueOf(self.random.randrange(len(MEASURES)), source, other, arguments, self.pairs(), compared)
+            return ValueOf(self.random.randrange(self.measures), source, other, arguments, self.pairs(), compared)
         return Among(0, source, other, self.random.choice(list(Membership)), self.pairs(), self.maybe())
 
     def sets(self, depth: int) -> Relation:
         return SetOperation(self.number(), self.below(depth), self.below(depth), self.random.randrange(len(SETS)))
 
     def windows(self, depth: int) -> Relation:
-        measures = tuple(self.measured(len(OVER)) for _ in range(self.random.randint(1, 2)))
+        measures = tuple(self.measured(self.over) for _ in range(self.random.randint(1, 2)))
         return Windows(0, self.below(depth), measures, tuple(self.number() for _ in self.some(2)))
 
     def limited(self, depth: int) -> Relation:

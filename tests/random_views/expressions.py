@@ -148,8 +148,8 @@ MEASURES = (
     Function("median({0})", (P,), D),
     Function("percentile_approx({0}, 0.5)", (W,), W),
     Function("approx_count_distinct({0})", (None,), W),
-    Function("max_by({0}, struct({order}))", (W,), W),
-    Function("min_by({0}, struct({order}))", (T,), T),
+    Function("max_by({0}, struct({all}))", (W,), W),
+    Function("min_by({0}, struct({all}))", (T,), T),
     Function("sort_array(collect_list(CAST({0} AS BIGINT)))", (W,), LIST),
     Function("sort_array(collect_set(CAST({0} AS BIGINT)))", (W,), LIST),
     Function("listagg({0}, ',') WITHIN GROUP (ORDER BY {0})", (T,), T),
@@ -173,6 +173,43 @@ OVER = (
     Function("round(cume_dist() OVER ({part} ORDER BY {0}), 6)", (None,), D),
 )
 
+TIED_MEASURES = (
+    *MEASURES,
+    Function("first({0})", (W,), W),
+    Function("last({0}, true)", (T,), T),
+    Function("any_value({0})", (D,), D),
+    Function("max_by({0}, {1})", (T, W), T),
+    Function("min_by({0}, {1})", (W, T), W),
+    Function("mode({0})", (T,), T),
+    Function("collect_list(CAST({0} AS BIGINT))", (W,), LIST),
+    Function("collect_set(CAST({0} AS BIGINT))", (W,), LIST),
+    Function("listagg({0}, '-')", (T,), T),
+    Function("listagg(DISTINCT {0})", (T,), T),
+    Function("first(DISTINCT {0})", (W,), W),
+    Function("first({0}) FILTER (WHERE {1})", (T, IS), T),
+)
+"""With those that go by the order in which rows come."""
+
+TIED_OVER = (
+    *OVER,
+    Function("last_value({0}) OVER ({part} ORDER BY {order})", (T,), T),
+    Function("last_value({0}, true) OVER ({part} ORDER BY {1})", (D, None), D),
+    Function("nth_value({0}, 2) IGNORE NULLS OVER ({part} ORDER BY {order})", (W,), W),
+    Function("collect_list(CAST({0} AS BIGINT)) OVER ({part} ORDER BY {order})", (W,), LIST),
+    Function("collect_set(CAST({0} AS BIGINT)) OVER ({part} ORDER BY {1} DESC)", (W, None), LIST),
+    Function("listagg({0}, ',') OVER ({part} ORDER BY {order})", (T,), T),
+    Function("max_by({0}, {1}) OVER ({part} ORDER BY {1})", (W, W), W),
+    Function("mode({0}) OVER ({part} ORDER BY {1})", (T, None), T),
+    Function("any_value({0}) OVER ({part})", (D,), D),
+    Function("sum({0}) OVER ({part} ORDER BY {order} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)", (W,), W),
+    Function(
+        "collect_list(CAST({0} AS BIGINT)) OVER "
+        "({part} ORDER BY {1} RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
+        (W, None),
+        LIST,
+    ),
+)
+
 
 def text_of(expression: Expression, columns: Sequence[Named], wanted: Family | None = None) -> Named:
     """The expression over these columns, as a value of the family that is wanted (None: any)."""
@@ -188,12 +225,19 @@ def text_of(expression: Expression, columns: Sequence[Named], wanted: Family | N
 
 
 def call_of(
-    function: Function, arguments: Sequence[Expression], columns: Sequence[Named], partition: str = ""
+    function: Function,
+    arguments: Sequence[Expression],
+    columns: Sequence[Named],
+    partition: str = "",
+    *,
+    ties: bool = False,
 ) -> Named:
-    """Arguments that lack are the first column that fits."""
+    """Arguments that lack are the first column that fits. `ties`: rows that differ may tie where they are ordered."""
     given = [*arguments, *[Expression()] * len(function.arguments)]
     texts = [text_of(each, columns, family).text for each, family in zip(given, function.arguments, strict=False)]
-    text = function.template.format(*texts, part=partition, order=total_order(columns))
+    whole = total_order(columns)
+    order = order_with_ties(columns) if ties else whole
+    text = function.template.format(*texts, part=partition, order=order, all=whole)
     return Named(text, function.result)
 
 
@@ -206,3 +250,10 @@ def total_order(columns: Sequence[Named]) -> str:
     """Rows that tie in it are equal; zeros of another sign, which tie too, differ in their text."""
     signs = [f"CAST({each.text} AS STRING)" for each in columns if each.family is D]
     return ", ".join([*(each.text for each in columns), *signs])
+
+
+def order_with_ties(columns: Sequence[Named]) -> str:
+    """By one of the columns, or by two of which one is descending."""
+    texts = [each.text for each in columns]
+    orders = (texts[0], f"{texts[-1]} DESC NULLS FIRST", f"{texts[-1]} DESC, {texts[0]}", f"{texts[0]} NULLS LAST")
+    return orders[(len(texts) + len(texts[0])) % len(orders)]

@@ -34,11 +34,11 @@ class PlayedSeeds:
         return "\n".join([*lines, *[f"  {number} × {why}" for why, number in self.unfit.most_common(12)]])
 
 
-def play_seeds(seeds: Iterable[int], trial: Trial, command: str) -> PlayedSeeds:
-    """`command` replays one by `--seed`."""
+def play_seeds(seeds: Iterable[int], trial: Trial, command: str, *, ties: bool = False) -> PlayedSeeds:
+    """`command` replays one by `--seed`. `ties`: of queries that leave open which of several rows is taken."""
     played = PlayedSeeds()
     for seed in seeds:
-        case = case_of(seed)
+        case = case_of(seed, ties=ties)
         try:
             wrong = tried(trial, case)
         except UnfitCaseError as unfit:

@@ -11,10 +11,13 @@ from tests.random_views.cells import KINDS, LITERALS, Family
 from tests.random_views.expressions import (
     MEASURES,
     OVER,
+    TIED_MEASURES,
+    TIED_OVER,
     Expression,
     Function,
     Named,
     call_of,
+    order_with_ties,
     text_of,
     total_order,
 )
@@ -171,16 +174,17 @@ class Query:
         return [replace(each, text=f"{alias}.{each.text}") for each in self.columns]
 
 
-def query_of(tree: Relation, tables: Sequence[Table]) -> str:
-    """Raises NoQueryError."""
+def query_of(tree: Relation, tables: Sequence[Table], *, ties: bool = False) -> str:
+    """Raises NoQueryError. `ties`: the query leaves open which of several rows is taken."""
     if not tables or not all(table.columns for table in tables):
         raise NoQueryError
-    return _Writer(tables).query(tree).text
+    return _Writer(tables, ties).query(tree).text
 
 
 @dataclass
 class _Writer:
     tables: Sequence[Table]
+    ties: bool
     numbers: count[int] = field(default_factory=count)
 
     def query(self, node: Relation) -> Query:
@@ -210,7 +214,8 @@ class _Writer:
                 columns = source.under(alias)
                 keys = [columns[each % len(columns)].text for each in node.partition]
                 part = f"PARTITION BY {', '.join(keys)}" if keys else ""
-                found = [call_of(_one(OVER, each), each.arguments, columns, part) for each in node.measures]
+                over = TIED_OVER if self.ties else OVER
+                found = [self.call(_one(over, each), each.arguments, columns, part) for each in node.measures]
                 return self.select([*columns[: COLUMNS_MAX - len(found)], *found], f"{source.text} {alias}")
             case Limited():
                 return self.limited(node)
@@ -218,6 +223,18 @@ class _Writer:
                 table = self.tables[node.number % len(self.tables)]
                 kinds = [(KINDS[each.kind % len(KINDS)], place) for place, each in enumerate(table.columns)]
                 return Query(f"SELECT * FROM {table.name}", tuple(Named(f"c{n}", k.family) for k, n in kinds))
+
+    @property
+    def measures(self) -> Sequence[Function]:
+        return TIED_MEASURES if self.ties else MEASURES
+
+    def call(
+        self, function: Function, arguments: Sequence[Expression], columns: Sequence[Named], partition: str = ""
+    ) -> Named:
+        return call_of(function, arguments, columns, partition, ties=self.ties)
+
+    def order(self, columns: Sequence[Named]) -> str:
+        return order_with_ties(columns) if self.ties else total_order(columns)
 
     def part(self, node: Relation) -> tuple[Query, str]:
         """As it stands behind FROM, and its alias."""
@@ -283,7 +300,7 @@ class _Writer:
         left, right = one.under(alias), other.under(beside)
         conditions = _equal(left, right, node.equal, "=")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        measure = call_of(MEASURES[node.number % len(MEASURES)], node.arguments, right)
+        measure = self.call(self.measures[node.number % len(self.measures)], node.arguments, right)
         value = Named(f"(SELECT {measure.text} FROM {other.text} {beside}{where})", measure.family)
         if node.compared:
             than = text_of(Expression(), left, measure.family).text
@@ -295,7 +312,7 @@ class _Writer:
         columns = source.under(alias)
         keys = list({(found := text_of(each, columns)).text: found for each in node.keys}.values())
         keys = [each for each in keys if each.text not in _CONSTANTS]
-        measures = [call_of(_one(MEASURES, each), each.arguments, columns) for each in node.measures]
+        measures = [self.call(_one(self.measures, each), each.arguments, columns) for each in node.measures]
         named = [each.text for each in keys]
         match SHAPES[node.shape % len(SHAPES)]:
             case _ if not keys:
@@ -325,7 +342,7 @@ class _Writer:
         columns = source.under(alias)
         first = text_of(node.order, columns).text
         first = columns[0].text if first in _CONSTANTS else first
-        order = f"{first}{' DESC' if node.descending else ''}, {total_order(columns)}"
+        order = f"{first}{' DESC' if node.descending else ''}, {self.order(columns)}"
         some = f"LIMIT {node.number}" + (f" OFFSET {node.offset}" if node.offset else "")
         found = self.select(columns, f"{source.text} {alias} ORDER BY {order} {some}")
         return replace(found, text=f"SELECT * FROM ({found.text})")

@@ -34,6 +34,7 @@ from tests.random_views.query_tree import (
 pytestmark = pytest.mark.spark
 
 PLANS_SHORT, PLANS_LONG = range(4), range(4, 400)
+TIES_SHORT, TIES_LONG = range(2000, 2003), range(2003, 2300)
 LAKES_SHORT, LAKES_LONG = range(1000, 1001), range(1001, 1060)
 
 
@@ -105,6 +106,16 @@ def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: L
 @pytest.mark.timeout(3000)
 def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
     played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, COMMAND)
+    assert played.failed == []
+    assert played.played > len(seeds) * 0.9
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(TIES_SHORT, id="short"), pytest.param(TIES_LONG, id="long", marks=pytest.mark.full)]
+)
+@pytest.mark.timeout(3000)
+def test_where_rows_tie_changes_give_what_is_computed_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
+    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --ties", ties=True)
     assert played.failed == []
     assert played.played > len(seeds) * 0.9
 
