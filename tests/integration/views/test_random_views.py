@@ -55,6 +55,11 @@ FAILED_ONCE = {
     "the_sign_of_a_zero_above_a_window": Case(
         (ZEROS,), ANOTHER_SIGN, Projection(0, Windows(0, Relation(), (Measured(6),), (0,)), (Expression(), AS_TEXT))
     ),
+    "the_one_row_of_no_rows_of_which_nothing_is_selected": Case(
+        (Table("t", (Column(0),), ()),),
+        ((Commit(0, (Step(Action.INSERT, 0, (1,)),)),),),
+        Projection(0, Groups(0, Relation(), (), (Measured(2, (Expression(),)),)), (Literal(0),)),
+    ),
     "a_join_without_an_equality_whose_sides_stay_as_they_are": Case(
         (Table("t", (Column(0, False),), ((),)), Table("u", (Column(1, False),), ())),
         ((Commit(0, (Step(Action.INSERT, 0, ()),)),),),

@@ -39,7 +39,8 @@ def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | N
     keyed = all(
         catalyst.is_a(each, "AttributeReference") and is_plain(catalyst.type_of(each)) for each in _keys_of(node)
     )
-    return PartialGroups(node, functions) if keyed and len(functions) == len(found) else None
+    counted = bool(found or _keys_of(node))  # one row without anything of the rows below is no group of any part
+    return PartialGroups(node, functions) if keyed and counted and len(functions) == len(found) else None
 
 
 def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
