@@ -229,7 +229,7 @@ MUTANTS: dict[str, Mutant] = {
     "builds: late results of aborted tasks": _of_builds("owner: late results of aborted tasks", 31, 40),
     "builds: counts with the removal": _of_builds("owner: counts with the removal", 0, 1),
     "builds: ids by term": _of_builds("owner: ids by term", 0, 1),
-    "builds: begins again after a failed write": _of_builds("owner: begins again after a failed write", 2),
+    "builds: begins again after a failed write": _of_builds("owner: begins again after a failed write", 9),
     "builds: both halves of a split": _of_builds("owner: both halves of a split", 0, 1),
     "builds: one task of a merge": _of_builds("owner: one task of a merge", 0, 1),
     "builds: new ids for successors": _of_builds("owner: new ids for successors", 0, 1),

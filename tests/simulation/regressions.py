@@ -21,6 +21,7 @@ REGRESSIONS: dict[int, str] = {
     1314: "the mark of a build stayed in etcd, as its job was published while an owner began, and had no plan any more",
     49403: "a node's epoch was in a backup, and its record was not, so that it was not noticed that etcd was restored",
     60186: "a node that a restored etcd brought back took a dispatch from before its lease had ended",
+    76715: "an owner revoked again and again a life that a restored etcd had not, and never saw the one after it",
     75178: "the checkpoint passed jobs that were still wanted, as they were dropped before their progress was taken in",
     37545: "an owner that had no build left did not notice that a restored etcd had builds again",
 }

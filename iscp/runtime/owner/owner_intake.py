@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Self, TypeVar
 
 from iscp.coordination.membership.registered_nodes import Roll
@@ -49,7 +51,7 @@ class OwnerIntake:
         self._roll = roll
         self._marker = marker
         self._unread = Unread(clock)
-        self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
+        self._registered: Gathered[_Snapshot] = Gathered(partial(max, key=itemgetter(1)))
 
     def on_elected(self, leader: Leader) -> None:
         self._inbox.post(Won(leader))
@@ -58,7 +60,7 @@ class OwnerIntake:
         self._inbox.post(Lost())
 
     def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        """These are registered as of that moment of etcd."""
+        """These are registered as of that moment of etcd; also from several threads, in whichever order."""
         if self._registered.add((members, moment)):
             self._inbox.post(Members())
 

@@ -90,7 +90,8 @@ class OwnerLoop(OwnerIntake):
         self._clock = clock
         self._hooks = hooks
         self._threads = threads
-        self._revoker = self._revoker_of(cluster.membership, cluster.election, self._etcd)
+        members, election = cluster.membership, cluster.election
+        self._revoker = self._revoker_of(members, election, self._etcd, self.on_members_changed)
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), hooks.on_broken, threads)
         self._claim_at_s: float | None = None
         turns: Turns[LoopEvent] = Turns(self._take, self._tick, self._next_due_s)

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
 from iscp.core.errors import IscpError
-from iscp.core.members import NodeRecord
+from iscp.core.members import Moment, NodeRecord
 from iscp.ports.cluster import ElectionKey, MemberControl
 
 log = logging.getLogger(__name__)
 
 
 class Revoker:
-    def __init__(self, membership: MemberControl, election: ElectionKey, etcd: Executor) -> None:
+    """`on_members` gets who is registered after each revocation.
+
+    That a node is gone comes by the watch of the members. But where etcd was restored from a backup between a list of
+    them and the watch that followed, the owner may know of a life that has gone since, or never was.
+    """
+
+    def __init__(
+        self,
+        membership: MemberControl,
+        election: ElectionKey,
+        etcd: Executor,
+        on_members: Callable[[tuple[NodeRecord, ...], Moment], None],
+    ) -> None:
         self._membership = membership
         self._election = election
         self._etcd = etcd
+        self._on_members = on_members
         self._revoking: set[tuple[str, int]] = set()
 
     def revoke(self, record: NodeRecord, election_revision: int) -> None:
@@ -35,6 +49,7 @@ class Revoker:
             if leader is not None and leader.revision == election_revision:
                 log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
                 self._membership.revoke(record, partial(self._election.put_fenced, leader))
+                self._on_members(*self._membership.members())
         except IscpError as error:
             log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -145,6 +146,17 @@ def test_a_silent_nodes_lease_is_revoked_but_not_by_who_no_longer_leads(world: O
         world.pass_s(1.0)
     until(lambda: lease.gone or deposed)  # a thread of its own revokes
     assert lease.gone is not deposed
+
+
+def test_members_that_were_read_before_and_come_after_take_nobody_away(world: OwnerWorld) -> None:
+    """The watch and the one who revokes read them, each by a thread of its own."""
+    world.lead()
+    known, moment = world.owner.members, world.etcd.moment
+    later = replace(moment, revision=moment.revision + 5)
+    world.owner.on_members_changed((*known, NodeRecord("late", 1, "there:1")), later)
+    world.owner.on_members_changed(known, moment)
+    world.settle()
+    assert "late" in {record.node_id for record in world.owner.members}
 
 
 class Reading(OwnerMachine):
