@@ -83,8 +83,7 @@ class PlanCheck:
         rows: dict[str, Rows] = {table.name: first_rows(table) for table in case.tables}
         try:
             was, fresh = self._wanted(case, rows), 1000  # at first: what Spark fails at is no case
-            schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
-            analyzed = analyze_query(self.session, case.sql, schemas)
+            analyzed = self._analyzed(case)
             with _needing_values():
                 totals = self._totals(case, analyzed, rows)
                 wrong = self._of_ranges(case, analyzed, rows, was, totals)
@@ -137,20 +136,26 @@ class PlanCheck:
         return None
 
     def _totals(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> QueryTotals:
-        moves = {table.name: self._change(table, rows, rows, {table.name: ()}) for table in case.tables}
-        with closing(SignedPlans(analyzed.catalyst, moves, Instants())) as plans:
+        with closing(self._unchanged(case, analyzed, rows)) as plans:
             learn_totals(plans, analyzed.root)
             return plans.totals.of(analyzed.root)
+
+    def _analyzed(self, case: Case) -> AnalyzedQuery:
+        schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
+        return analyze_query(self.session, case.sql, schemas)
+
+    def _unchanged(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> SignedPlans:
+        """Of tables that stay as they are."""
+        moves = {table.name: self._change(table, rows, rows, {table.name: ()}) for table in case.tables}
+        return SignedPlans(analyzed.catalyst, moves, Instants())
 
     def _wanted(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
         """The query's rows as Spark computes them; where some tie, as views do, of rows in whichever order."""
         wanted = self._of_spark(case, rows)
         if not case.ties:
             return wanted
-        schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
-        analyzed = analyze_query(self.session, case.sql, schemas)
-        moves = {table.name: self._change(table, rows, rows, {table.name: ()}) for table in case.tables}
-        with closing(SignedPlans(analyzed.catalyst, moves, Instants())) as plans, _needing_values():
+        analyzed = self._analyzed(case)
+        with closing(self._unchanged(case, analyzed, rows)) as plans, _needing_values():
             return bag_of(plans.result(analyzed.root, At.NEW).collect())
 
     def _of_spark(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
