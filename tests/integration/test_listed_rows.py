@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import list_log
 from iscp.adapters.delta.source.row_lookup import RowLookup
-from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version
+from iscp.adapters.delta.source.spark_read import LISTED_FILES_MAX, load_version, state_loader
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.integration.views.conftest import bag
 
@@ -58,7 +58,11 @@ def unknown(files_max: int) -> None:
 def test_listed_rows_are_those_of_the_version(
     tmp_path: Path, spark_runtime: SparkRuntime, statements: list[str], *, known: bool
 ) -> None:
-    session, uri, lookup = spark_runtime.new_session(), str(tmp_path / "table"), RowLookup()
+    session, uri, lookup = (
+        spark_runtime.new_session(),
+        str(tmp_path / "table"),
+        RowLookup(state_loader(spark_runtime.root)),
+    )
     for each in statements:
         session.sql(each.format(f"delta.`{uri}`"))
     for version in range(1, len(statements)):
@@ -76,7 +80,11 @@ def test_listed_rows_are_those_of_the_version(
 def test_files_of_a_checkpoint_are_known_with_all_that_it_says_of_them(
     tmp_path: Path, spark_runtime: SparkRuntime, *, struct: bool
 ) -> None:
-    session, uri, lookup = spark_runtime.new_session(), str(tmp_path / "table"), RowLookup()
+    session, uri, lookup = (
+        spark_runtime.new_session(),
+        str(tmp_path / "table"),
+        RowLookup(state_loader(spark_runtime.root)),
+    )
     properties = f"delta.enableDeletionVectors = true, delta.checkpoint.writeStatsAsStruct = {struct}"
     properties += f", delta.checkpoint.writeStatsAsJson = {not struct}, delta.checkpointInterval = 3"
     table = f"delta.`{uri}`"
@@ -92,7 +100,7 @@ def test_files_of_a_checkpoint_are_known_with_all_that_it_says_of_them(
 
 
 def test_a_table_without_files_or_with_many_is_listed_by_delta(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    session, uri, lookup = spark_runtime.new_session(), str(tmp_path), RowLookup()
+    session, uri, lookup = spark_runtime.new_session(), str(tmp_path), RowLookup(state_loader(spark_runtime.root))
     write_deltalake(uri, pa.table({"a": pa.array([], pa.int64())}))
     assert load_version(session, uri, 0, partial(lookup.added, uri, 0)).collect() == []
     for number in range(LISTED_FILES_MAX + 1):

@@ -95,7 +95,8 @@ class Verifier:
             return
         try:
             version = work.position.watermark.version
-            if self._ports.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED).inserts_only:
+            span = self._ports.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED)
+            if span.inserts_only and span.to.version == version:
                 return
         except ChangesUnavailableError:
             pass

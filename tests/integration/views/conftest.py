@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -161,9 +161,17 @@ class ViewBench:
 
     def restart(self) -> None:
         """What a node remembers is gone."""
-        self.source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
+        root = self.runtime.root
+        load_state = state_loader(root)
+        self.source = DeltaChangeSource(
+            by_spark=table_opener(root), load_state=load_state, list_paths=path_lister(root)
+        )
         self.pool = SinkPool(
-            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, self.clock, self.failpoints, self.source
+            lambda uri: DeltaSink(uri, self.failpoints, load_state),
+            lambda uri: uri,
+            self.clock,
+            self.failpoints,
+            self.source,
         )
 
     def position(self) -> Position:

@@ -1,9 +1,9 @@
 """The actions of a commit file, whoever wrote it: what one may hold is checked here, once.
 
-A line is one JSON object with one action in it (Delta protocol, "Actions"); blank lines, blanks around a line, actions
-that are null and kinds that are not known here are skipped, as Spark and delta-rs skip them. All else that they do not
-read alike is refused: of two actions on a line, Spark takes the first one alone. Statistics are hints: those that are
-not what they should be are treated as absent.
+A line is one JSON object with one action in it (Delta protocol, "Actions"); blank lines, blanks around a line, and
+actions that are null are skipped, as Spark and delta-rs skip them. All else that they do not read alike is refused: of
+two actions on a line, Spark takes the first one alone. Statistics are hints: those that are not what they should be are
+treated as absent. Kinds that are not known here are handed on as they are: `action_fields` says what follows from that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Action = dict[str, dict[str, Any]]
 """One kind, and its body."""
 
 _FILES = ("add", "remove", "cdc")
-_KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata", "sidecar"))
+_KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata"))
 _REMEDY = "Restore the file from a backup; or recreate the table, and resync its jobs (a target: move it away)"
 TEXT_LENGTH_MAX = 200
 """Characters of an operation's name that messages show; the rest is cut off."""
@@ -28,7 +28,7 @@ _TIME_MS_MAX = 253_402_300_799_999
 
 
 def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> list[Action]:
-    """The known actions of the commit file at `path`, but for lines that begin with one of `skip`.
+    """The actions of the commit file at `path`, but for lines that begin with one of `skip`.
 
     Guaranteed: each body is an object, a file's path is a text that can be one, its size None or a whole number. Raises
     StorageError that names file and line, also where there is nothing in the file.
@@ -56,10 +56,11 @@ def _parse(line: bytes, where: str) -> Action:
         _refuse(where, "is not JSON, or not all of it is there", error)
     if not isinstance(found, dict):
         _refuse(where, "is not a JSON object")
-    action = {kind: body for kind, body in found.items() if body is not None and kind in _KINDS}
-    if len(action) > 1:
-        _refuse(where, f"holds more than one action ({', '.join(action)})")
-    for kind, body in action.items():
+    action = {kind: body for kind, body in found.items() if body is not None}
+    known = {kind: body for kind, body in action.items() if kind in _KINDS}
+    if len(known) > 1:
+        _refuse(where, f"holds more than one action ({', '.join(known)})")
+    for kind, body in known.items():
         if not isinstance(body, dict):
             _refuse(where, f"holds an action {kind} that is not an object")
         if kind in _FILES:
@@ -97,6 +98,12 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     """A text; empty where there is none, or something else."""
     value = body.get(name)
     return value if isinstance(value, str) else ""
+
+
+def texts_of(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return a list of texts; empty where there is none, or something else."""
+    value = body.get(name)
+    return tuple(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else ()
 
 
 def time_s_of(body: Mapping[str, Any], names: Iterable[str]) -> float | None:

@@ -1,6 +1,7 @@
 """Reads single commit files of a Delta log, without Spark and without a snapshot.
 
-A commit file is small and read whole (Delta protocol, section "Delta Log Entries").
+A commit file is small and read whole (Delta protocol, section "Delta Log Entries"). What it did follows from its
+actions alone; of what it says of itself (`commitInfo`) only times and texts are handed on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from iscp.adapters.delta.log.action_fields import FileKey, find_unclear, key_of_file
 from iscp.adapters.delta.log.actions import (
     TEXT_LENGTH_MAX,
     Action,
@@ -18,6 +20,7 @@ from iscp.adapters.delta.log.actions import (
     parse_actions,
     statistics_of,
     text_of,
+    texts_of,
     time_s_of,
 )
 from iscp.adapters.delta.log.delta_errors import storage_faults
@@ -38,6 +41,18 @@ NO_COUNT = -1
 
 
 @dataclass(frozen=True, slots=True)
+class FileMoves:
+    """The files that a commit added, those of them that bring rows, and those that it removed."""
+
+    added: frozenset[FileKey] = frozenset()
+    bringing: frozenset[FileKey] = frozenset()
+    removed: frozenset[FileKey] = frozenset()
+
+
+NO_FILES = FileMoves()
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """What one commit did.
 
@@ -46,7 +61,8 @@ class Commit:
     what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
     `metadata_id` and `schema_json` are set where the commit carries the table's metadata. `reshapes`: it carries
     metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows`: of an UPDATE by delta-rs
-    with change data, the rows that it says to have updated.
+    with change data, the rows that it says to have updated. `files` are those that it added and removed. `unclear` says
+    why its changes cannot be told from its actions; empty: they can, as far as the commit itself shows.
     """
 
     version: int
@@ -62,7 +78,10 @@ class Commit:
     reshapes: bool = False
     commit_id: str = ""
     schema_json: str = ""
+    partitions: tuple[str, ...] = ()
     updated_rows: int | None = None
+    files: FileMoves = NO_FILES
+    unclear: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +101,8 @@ class ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """A log's newest commit, and the files that are its newest checkpoint, or parts of it (Parquet alone)."""
+    """A log's newest commit, and the names of the files that are its newest checkpoint, or parts of it; none: there is
+    no checkpoint, and all commits are there."""
 
     newest: int
     checkpoint: tuple[str, ...]
@@ -126,7 +146,7 @@ def list_log(uri: str) -> LogListing:
     versions = [int(match["version"]) for match in found if not match["checkpoint"]]
     if not versions:
         raise TableNotFound("is not a Delta table", field=uri, remedy=TABLE_MOVED)
-    checkpoints = sorted(match[0] for match in found if (match["checkpoint"] or "").endswith("parquet"))
+    checkpoints = sorted(match[0] for match in found if match["checkpoint"])
     newest = checkpoints[-1].partition(".")[0] if checkpoints else ""
     return LogListing(max(versions), tuple(name for name in checkpoints if name.startswith(f"{newest}.")))
 
@@ -182,24 +202,12 @@ def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
     """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
     if cdc := by_kind.get("cdc"):
         return [_change_file(body, "") for body in cdc]
-    if _merged_nothing(by_kind):
-        return []
     return [
         _change_file(body, change)
         for kind, change in (("remove", "delete"), ("add", "insert"))
         for body in by_kind.get(kind, [])
         if body.get("dataChange", True)
     ]
-
-
-def _merged_nothing(by_kind: dict[str, list[dict[str, Any]]]) -> bool:
-    """A merge without an effect may have rewritten files; Delta's readers of changes leave them out too."""
-    about = (by_kind.get("commitInfo") or [{}])[0]
-    metrics = about.get("operationMetrics") or {}
-    if about.get("operation") != "MERGE" or not isinstance(metrics, dict):
-        return False
-    counts = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
-    return all(count == "0" or (is_count(count) and count == 0) for count in counts)
 
 
 def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
@@ -251,8 +259,20 @@ def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Com
         reshapes=bool(metadata) or "protocol" in by_kind,
         commit_id=text_of(about, COMMIT_ID),
         schema_json=text_of(metadata[0], "schemaString") if metadata else "",
+        partitions=texts_of(metadata[0], "partitionColumns") if metadata else (),
         updated_rows=_updated_by_delta_rs(about) if cdc else None,
+        files=_moves(by_kind),
+        unclear=find_unclear(actions),
     )
+
+
+def _moves(by_kind: Mapping[str, list[dict[str, Any]]]) -> FileMoves:
+    adds, removes = by_kind.get("add", []), by_kind.get("remove", [])
+    if not adds and not removes:
+        return NO_FILES
+    # A vector may be another one than before: a file with one is never only described again.
+    bringing = (add for add in adds if add.get("dataChange", True) or add.get("deletionVector"))
+    return FileMoves(*(frozenset(key_of_file(body["path"]) for body in each) for each in (adds, bringing, removes)))
 
 
 def _updated_by_delta_rs(about: Mapping[str, Any]) -> int | None:

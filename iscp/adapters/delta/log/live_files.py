@@ -1,25 +1,34 @@
 """What a table is at a version, with all that the log says of each data file: its deletion vector above all.
 
-deltalake keeps to deletion vectors, and does not show where they are. So the newest checkpoint and the commits after
-it are read here (Delta protocol, "Action Reconciliation"), and followed commit by commit from then on.
+Checkpoints have many forms, and are read by libraries alone: `load_plain_state` has deltalake do it, and Spark reads
+those of tables of which deltalake does not show all. From there commits are followed one by one (Delta protocol,
+"Action Reconciliation"), as long as each is one whose actions are all known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
+from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.action_fields import find_unclear, key_of_file
 from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
-from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions, version_of
-from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 
 FOLLOWED_MAX = 1_000
-"""Commits that are read one by one from what is known, or from a checkpoint; more are left to others to read."""
+"""Commits that are read one by one from what is known, or from the log's beginning; after more the state is loaded."""
 
-_COLUMNS = ("add", "metaData", "protocol")
+_PLAIN_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Reader features of tables of whose files deltalake shows all that there is to know."""
+_PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
+_MAPPING = "delta.columnMapping.mode"
 
 
 class NotReadableHere(Exception):  # noqa: N818  (not a fault: somebody else has to read it)
@@ -58,77 +67,134 @@ class TableState:
         return dict(self.metadata.get("configuration") or ())
 
 
+LoadState = Callable[[str, int], TableState]
+"""Return what the table at a URI is as of a version. Raises NotReadableHere, StorageError, EngineError."""
+
+
 @dataclass
 class StateReader:
     """Of one table; keeps what it read last."""
 
     uri: str
+    load: LoadState
     _version: int = -1
     _stamp: tuple[int, ...] | None = None
     _state: TableState = field(default_factory=lambda: TableState({}, {}, {}))
 
     def read(self, version: int) -> TableState:
-        """The same object while nobody commits. Raises NotReadableHere, StorageError, TableNotFound."""
+        """The same object while nobody commits. Raises as LoadState, and TableNotFound."""
         known = 0 <= self._version <= version and commit_stamp(self.uri, self._version) == self._stamp
-        if not known:
-            self._version, self._state = self._from_checkpoint(version)
-        elif version == self._version:
+        if known and version == self._version:
             return self._state
-        if version - self._version > FOLLOWED_MAX:
-            raise NotReadableHere
-        first, self._version = self._version + 1, -1
-        state = _after(self._state, (self._actions(each) for each in range(first, version + 1)))
+        if known and version - self._version <= FOLLOWED_MAX:
+            began, before = self._version, self._state
+        else:
+            began, before = self._begin(version)
+        self._version = -1  # whatever is raised now: the next one begins anew
+        state = self._followed(before, range(began + 1, version + 1))
         if not state.protocol or not state.metadata:
             raise NotReadableHere
         self._state, self._version, self._stamp = state, version, commit_stamp(self.uri, version)
         return state
 
-    def _actions(self, version: int) -> list[Action]:
-        actions = read_actions(self.uri, version)
-        if actions is None:
-            raise NotReadableHere
-        return actions
-
-    def _from_checkpoint(self, version: int) -> tuple[int, TableState]:
-        """The newest one's version and state; nothing, before all commits, where there is none."""
-        names = list_log(self.uri).checkpoint
-        if not names:
+    def _begin(self, version: int) -> tuple[int, TableState]:
+        """A version and its state; nothing, before all commits, where all of these can be followed."""
+        if version < FOLLOWED_MAX and not list_log(self.uri).checkpoint:
             return -1, TableState({}, {}, {})
-        at = version_of(names[0], checkpoints=True)
-        if at is None or at > version:
-            raise NotReadableHere
-        actions: list[Action] = []
-        store = files_of(self.uri)
-        for name in names:
-            with store.open_input_file(f"_delta_log/{name}") as file:
-                parquet = pq.ParquetFile(file)
-                if not {*_COLUMNS} <= {*parquet.schema_arrow.names}:
-                    raise NotReadableHere
-                for kind in _COLUMNS:
-                    column = parquet.read([kind])[kind]
-                    actions += [{kind: _plain(row)} for row in column.filter(column.is_valid()).to_pylist()]
-        return at, _after(TableState({}, {}, {}), [actions])
+        return version, self.load(self.uri, version)
+
+    def _followed(self, state: TableState, versions: range) -> TableState:
+        if not versions:
+            return state
+        following = _Following(state)
+        for version in versions:
+            actions = read_actions(self.uri, version)
+            if actions is None or find_unclear(actions):
+                raise NotReadableHere
+            following.take_in(actions)
+        return following.state
 
 
-def _after(state: TableState, commits: Iterable[Sequence[Action]]) -> TableState:
-    """Of each commit the removed before the added: a file whose deletion vector changes is both in one."""
-    adds, protocol, metadata = dict(state.adds), state.protocol, state.metadata
-    for actions in commits:
+class _Following:
+    """A state, commit by commit; the files are copied once."""
+
+    def __init__(self, state: TableState) -> None:
+        self._adds = dict(state.adds)
+        self._paths = {key_of_file(path): path for path in self._adds}
+        self._protocol, self._metadata = state.protocol, state.metadata
+
+    @property
+    def state(self) -> TableState:
+        return TableState(self._protocol, self._metadata, self._adds)
+
+    def take_in(self, actions: Sequence[Action]) -> None:
+        """The removed before the added: a file whose deletion vector changes is both in one commit.
+
+        Raises NotReadableHere where a file is removed that is not there, or added that is.
+        """
         for action in actions:
             if "remove" in action:
-                adds.pop(action["remove"]["path"], None)
+                path = self._paths.pop(key_of_file(action["remove"]["path"]), None)
+                if path is None:
+                    raise NotReadableHere
+                del self._adds[path]
         for action in actions:
             if "add" in action:
-                adds[action["add"]["path"]] = action["add"]
-            protocol, metadata = action.get("protocol", protocol), action.get("metaData", metadata)
-    return TableState(protocol, metadata, adds)
+                self._add(action["add"])
+            self._protocol = action.get("protocol", self._protocol)
+            self._metadata = action.get("metaData", self._metadata)
+
+    def _add(self, add: Mapping[str, Any]) -> None:
+        key = key_of_file(add["path"])
+        if key in self._paths:
+            raise NotReadableHere
+        self._paths[key] = add["path"]
+        self._adds[add["path"]] = add
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """As a commit has it, where maps are objects, and what is not there is left out."""
-    found = {name: dict(value) if _is_map(value) else value for name, value in row.items() if value is not None}
-    return {"partitionValues": {}} | {name: value for name, value in found.items() if not name.endswith("_parsed")}
+def load_plain_state(uri: str, version: int) -> TableState:
+    """Return what deltalake says of a table of which it shows all: of the statistics whole numbers and texts.
+
+    Raises NotReadableHere for other tables, and StorageError.
+    """
+    with delta_faults(f"open {uri}"):
+        table = open_delta(uri, version=version)
+        metadata, protocol = table.metadata(), table.protocol()
+        features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
+        mapped = metadata.configuration.get(_MAPPING, "none") != "none"
+        if mapped or metadata.partition_columns or not {*(protocol.reader_features or ())} <= _PLAIN_FEATURES:
+            raise NotReadableHere
+        adds = [_plain_add(each) for each in pa.table(table.get_add_actions()).to_pylist()]
+        about = {
+            "id": str(metadata.id),
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": [],
+            "configuration": metadata.configuration,
+        }
+    return TableState(features, about, {add["path"]: add for add in adds})
 
 
-def _is_map(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value)
+def list_live_paths(uri: str, version: int) -> list[str]:
+    """Return the paths of all files as of a version, by deltalake. Raises StorageError."""
+    with delta_faults(f"list the files of {uri}"):
+        table: DeltaTable = open_delta(uri, version=version)
+        paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
+    return paths
+
+
+def _plain_add(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the action that has added a file of a table without partitions."""
+    if not _PLAIN_PATH.fullmatch(found["path"]):
+        raise NotReadableHere  # whether it is spelled so in the log is not known
+    stats = {
+        "numRecords": found.get("num_records"),
+        "minValues": _stated(found.get("min")),
+        "maxValues": _stated(found.get("max")),
+        "nullCount": _stated(found.get("null_count")),
+    }
+    add = {"path": found["path"], "partitionValues": {}, "size": found["size_bytes"], "dataChange": False}
+    return add | {"modificationTime": found["modification_time"], "stats": json.dumps(stats)}
+
+
+def _stated(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (values or {}).items() if type(value) in (int, str)}

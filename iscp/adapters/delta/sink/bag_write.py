@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
-from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader, TableState
+from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
@@ -90,10 +90,10 @@ class _Table:
 class BagWriter:
     """One target. Keeps what its log says from commit to commit; and what was read of it, until the next commit."""
 
-    def __init__(self, uri: str, held: HeldFiles = HELD_FILES) -> None:
+    def __init__(self, uri: str, held: HeldFiles = HELD_FILES, load_state: LoadState = load_plain_state) -> None:
         self._uri = uri
         self._held = held
-        self._reader = StateReader(uri)
+        self._reader = StateReader(uri, load_state)
         self._opened: _Table | None = None
 
     def marks_rows(self, version: int) -> bool:

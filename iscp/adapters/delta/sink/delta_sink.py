@@ -19,6 +19,7 @@ from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.log.column_features import enable_features
 from iscp.adapters.delta.log.commits import table_exists
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.live_files import LoadState, load_plain_state
 from iscp.adapters.delta.log.table_features import (
     expiry_fault,
     refuse_fault,
@@ -61,13 +62,13 @@ _FEED = {"delta.enableChangeDataFeed": "true"}
 class DeltaSink:
     """One target table. Not thread safe: one consumer at work has one."""
 
-    def __init__(self, uri: str, failpoints: Failpoints) -> None:
+    def __init__(self, uri: str, failpoints: Failpoints, load_state: LoadState = load_plain_state) -> None:
         self._uri = uri
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
-        self._bag = BagWriter(uri)
+        self._bag = BagWriter(uri, load_state=load_state)
         self._columns: Columns | None = None
         self._shape = -1  # that of the table whose columns they are
         self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import types as T
 
+from iscp.adapters.delta.log.action_fields import lies_elsewhere
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import open_delta
@@ -215,8 +216,12 @@ def _unfit_left_to_spark() -> Iterator[None]:
 
 def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allowance: Allowance) -> pa.Table:
     """The schema's columns, and `_change_type` where the file has one."""
-    elsewhere = "://" in file.path or file.path.startswith("/")
-    if file.masked or file.size is None or elsewhere or not file.partition_values.keys() >= {*shape.partitions}:
+    if (
+        file.masked
+        or file.size is None
+        or lies_elsewhere(file.path)
+        or not file.partition_values.keys() >= {*shape.partitions}
+    ):
         raise NotDirectError
     parquet = ParquetRows(uri, file.path)
     raw, count = parquet.read((*schema.names, CHANGE_TYPE), allowance), len(parquet)

@@ -6,30 +6,29 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.checkpointed import contradicts
-from iscp.adapters.delta.log.commits import Commit, commit_stamp, list_log, read_changed_files, read_commit
+from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
+from iscp.adapters.delta.log.live_files import LoadState, list_live_paths, load_plain_state
+from iscp.adapters.delta.log.live_paths import ListPaths, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
-from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
-from iscp.adapters.delta.source.range_cut import steps_of, within
+from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at
+from iscp.adapters.delta.source.range_cut import find_untold, steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
-from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
+from iscp.core.errors import EngineError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.progress import SnapshotSize
 from iscp.core.source_holds import held_properties
@@ -48,29 +47,24 @@ DECODED_FACTOR = 8
 """Memory for directly read rows, as a multiple of `spark.direct_bytes_max`; changes that take more go to Spark."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A version that was read, what the table was then, and when it was committed."""
-
-    version: int
-    stamp: tuple[int, ...] | None
-    shape: Shape
-    committed_at_s: float
-
-
 class DeltaChangeSource:
     """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole, or behind locks."""
 
-    def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX, by_spark: BySpark | None = None) -> None:
+    def __init__(
+        self,
+        small_bytes_max: int = DIRECT_BYTES_MAX,
+        by_spark: BySpark | None = None,
+        load_state: LoadState = load_plain_state,
+        list_paths: ListPaths = list_live_paths,
+    ) -> None:
         """Changes whose files have more bytes are read and reduced by Spark; 0: all are.
 
         `by_spark` opens tables that deltalake does not; None: nobody does.
         """
         self._small_bytes_max = small_bytes_max
-        self._by_spark = by_spark
-        self._known: dict[str, _Known] = {}
-        self._checkpoints: dict[str, tuple[str, ...]] = {}
-        self._lookup = RowLookup()
+        self._shapes = KnownShapes(by_spark)
+        self._lookup = RowLookup(load_state)
+        self._live = LivePaths(list_paths)
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))
@@ -80,7 +74,7 @@ class DeltaChangeSource:
         if commit is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
-        shape = self._shape(uri, version, at.at_s)
+        shape = self._shapes.at(uri, version, at.at_s)
         ids, collated = shape.column_ids, shape.collated
         return SourceRange(
             version, at, shape.table_id, from_at_s=at.at_s, cdf_on=shape.cdf_on, column_ids=ids, collated=collated
@@ -93,12 +87,13 @@ class DeltaChangeSource:
             raise ChangesUnavailableError(f"the log ends at version {newest}, before the watermark {from_version}")
         if wanted <= from_version:
             return self.at(uri, from_version)
-        taken = within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
-        last, from_at_s = taken[-1], self._read_committed_at_s(uri, from_version)
+        from_at_s = self._shapes.committed_at_s(uri, from_version)
+        taken, before = self._take(uri, since, wanted, bounds, from_at_s)
+        last = taken[-1]
         schemas = [commit.schema_json for commit in taken if commit.metadata_id is not None]
-        if schemas and from_version >= 0:
-            schemas.append(self._schema_before(uri, from_version, from_at_s, last))
-        shape = self._shape(uri, last.version, last.committed_at_s, taken)
+        if schemas and before is not None:
+            schemas.append(before.schema_json)
+        shape = self._shapes.at(uri, last.version, last.committed_at_s, taken)
         steps = since.steps or (steps_of(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
         done = Watermark(last.version, last.committed_at_s)
@@ -123,17 +118,24 @@ class DeltaChangeSource:
             updates={each.version: each.updated_rows for each in taken if each.updated_rows is not None},
         )
 
-    def _schema_before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> str:
-        with suppress(StorageError, EngineError, InvalidRequest):
-            return self._shape(uri, version, committed_at_s).schema_json
-        # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
-        self._shape(uri, last.version, last.committed_at_s)
-        try:
-            # A fault of a moment has passed by now: a feed would lose changes by it for good.
-            return self._shape(uri, version, committed_at_s).schema_json
-        except (StorageError, EngineError, InvalidRequest) as error:
-            # Whether later changes can be read with today's types is not known then.
-            raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
+    def _take(
+        self, uri: str, since: Watermark, wanted: int, bounds: Bounds, from_at_s: float
+    ) -> tuple[list[Commit], Shape | None]:
+        """The commits that are read, up to the first whose changes cannot be told; and what the table was before them,
+        where it may have been another. Raises ChangesUnavailableError where that is the very first.
+        """
+        from_version = since.version
+        taken = within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
+        reshaped = from_version >= 0 and any(commit.metadata_id is not None for commit in taken)
+        before = self._shapes.before(uri, from_version, from_at_s, taken[-1]) if reshaped else None
+        untold = find_untold(taken, before.partitions if before else None)
+        odd = self._live.find_odd(uri, from_version, taken)
+        first = min((each for each in (untold, odd) if each is not None), default=None)
+        if first is None:
+            return taken, before
+        if first[0] == from_version + 1:
+            raise ChangesUnavailableError(f"what version {first[0]} changed is not told by its commit: {first[1]}")
+        return [commit for commit in taken if commit.version < first[0]], before
 
     def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
@@ -165,7 +167,7 @@ class DeltaChangeSource:
         """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
         if span.steps or not 0 < self._small_bytes_max >= span.bytes:
             return False
-        shape = self._shape(uri, span.last_version, span.to.at_s)
+        shape = self._shapes.at(uri, span.last_version, span.to.at_s)
         commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
         memory = self._small_bytes_max * DECODED_FACTOR
         try:
@@ -181,7 +183,7 @@ class DeltaChangeSource:
         return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows, rewritten=rewritten)
 
     def _read_rewritten(self, uri: str, span: SourceRange, columns: Sequence[str], version: int) -> pa.Table:
-        shape, memory = self._shape(uri, span.last_version, span.to.at_s), self._small_bytes_max * DECODED_FACTOR
+        shape, memory = self._shapes.at(uri, span.last_version, span.to.at_s), self._small_bytes_max * DECODED_FACTOR
         commits = list(_each(partial(read_changed_files, rewritten=True), uri, version - 1, version))
         return read_changes(uri, commits, shape, columns, True, Allowance(memory))
 
@@ -190,7 +192,7 @@ class DeltaChangeSource:
 
     def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
         version = self._newest_version(uri)
-        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         if changes := held_properties(shape.configuration, holder, hold_s):
             set_properties(session, uri, changes)
         return bool(changes)
@@ -204,7 +206,7 @@ class DeltaChangeSource:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
-        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         if shape.readable(shape.columns):
             return shape.selected(shape.columns)
         return self.snapshot(session, uri, version).schema
@@ -212,7 +214,7 @@ class DeltaChangeSource:
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         if not self._small_bytes_max:
             return None
-        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         allowance = Allowance(self._small_bytes_max * DECODED_FACTOR)
         try:
             rows = read_rows(uri, version, shape, self._small_bytes_max, allowance)
@@ -225,11 +227,11 @@ class DeltaChangeSource:
     ) -> pa.Table | None:
         if not self._small_bytes_max:
             return None
-        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         return self._lookup.find(uri, version, shape, keys, columns, rows_max)
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
-        return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns
+        return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).columns
 
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         return size_at(uri, version, piece_bytes)
@@ -240,51 +242,8 @@ class DeltaChangeSource:
         except TableNotFound as error:
             # It was there when the job was registered: a directory that is not mounted now comes back.
             raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
-        self._compare_checkpoint(uri, listed.checkpoint)
+        self._shapes.compare_checkpoint(uri, listed.checkpoint)
         return listed.newest
-
-    def _compare_checkpoint(self, uri: str, names: tuple[str, ...]) -> None:
-        """Open the table again where a checkpoint is new and not what the commits say: others go by that from now on.
-
-        It may also be older, or younger, than a change of the table: opening that once more does no harm.
-        """
-        known = self._known.get(uri)
-        if not names or self._checkpoints.get(uri) == names:
-            return
-        if known is not None and contradicts(uri, names, known.shape.table_id, known.shape.schema_json):
-            self._known.pop(uri, None)
-        self._checkpoints[uri] = names
-
-    def _read_committed_at_s(self, uri: str, version: int) -> float:
-        known = self._known.get(uri)
-        if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
-            return known.committed_at_s
-        commit = read_commit(uri, version)
-        return commit.committed_at_s if commit else 0.0
-
-    def _shape(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
-        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size.
-
-        Commits that were `read` already are not read again.
-        """
-        known = self._known.get(uri)
-        if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
-            shape = known.shape
-        else:
-            shape = self._open(uri, version)
-        self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
-        return shape
-
-    def _open(self, uri: str, version: int) -> Shape:
-        return open_version(uri, version, self._by_spark)[0]
-
-    def _same_shape(self, uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
-        """`version` may be before the one that is known, or after it."""
-        if commit_stamp(uri, known.version) != known.stamp:
-            return False
-        first, last = sorted((known.version, version))
-        commits = (read.get(each) or read_commit(uri, each) for each in range(first + 1, last + 1))
-        return not any(commit is None or commit.reshapes for commit in commits)
 
 
 def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_version: int) -> Iterator[R]:

@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
-from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
+from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
-from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
@@ -94,7 +94,7 @@ class DeltaCatalog:
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
     None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
     deltalake does not; None: nobody does. `shape_query` is a `query_shaper`; None: there are no queries.
-    `set_properties` is a `property_setter`.
+    `set_properties` is a `property_setter`, and `load_state` a `state_loader`.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class DeltaCatalog:
         by_spark: BySpark | None = None,
         shape_query: ShapeQuery | None = None,
         set_properties: SetProperties = _set_nothing,
+        load_state: LoadState = load_plain_state,
     ) -> None:
         self._shape_query = shape_query
         self._resolve_name = resolve_name
@@ -113,6 +114,7 @@ class DeltaCatalog:
         self._s3 = s3
         self._by_spark = by_spark
         self._set_properties = set_properties
+        self._load_state = load_state
 
     @classmethod
     def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
@@ -124,6 +126,7 @@ class DeltaCatalog:
             by_spark=table_opener(session),
             shape_query=query_shaper(session),
             set_properties=property_setter(session),
+            load_state=state_loader(session),
         )
 
     def normalize(self, uri: str) -> str:
@@ -182,7 +185,7 @@ class DeltaCatalog:
         version = newest_version(uri)
         found = size_at(uri, version)
         with suppress(NotReadableHere):
-            if found.rows < 0 and (rows := StateReader(uri).read(version).rows) is not None:
+            if found.rows < 0 and (rows := self._load_state(uri, version).rows) is not None:
                 return replace(found, rows=rows)
         return found
 

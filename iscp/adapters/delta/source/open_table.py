@@ -6,18 +6,22 @@ A table feature that neither knows is an error that lasts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.log.commits import Commit, commit_stamp, read_commit, version_of
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.core.build_pieces import count_pieces
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
 from iscp.core.progress import UNKNOWN, SnapshotSize
+from iscp.ports.source import ChangesUnavailableError
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
@@ -55,6 +59,87 @@ _BROKEN = (
 
 class BrokenLogError(StorageError):
     """A log lacks what every log has; it may still be on its way back from a backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A version that was read, what the table was then, and when it was committed."""
+
+    version: int
+    stamp: tuple[int, ...] | None
+    shape: Shape
+    committed_at_s: float
+
+
+class KnownShapes:
+    """What tables are, each as of the version that was read last. Safe for threads: what is kept is replaced whole."""
+
+    def __init__(self, by_spark: BySpark | None) -> None:
+        self._by_spark = by_spark
+        self._known: dict[str, _Known] = {}
+        self._checkpoints: dict[str, tuple[str, ...]] = {}
+
+    def at(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
+        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size.
+
+        Commits that were `read` already are not read again. Raises as `open_version`.
+        """
+        known = self._known.get(uri)
+        if known is not None and _same_shape(uri, known, version, {commit.version: commit for commit in read}):
+            shape = known.shape
+        else:
+            shape = open_version(uri, version, self._by_spark)[0]
+        self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
+        return shape
+
+    def before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> Shape:
+        """The same of the version that a range begins after; `last` is that range's last commit.
+
+        Raises ChangesUnavailableError where it cannot be opened any more, and otherwise as `at`.
+        """
+        with suppress(StorageError, EngineError, InvalidRequest):
+            return self.at(uri, version, committed_at_s)
+        # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
+        self.at(uri, last.version, last.committed_at_s)
+        try:
+            # A fault of a moment has passed by now: a feed would lose changes by it for good.
+            return self.at(uri, version, committed_at_s)
+        except (StorageError, EngineError, InvalidRequest) as error:
+            # Whether later changes can be read with today's types is not known then.
+            raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
+
+    def committed_at_s(self, uri: str, version: int) -> float:
+        """When a version was committed, in Unix seconds; 0: it is not in the log any more."""
+        known = self._known.get(uri)
+        if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
+            return known.committed_at_s
+        commit = read_commit(uri, version)
+        return commit.committed_at_s if commit else 0.0
+
+    def compare_checkpoint(self, uri: str, names: tuple[str, ...]) -> None:
+        """Open the table again where a checkpoint is new and not what the commits say: others go by that from now on.
+
+        It may also be older, or younger, than a change of the table: opening that once more does no harm.
+        """
+        known = self._known.get(uri)
+        if not names or self._checkpoints.get(uri) == names:
+            return
+        at = version_of(names[0], checkpoints=True)
+        if known is not None and at is not None:
+            with suppress(StorageError, EngineError, InvalidRequest):  # whoever opens the table says so
+                found = open_version(uri, at, self._by_spark)[0]
+                if (found.table_id, found.schema_json) != (known.shape.table_id, known.shape.schema_json):
+                    self._known.pop(uri, None)
+        self._checkpoints[uri] = names
+
+
+def _same_shape(uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
+    """`version` may be before the one that is known, or after it."""
+    if commit_stamp(uri, known.version) != known.stamp:
+        return False
+    first, last = sorted((known.version, version))
+    commits = (read.get(each) or read_commit(uri, each) for each in range(first + 1, last + 1))
+    return not any(commit is None or commit.reshapes for commit in commits)
 
 
 def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, DeltaTable | None]:

@@ -25,6 +25,20 @@ def within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commi
     return taken
 
 
+def find_untold(commits: Iterable[Commit], partitions: tuple[str, ...] | None) -> tuple[int, str] | None:
+    """Return the first version whose changes cannot be told from its actions, and why; None: all can be.
+
+    `partitions` are the table's partition columns before; None: no commit changes them. Where they change, files that
+    are removed have their partitions' values under columns that the table has in its files now, or the other way round.
+    """
+    for commit in commits:
+        if commit.unclear:
+            return commit.version, commit.unclear
+        if partitions is not None and commit.metadata_id is not None and commit.partitions != partitions:
+            return commit.version, "the table is partitioned in another way than before"
+    return None
+
+
 def steps_of(commit: Commit, bounds: Bounds) -> int:
     """Into how many steps one commit is to be cut; 0: it is small enough as a whole."""
     steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))

@@ -27,7 +27,7 @@ from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
-from iscp.adapters.delta.source.spark_read import frame_of_files, open_log
+from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.adapters.delta.storage.table_files import files_of
@@ -128,7 +128,7 @@ class DeltaRangeReader:
 
 def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
     frame = DataFrame(snapshot.allFiles().toDF(), session)
-    action = F.to_json(F.struct(*[F.col(name) for name in frame.columns if name not in _UNREAD]))
+    action = action_json(frame, _UNREAD)
     rows = F.get_json_object("stats", "$.numRecords").cast("bigint") - F.coalesce(
         "deletionVector.cardinality", F.lit(0)
     )

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from iscp.adapters.delta.log.action_fields import lies_elsewhere
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
-from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader, TableState
+from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.parquet_files import has_early_days
@@ -49,8 +49,7 @@ class _Files:
 
     def _open(self, adds: Mapping[str, Mapping[str, Any]]) -> list[DataFile]:
         # A clone has its files elsewhere.
-        elsewhere = any(path.startswith("/") or urlsplit(path).scheme for path in adds)
-        if elsewhere or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
+        if any(map(lies_elsewhere, adds)) or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
             raise NotReadableHere
         return [DataFile(self.reader.uri, add) for add in adds.values()]
 
@@ -58,7 +57,8 @@ class _Files:
 class RowLookup:
     """Safe for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_state: LoadState = load_plain_state) -> None:
+        self._load_state = load_state
         self._tables: OrderedDict[str, _Files] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class RowLookup:
 
     def _files(self, uri: str) -> _Files:
         with self._lock:
-            found = self._tables.pop(uri, None) or _Files(StateReader(uri))
+            found = self._tables.pop(uri, None) or _Files(StateReader(uri, self._load_state))
             self._tables[uri] = found
             if len(self._tables) > TABLES_MAX:
                 self._tables.popitem(last=False)

@@ -7,7 +7,8 @@ passes over commits that are gone. Its streams go the same way as this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import read_added_files
+from iscp.adapters.delta.log.live_files import (
+    LoadState,
+    NotReadableHere,
+    TableState,
+    list_live_paths,
+    load_plain_state,
+)
+from iscp.adapters.delta.log.live_paths import ListPaths
 from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
+from iscp.core.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
@@ -69,7 +79,9 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
         raise ChangesUnavailableError(error.message) from error
     no_catalog = _default(log, "getChanges", 2)
     rest = [_default(reader, name, place) for place in (7, 8, 9)]
-    changes = reader.changesToDF(snapshot, first, last, commits.iterator(), session._jsparkSession, no_catalog, *rest)
+    # By what a commit says of itself Delta leaves out rows of merges that say that they had no effect.
+    each = session._jvm.io.iscp.delta.CommitActions.withoutInfo(commits)  # type: ignore[union-attr]
+    changes = reader.changesToDF(snapshot, first, last, each, session._jsparkSession, no_catalog, *rest)
     return DataFrame(changes.fileChangeDf(), session)
 
 
@@ -134,6 +146,46 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
             )
 
     return open_table
+
+
+def state_loader(session: SparkSession) -> LoadState:
+    """Loads by deltalake what it shows all of, and by Spark's snapshot the states of all other tables."""
+
+    def load(uri: str, version: int) -> TableState:
+        try:
+            return load_plain_state(uri, version)
+        except (NotReadableHere, StorageError):
+            return _load_state(session, uri, version)
+
+    return load
+
+
+def path_lister(session: SparkSession) -> ListPaths:
+    """Lists by deltalake, or by Spark where that does not open the table."""
+
+    def list_paths(uri: str, version: int) -> Iterable[str]:
+        try:
+            return list_live_paths(uri, version)
+        except StorageError:
+            with reading_changes(f"list the files of {uri}"):
+                return _load_state(session, uri, version).adds
+
+    return list_paths
+
+
+def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
+    with spark_faults(f"list the files of {uri}"):
+        _, _, snapshot = open_log(session, uri, version)
+        files = DataFrame(snapshot.allFiles().toDF(), session)
+        found = files.select(action_json(files).alias("add")).toArrow()["add"].to_pylist()
+        about = json.loads(snapshot.protocol().json()) | json.loads(snapshot.metadata().json())
+    adds = [json.loads(each) for each in found]
+    return TableState(about["protocol"], about["metaData"], {add["path"]: add for add in adds})
+
+
+def action_json(files: DataFrame, without: Collection[str] = ()) -> Column:
+    """The body of the action that has added a file, of rows of a snapshot's files, but for some of its fields."""
+    return F.to_json(F.struct(*[F.col(name) for name in files.columns if name not in without]))
 
 
 def open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:

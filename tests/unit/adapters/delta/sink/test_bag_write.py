@@ -27,6 +27,7 @@ from iscp.core.sql_names import WEIGHT
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError
+from tests.fakes.replayed_states import replay_state
 from tests.selection import in_full
 
 COLUMNS = T.StructType(
@@ -78,7 +79,7 @@ class Bag:
         create_target(
             self.uri, json.loads(columns.json()), {"delta.enableChangeDataFeed": "true", **VECTORS}, tag(1, -1)
         )
-        self.writer = BagWriter(self.uri, held)
+        self.writer = BagWriter(self.uri, held, replay_state)
 
     def table(self, rows: list[Row]) -> pa.Table:
         columns = [[row[place] for row in rows] for place in range(len(self.arrow))]
@@ -157,7 +158,7 @@ def test_after_random_changes_the_table_is_the_bag(tmp_path: Path, seed: int) ->
             weights[row] -= draw.randint(1, number)
         bag.change(Counter({row: number for row, number in weights.items() if number}))
         if draw.random() < 0.2:
-            bag.writer = BagWriter(bag.uri)
+            bag.writer = BagWriter(bag.uri, load_state=replay_state)
         if draw.random() < 0.1:
             DeltaTable(bag.uri).create_checkpoint()
         bag.assert_equal()

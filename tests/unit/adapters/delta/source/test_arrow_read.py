@@ -159,12 +159,12 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
         read(uri, range(1, 2), "v")
 
 
-def test_a_merge_that_changed_nothing_has_no_changes_though_it_rewrote_files(tmp_path: Path) -> None:
+def test_a_merge_that_says_that_it_changed_nothing_is_not_believed(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
         write_deltalake(uri, rows(1), mode=mode, configuration=FEED)
     commit = Path(uri, "_delta_log", f"{1:020d}.json")
-    for counts, found in ((("0", "0", "0"), []), (("1", "0", "0"), [(1, "v1", "insert", 1)])):
+    for counts in (("0", "0", "0"), ("1", "0", "0")):
         metrics = {
             f"numTargetRows{what}": n for what, n in zip(("Inserted", "Updated", "Deleted"), counts, strict=True)
         }
@@ -173,7 +173,7 @@ def test_a_merge_that_changed_nothing_has_no_changes_though_it_rewrote_files(tmp
             if "commitInfo" in action:
                 action["commitInfo"] |= {"operation": "MERGE", "operationMetrics": metrics}
         commit.write_text("\n".join(map(json.dumps, actions)))
-        assert read(uri, range(1, 2)) == found
+        assert read(uri, range(1, 2)) == [(1, "v1", "insert", 1)]
 
 
 def test_a_file_of_unknown_size_is_left_to_spark(tmp_path: Path) -> None:

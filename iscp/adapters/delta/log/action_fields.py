@@ -1,0 +1,134 @@
+"""Finds what a commit says beyond what its readers here know: a kind, a field or a path that they would pass over.
+
+Changes are read from a commit's actions alone (Delta protocol, "Actions"), so each kind and field that bears on them
+is listed here. A commit with anything else, or without something that is needed, is not wrong: a newer writer may have
+made it. But its changes cannot be told from it here, and whoever wants them has to compare whole versions, as Spark
+reads them. `commitInfo` may say anything, since nothing that it says is believed without the other actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from iscp.adapters.delta.log.actions import texts_of
+
+_FILE = frozenset({"path", "partitionValues", "size", "dataChange", "tags"})
+_ROWS = frozenset({"stats", "deletionVector", "baseRowId", "defaultRowCommitVersion"})
+_KNOWN: Mapping[str, frozenset[str]] = {
+    "add": _FILE | _ROWS | {"modificationTime", "clusteringProvider"},
+    "remove": _FILE | _ROWS | {"deletionTimestamp", "extendedFileMetadata"},
+    "cdc": _FILE,
+    "metaData": frozenset(
+        {"id", "name", "description", "format", "schemaString", "partitionColumns", "createdTime", "configuration"}
+    ),
+    "protocol": frozenset({"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"}),
+    "txn": frozenset({"appId", "version", "lastUpdated"}),
+    "domainMetadata": frozenset({"domain", "configuration", "removed"}),
+}
+_NEEDED: Mapping[str, frozenset[str]] = {
+    "add": frozenset({"path", "partitionValues", "size", "dataChange"}),
+    "remove": frozenset({"path", "dataChange"}),
+    "cdc": frozenset({"path", "partitionValues", "size"}),
+    "metaData": frozenset({"id", "format", "schemaString", "partitionColumns"}),
+}
+_VECTOR = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"})
+_STORAGE_TYPES = ("u", "i", "p")
+_ONCE = ("metaData", "protocol")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NO_NAMES = frozenset({"", ".", ".."})
+
+_KEY_BYTES = 8
+_SECRET = os.urandom(16)
+"""Nobody who writes a log knows which paths would share a key."""
+
+FileKey = int
+"""Stands for a data file's path, however that is spelled in the log, for as long as this process lives (64 bits)."""
+
+
+def lies_elsewhere(path: str) -> bool:
+    """Return whether a file does not lie below its table, as those of a clone do not."""
+    return path.startswith("/") or bool(_SCHEME.match(path))
+
+
+def key_of_file(path: str) -> FileKey:
+    """Return the same key for each spelling of a path that a log may have (Delta protocol: paths are URI-encoded)."""
+    digest = hashlib.blake2b(unquote(path).encode(errors="surrogatepass"), digest_size=_KEY_BYTES, key=_SECRET)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def find_unclear(actions: Sequence[Mapping[str, Any]]) -> str:
+    """Return why the changes of a commit with these actions cannot be told from them; empty: they can."""
+    for action in actions:
+        for kind, body in action.items():
+            if kind != "commitInfo" and (why := _find_unknown(kind, body)):
+                return f"it has an action {kind} {why}"
+    return _find_unfit_together(actions)
+
+
+def _find_unknown(kind: str, body: Mapping[str, Any]) -> str:
+    known = _KNOWN.get(kind)
+    if known is None:
+        return "that is not known here"
+    if not body.keys() <= known and (unknown := [name for name in body.keys() - known if body[name] is not None]):
+        return f"with a field {min(unknown)} that is not known here"
+    for name in _NEEDED.get(kind, ()):
+        if body.get(name) is None:
+            return f"without {name}"
+    if "path" in known and not _is_plain(body["path"]):
+        return "whose path is none below the table"
+    if (vector := body.get("deletionVector")) is not None and not _is_vector(vector):
+        return "with a deletion vector that is not known here"
+    return _find_unfit_metadata(body) if kind == "metaData" else ""
+
+
+def _find_unfit_metadata(body: Mapping[str, Any]) -> str:
+    if not isinstance(body["format"], Mapping) or body["format"].get("provider") != "parquet":
+        return "of files that are not Parquet"
+    if [*texts_of(body, "partitionColumns")] != body["partitionColumns"]:
+        return "whose partitionColumns are not a list of names"
+    return ""
+
+
+def _is_plain(path: str) -> bool:
+    return lies_elsewhere(path) or _NO_NAMES.isdisjoint(unquote(path).split("/"))
+
+
+def _is_vector(vector: object) -> bool:
+    return (
+        isinstance(vector, Mapping)
+        and _VECTOR.issuperset(name for name, value in vector.items() if value is not None)
+        and vector.get("storageType") in _STORAGE_TYPES
+        and isinstance(vector.get("pathOrInlineDv"), str)
+        and all(isinstance(vector.get(name), int) for name in ("sizeInBytes", "cardinality"))
+    )
+
+
+def _find_unfit_together(actions: Sequence[Mapping[str, Any]]) -> str:
+    """Return what actions that are each in order say together, which no commit may."""
+    added: dict[FileKey, object] = {}
+    removed: dict[FileKey, object] = {}
+    by_kind = dict.fromkeys(_ONCE, 0)
+    unpartitioned = has_cdc = False
+    for action in actions:
+        for kind, body in action.items():
+            if kind in by_kind:
+                by_kind[kind] += 1
+            has_cdc |= kind == "cdc"
+            if kind in ("add", "remove"):
+                files, key = added if kind == "add" else removed, key_of_file(body["path"])
+                if key in files:
+                    return f"it has two actions {kind} of the file {body['path']}"
+                files[key] = body.get("deletionVector")
+                unpartitioned |= kind == "remove" and body["dataChange"] and body.get("partitionValues") is None
+    if any(count > 1 for count in by_kind.values()):
+        return "it has the table's metadata or protocol twice"
+    if any(removed[key] == vector for key, vector in added.items() if key in removed):
+        return "it adds a file that it removes"
+    if unpartitioned and not has_cdc:
+        return "it has an action remove without partitionValues"
+    return ""

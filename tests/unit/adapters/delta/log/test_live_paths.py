@@ -1,0 +1,125 @@
+"""Files that are added again, or removed and not there, are found in any history, against a set as its model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.log.action_fields import key_of_file
+from iscp.adapters.delta.log.commits import Commit, FileMoves
+from iscp.adapters.delta.log.live_paths import ODD_VERSIONS_MAX, LivePaths
+from tests.fakes.commit_files import commit_path
+
+
+def keys(paths: Iterable[str]) -> frozenset[int]:
+    return frozenset(map(key_of_file, paths))
+
+
+@dataclass
+class History:
+    """Commits, the files that a table has at each version, and which versions are odd."""
+
+    uri: str
+    files: dict[int, frozenset[str]] = field(default_factory=lambda: {-1: frozenset()})
+    commits: list[Commit] = field(default_factory=list)
+    odd: set[int] = field(default_factory=set)
+    listed: list[int] = field(default_factory=list)
+
+    def commit(self, added: set[str], removed: set[str], *, described: bool = False) -> None:
+        version = len(self.commits)
+        there = self.files[version - 1]
+        moves = FileMoves(keys(added), frozenset() if described else keys(added), keys(removed))
+        self.commits.append(Commit(version, 0.0, "", None, "", None, True, False, None, 0, files=moves))
+        self.files[version] = (there - removed) | added
+        again = added & (there - removed)
+        rows_from_nowhere = described and not removed and added - there
+        if removed - there or (again and not described) or rows_from_nowhere:
+            self.odd.add(version)
+        path = commit_path(self.uri, version)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(version))
+
+    def list_paths(self, uri: str, version: int) -> Iterable[str]:
+        self.listed.append(version)
+        return self.files[version]
+
+    def check(self, live: LivePaths, after: int, to: int) -> None:
+        found = live.find_odd(self.uri, after, self.commits[after + 1 : to + 1])
+        expected = min((version for version in self.odd if after < version <= to), default=None)
+        assert (found and found[0]) == expected
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_range_of_a_history_finds_its_first_odd_version(tmp_path: Path, seed: int) -> None:
+    draw, history = random.Random(seed), History(str(tmp_path))
+    names = [f"f{number}" for number in range(12)]
+    for _ in range(40):
+        there = sorted(history.files[len(history.commits) - 1])
+        free = [name for name in names if name not in there]
+        added = set(draw.sample(free, draw.randint(0, min(2, len(free)))))
+        removed = set(draw.sample(there, draw.randint(0, min(2, len(there)))))
+        if draw.random() < 0.1:
+            added |= {draw.choice(names)}
+        if draw.random() < 0.1:
+            removed |= {draw.choice(names)} - added
+        history.commit(added, removed, described=draw.random() < 0.2)
+    live = LivePaths(history.list_paths)
+    for _ in range(60):
+        after = draw.randint(-1, 38)
+        history.check(live, after, draw.randint(after + 1, 39))
+
+
+def test_a_table_that_is_followed_is_listed_once(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    history.commit({"a", "b"}, set())
+    live = LivePaths(history.list_paths)
+    for number in range(1, 20):
+        history.commit({f"c{number}"}, {"a"} if number == 3 else set())
+        history.check(live, number - 1, number)
+    assert history.listed == [0]
+
+
+def test_commits_without_files_list_none(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    history.commit({"a"}, set())
+    for _ in range(3):
+        history.commit(set(), set())
+    history.check(LivePaths(history.list_paths), 0, 3)
+    assert history.listed == []
+
+
+def test_another_log_in_the_same_place_is_listed_again(tmp_path: Path) -> None:
+    history, live = History(str(tmp_path)), LivePaths(lambda *_: ["x"])
+    history.commit({"a"}, set())
+    history.commit({"b"}, set())
+    assert live.find_odd(history.uri, 0, history.commits[1:]) is None
+    commit_path(history.uri, 1).write_text("another commit of this version")
+    history.commit({"b"}, set())
+    assert live.find_odd(history.uri, 1, history.commits[2:]) is None, "the other table has no file b"
+
+
+def test_no_more_names_are_remembered_than_allowed(tmp_path: Path) -> None:
+    first, second = History(str(tmp_path / "a")), History(str(tmp_path / "b"))
+    live = LivePaths(lambda uri, version: (first if uri == first.uri else second).list_paths(uri, version), bytes_max=8)
+    for history in (first, second, first, second):
+        history.commit({f"f{len(history.commits)}"}, set())
+    for number in range(2):
+        for history in (first, second):
+            history.commit({f"g{number}"}, set())
+            history.check(live, number + 1, number + 2)
+    assert (first.listed, second.listed) == ([1, 2], [1, 2])
+
+
+def test_a_table_that_is_odd_for_ever_is_not_remembered_for_ever(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    history.commit({"a"}, set())
+    live = LivePaths(history.list_paths)
+    for number in range(ODD_VERSIONS_MAX + 5):
+        history.commit({"a"}, set())
+        history.check(live, number, number + 1)
+    history.check(live, 0, 3)
+    assert history.listed == [0, 0]
