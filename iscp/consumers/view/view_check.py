@@ -63,7 +63,7 @@ class ViewCheck:
 
     def _query(self, context: ConsumeContext) -> ViewQuery:
         end = RefreshEnd(self._versions(context.position), context.position.as_of_s)
-        return ViewQuery(context.session, self._source, self._view, end)
+        return ViewQuery(context.session, self._source, self._view, end, listed=False)
 
     def _versions(self, position: Position) -> dict[str, SourceRange]:
         """The tables as they were for the last refresh. Raises ChangesUnavailableError."""

@@ -56,7 +56,8 @@ _SLOW_RULES = ("ConvertToLocalRelation",)
 class ViewQuery:
     """The query of one view in one session, analyzed for its tables' columns at `end`.
 
-    `given`: what is known of its rows at the ends, and is not computed.
+    `given`: what is known of its rows at the ends, and is not computed. `listed`: few files of a table are listed once
+    for all plans, from the log as it is followed here; otherwise Spark lists them, as who verifies wants it.
     """
 
     session: SparkSession
@@ -65,6 +66,7 @@ class ViewQuery:
     end: RefreshEnd
     recent: RecentView = field(default_factory=RecentView)
     sizes: TableSizes = field(default_factory=TableSizes)
+    listed: bool = True
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
@@ -265,7 +267,7 @@ class ViewQuery:
     def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
         """`at_s`: when it was committed."""
         where = (uri, self.end.tables[uri].table_id, version, at_s)
-        load = partial(self.source.snapshot, self.session, uri, version, listed=True)
+        load = partial(self.source.snapshot, self.session, uri, version, listed=self.listed)
         return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
 
     def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:

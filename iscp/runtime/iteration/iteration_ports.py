@@ -26,6 +26,10 @@ CONFLICT_TRIES_MAX = 3
 """Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
 backoff."""
 
+LOST_TRIES_MAX = 5
+"""Attempts of an iteration whose files were removed while it read them, each at the newest version then; after the last
+it fails with a FileLost, and is retried by backoff."""
+
 
 @dataclass(frozen=True, slots=True)
 class IterationPorts:

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
+
+from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.next_version import commits_after, counts
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_place import require_place
@@ -160,7 +164,7 @@ class PositionReader:
             if ours is not None and ours.position.seq == seq:
                 found, self._ours_at = self._check_commit(ours), version
                 return replace(found, void=found.void or void, base_version=newest)
-            void = void or _foreign(commit)
+            void = void or self._foreign(commit)
         return Position(seq=seq, void="no commit carries the seq", base_version=newest)
 
     def _without_commit(self, row: JobRow, seq: int, earliest: int, newest: int, void: str) -> Position:
@@ -182,7 +186,11 @@ class PositionReader:
         for version in range(ours.base_version + 1, ours.version):
             commit = read_commit(self._uri, version)
             # Cleaned away unseen, as for a reader that was not there: nobody knows that it was harmless.
-            void = _foreign(commit) if commit is not None else f"version {version} of the target is not there to check"
+            void = (
+                self._foreign(commit)
+                if commit is not None
+                else f"version {version} of the target is not there to check"
+            )
             if void:
                 return replace(ours.position, void=void)
         return ours.position
@@ -197,9 +205,30 @@ class PositionReader:
                 # What was void before is healed: a commit made on a base that had seen it was a difference.
                 known = self._check_commit(ours)
             else:
-                known = replace(known, void=known.void or _foreign(commit), base_version=commit.version)
+                known = replace(known, void=known.void or self._foreign(commit), base_version=commit.version)
         self._known, self._stamp = known, commit_stamp(self._uri, known.base_version)
         return known
+
+    def _foreign(self, commit: Commit) -> str:
+        """Why a commit that is not ours makes the rows doubtful; empty: it does not."""
+        if not (commit.operation or commit.reshapes or commit.seq is not None):
+            return f"version {commit.version} of the target is empty"
+        if commit.changes_data or (commit.metadata_id is not None and not self._sets_properties(commit)):
+            return f"version {commit.version} of the target ({commit.operation or 'unknown operation'}) is not ours"
+        if commit.unclear:
+            return f"version {commit.version} of the target is not understood: {commit.unclear}"
+        return ""
+
+    def _sets_properties(self, commit: Commit) -> bool:
+        """Whether the commit sets or unsets properties, as it says, and leaves the table what it is otherwise."""
+        if commit.operation not in _HARMLESS:
+            return False
+        try:
+            with delta_faults(f"open {self._uri}"):
+                before, after = (open_delta(self._uri, version) for version in (commit.version - 1, commit.version))
+                return _identity(before) == _identity(after)
+        except (StorageError, TableNotFound):
+            return False  # nobody knows what it was before
 
     def confirm(self, tag: CommitTag) -> int:
         """The version of the commit with this tag, once it was made; raises Conflict where it does not count."""
@@ -212,10 +241,7 @@ class PositionReader:
         return winner.version
 
 
-def _foreign(commit: Commit) -> str:
-    """Why a commit that is not ours makes the rows doubtful; empty: it does not."""
-    if not (commit.operation or commit.reshapes or commit.seq is not None):
-        return f"version {commit.version} of the target is empty"
-    if commit.changes_data or (commit.metadata_id is not None and commit.operation not in _HARMLESS):
-        return f"version {commit.version} of the target ({commit.operation or 'unknown operation'}) is not ours"
-    return ""
+def _identity(table: DeltaTable) -> tuple[str, Any, list[str]]:
+    """A table's id, its columns, and those by which it is partitioned."""
+    metadata = table.metadata()
+    return str(metadata.id), plain(json.loads(table.schema().to_json())), metadata.partition_columns

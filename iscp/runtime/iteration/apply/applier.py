@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.range_lineage import Piece
+from iscp.core.several_tables import further_tables
 from iscp.core.watermark import Position, Watermark, later
 from iscp.ports.consumer import RangedConsumer
+from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.full_apply import apply_full_to_all
 from iscp.runtime.iteration.apply.refresh_apply import apply_refresh_to_each
 from iscp.runtime.iteration.apply.tail_apply import apply_tail
 from iscp.runtime.iteration.iteration_meters import IterationMeter
-from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, LOST_TRIES_MAX, IterationPorts
 from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 from iscp.runtime.iteration.range_position import RangePosition, read_position
@@ -44,15 +47,7 @@ class Applier:
         engine, clock = self._ports.engine, self._ports.clock
         began_s, (spark_s, direct_s) = clock.monotonic_s(), engine.spent_s()
         run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard, meter)
-        outcomes: dict[str, JobOutcome] = {}
-        waiting: Sequence[JobRow] = iteration.jobs
-        # Without a pause: the winner has committed, and its sink says by now where to go on from.
-        for _ in range(CONFLICT_TRIES_MAX):
-            done = _attempt(run.of_jobs(waiting))
-            outcomes.update({outcome.row.job_id: outcome for outcome in done})
-            waiting = [outcome.row for outcome in done if outcome.error_code == ErrorCode.CONFLICT]
-            if not waiting:
-                break
+        outcomes = _attempt_each(run)
         spark_now_s, direct_now_s = engine.spent_s()
         log.info(
             "iteration.done",
@@ -68,6 +63,37 @@ class Applier:
             },
         )
         return tuple(outcomes[row.job_id] for row in iteration.jobs)
+
+
+def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
+    """The outcomes by job_id, once no job is left that has something to gain from another attempt.
+
+    There is no pause between attempts: who won a seq has committed, and the sink says by now where to go on from; and
+    files that are gone are not those of the newest version, where a table is vacuumed while it is written.
+    """
+    outcomes: dict[str, JobOutcome] = {}
+    newest: dict[str, int] = {}
+    for number in range(LOST_TRIES_MAX):
+        done = _attempt(run)
+        outcomes.update({outcome.row.job_id: outcome for outcome in done})
+        raced = [each.row for each in done if each.error_code == ErrorCode.CONFLICT and number < CONFLICT_TRIES_MAX - 1]
+        lost = [each.row for each in done if each.error_code == ErrorCode.FILE_LOST]
+        before, newest = newest, _find_newest(run, lost)
+        lost = lost if newest != before else []
+        if not raced and not lost:
+            break
+        to_version = run.iteration.to_version if raced else None
+        run = replace(run, iteration=replace(run.iteration, jobs=(*raced, *lost), to_version=to_version))
+    return outcomes
+
+
+def _find_newest(run: ApplyRun, rows: Sequence[JobRow]) -> dict[str, int]:
+    """The newest version of each table that these jobs read, as far as it is there."""
+    found = {}
+    for uri in {uri for row in rows for uri in (run.uri, *further_tables(row))}:
+        with suppress(IscpError, ChangesUnavailableError):
+            found[uri] = run.ports.source.newest(uri).to.version
+    return found
 
 
 def _attempt(run: ApplyRun) -> list[JobOutcome]:
