@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, InvalidRequest, PermanentError
+from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, FileLost, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position, Watermark
-from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, LOST_TRIES_MAX
 from tests.fakes.bench import NUMBERS, URI, Bench, job
 
 
@@ -118,6 +118,33 @@ def test_only_the_job_that_lost_its_seq_is_run_again_and_not_for_ever(bench: Ben
     assert len(bench.target(x).faults) == 10 - CONFLICT_TRIES_MAX
     assert bench.target(y).commits == [("tail", 3)]
     assert bench.target(y).looks == looks + 1
+
+
+@pytest.mark.parametrize("lost", [2, LOST_TRIES_MAX - 1, LOST_TRIES_MAX])
+def test_files_that_are_removed_while_a_table_is_written_are_read_again_at_its_newest_version(
+    bench: Bench, lost: int
+) -> None:
+    """As where it is vacuumed in a loop; in the end it is an error."""
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    target = bench.target(x)
+    target.faults += [FileLost("a file is not there")] * lost
+    target.before_commit = lambda: bench.source.commit({4: "d"}) if target.faults else None
+    outcomes = bench.run(x, y)
+    ends = lost < LOST_TRIES_MAX
+    assert [o.error_code for o in outcomes] == [0 if ends else ErrorCode.FILE_LOST, 0]
+    if ends:
+        bench.assert_fresh(x)
+    assert bench.target(y).commits == [("tail", 3)]
+
+
+def test_a_file_that_stays_lost_is_searched_once_more_and_not_again(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({3: "c"})
+    bench.target(x).faults += [FileLost("a file is not there")] * 10
+    (outcome,) = bench.run(x)
+    assert outcome.error_code == ErrorCode.FILE_LOST
+    assert len(bench.target(x).faults) == 8
 
 
 def test_a_shut_guard_stops_before_the_read_and_before_the_commit(bench: Bench) -> None:
