@@ -407,3 +407,25 @@ def test_a_target_that_is_another_thing_is_refused(pipeline: Pipeline) -> None:
             DeltaCatalog().describe(pipeline.source),
             DeltaCatalog(),
         )
+
+
+def test_a_source_that_is_vacuumed_while_it_is_read_is_read_at_its_newest_version(pipeline: Pipeline) -> None:
+    """Neither its changes are left nor, twice, the rows of the version that was to be compared."""
+    feed = Feed(pipeline)
+    feed.finish()
+    pipeline.upsert([1, 2], "changed")
+
+    def overtake() -> None:
+        DeltaTable(pipeline.source).update(updates={"v": f"'version {DeltaTable(pipeline.source).version()}'"})
+        DeltaTable(pipeline.source).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def overtake_again() -> None:
+        overtake()
+        failpoints.once("snapshot.before", overtake)
+
+    failpoints = ScriptedFailpoints()
+    failpoints.once("read.before", overtake)
+    failpoints.once("snapshot.before", overtake_again)
+    outcome = feed.run(runner=pipeline.new_runner(failpoints, kinds=lambda name: ChangefeedKind()))
+    assert (outcome.error_msg, outcome.data_type) == ("", DataType.DIFFERENCE)
+    feed.assert_equal()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.errors import PERMANENT_FROM, ErrorCode
+from iscp.core.errors import ErrorCode
 from iscp.core.iteration import JobOutcome
 from iscp.core.spec import OnReplace
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
@@ -109,17 +109,12 @@ def test_rows_that_are_vacuumed_away_under_a_refresh_are_read_at_a_later_version
     """Its tables are changed and vacuumed after it chose their versions: of these neither changes nor rows are left."""
     view = built(new_view, sql)
     change(view)
-    version = DeltaTable(view.target).version()
 
     def overtake() -> None:
         DeltaTable(view.lake.uris["t"]).update(updates={"a": "3"})
         vacuum(view.lake.uris["t"])
 
     view.failpoints.once("read.before", overtake)
-    outcome = view.run()
-    assert not outcome.ok
-    assert outcome.error_code < PERMANENT_FROM
-    assert DeltaTable(view.target).version() == version
     assert_recomputed(view, "recomputed: ")
 
 
