@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
-from iscp.adapters.delta.log.live_files import LoadState, list_live_paths, load_plain_state
+from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_paths, load_plain_state
 from iscp.adapters.delta.log.live_paths import ListPaths, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
-from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at
+from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
 from iscp.adapters.delta.source.range_cut import find_untold, steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.row_lookup import RowLookup
@@ -63,6 +63,7 @@ class DeltaChangeSource:
         """
         self._small_bytes_max = small_bytes_max
         self._shapes = KnownShapes(by_spark)
+        self._load_state = load_state
         self._lookup = RowLookup(load_state)
         self._live = LivePaths(list_paths)
 
@@ -234,7 +235,14 @@ class DeltaChangeSource:
         return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).columns
 
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
-        return size_at(uri, version, piece_bytes)
+        try:
+            return size_at(uri, version, piece_bytes)
+        except StorageError as error:
+            try:
+                state = self._load_state(uri, version)
+            except NotReadableHere:
+                raise error from None
+            return size_of_state(state, piece_bytes)
 
     def _newest_version(self, uri: str) -> int:
         try:

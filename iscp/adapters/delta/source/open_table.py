@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import Commit, commit_stamp, read_commit, version_of
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.live_files import TableState
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.core.build_pieces import count_pieces
@@ -180,6 +181,13 @@ def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
     sizes = files.column("size_bytes").to_pylist()
     pieces = count_pieces(sizes, piece_bytes)
     return SnapshotSize((pc.sum(rows).as_py() or 0) if known else UNKNOWN, sum(sizes), pieces)
+
+
+def size_of_state(state: TableState, piece_bytes: int = 0) -> SnapshotSize:
+    """The same of a table that deltalake does not open, by what the log says of each file."""
+    sizes = [add.get("size") or 0 for add in state.adds.values()]
+    rows = state.rows
+    return SnapshotSize(UNKNOWN if rows is None else rows, sum(sizes), count_pieces(sizes, piece_bytes))
 
 
 def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:

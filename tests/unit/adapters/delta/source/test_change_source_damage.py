@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +20,9 @@ from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.fakes.checkpoints import another_table_with, edit_checkpoint
+from tests.fakes.commit_files import commit_path
 from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
+from tests.fakes.replayed_states import replay_state
 
 APPLIED, CHECKPOINT, NEWEST = 4, 2, 7
 
@@ -154,3 +157,17 @@ def test_a_range_is_given_up_for_a_version_that_never_opens_alone(tmp_path: Path
     with pytest.raises(ChangesUnavailableError) if faults > 1 else nullcontext():
         assert source.resolve(uri, Watermark(1), None, Bounds()).reshapes
     assert opened == [1, 1]
+
+
+def test_a_table_that_deltalake_does_not_open_has_the_size_that_its_log_says(tmp_path: Path) -> None:
+    uri = str(tmp_path / "orders")
+    write_deltalake(uri, pa.table({"id": [1, 2]}))
+    sized = DeltaChangeSource().size(uri, 0)
+    first = commit_path(uri, 0)
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["ofTomorrow"]}
+    protocol = json.dumps({"protocol": features | {"writerFeatures": ["ofTomorrow"]}})
+    lines = [protocol if '"protocol"' in line else line for line in first.read_text().splitlines()]
+    first.write_text("\n".join(lines))
+    with pytest.raises(StorageError):
+        DeltaChangeSource().size(uri, 0)
+    assert DeltaChangeSource(load_state=replay_state).size(uri, 0) == sized
