@@ -13,15 +13,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, assert_never
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name
-from iscp.core.errors import JobLogDamaged
+from iscp.core.errors import IscpError, JobLogDamaged
 
 USED = "iscp_log.used"
 """The file beside the log that says that there was one."""
@@ -129,9 +126,9 @@ def find_damage(uri: str, reached: int = -1, *, history: bool = False, below: in
             return Damage(_commit(log, version), "is missing")
     table_id = ""
     if checkpoint >= 0:
-        table_id, why = _read_checkpoint(path := f"{log}/{checkpoint_name(checkpoint)}")
+        table_id, why = _read_checkpoint(uri, checkpoint)
         if why:
-            return Damage(path, why)
+            return Damage(f"{log}/{checkpoint_name(checkpoint)}", why)
     faults = []
     if checkpoint in commits and _read_commit(_commit(log, checkpoint), checkpoint, table_id)[1] == _NOT_OURS:
         faults.append((checkpoint, _NOT_OURS))  # any other fault is made up for by the checkpoint
@@ -205,16 +202,13 @@ def _body(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read_checkpoint(path: str) -> tuple[str, str]:
-    """As `_read_commit`."""
+def _read_checkpoint(uri: str, version: int) -> tuple[str, str]:
+    """As `_read_commit`, by deltalake."""
     try:
-        rows = pq.read_table(pa.BufferReader(files.read(path)[0]), columns=["txn", "metaData"])
-    except FileNotFoundError:
-        return "", ""
-    except pa.ArrowException as error:
-        return "", f"cannot be read ({error})"
-    ids = (metadata["id"] for metadata in rows["metaData"].to_pylist() if metadata)
-    return str(next(ids, "")), ""
+        with delta_faults(f"open {uri}"):
+            return str(open_delta(uri, version).metadata().id), ""
+    except IscpError as error:
+        return "", f"cannot be read ({error.message})"
 
 
 def repair(uri: str, reached: int) -> Repaired | None:
