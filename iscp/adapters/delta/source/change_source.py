@@ -237,7 +237,7 @@ class DeltaChangeSource:
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         try:
             return size_at(uri, version, piece_bytes)
-        except StorageError as error:
+        except (StorageError, TableNotFound) as error:
             try:
                 state = self._load_state(uri, version)
             except NotReadableHere:

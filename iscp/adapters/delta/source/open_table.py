@@ -58,6 +58,10 @@ _BROKEN = (
 )
 
 
+_UNOPENED = (StorageError, EngineError, InvalidRequest)
+"""What is raised where a version is gone, or no engine opens it."""
+
+
 class BrokenLogError(StorageError):
     """A log lacks what every log has; it may still be on its way back from a backup."""
 
@@ -98,14 +102,14 @@ class KnownShapes:
 
         Raises ChangesUnavailableError where it cannot be opened any more, and otherwise as `at`.
         """
-        with suppress(StorageError, EngineError, InvalidRequest):
+        with suppress(*_UNOPENED):
             return self.at(uri, version, committed_at_s)
         # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
         self.at(uri, last.version, last.committed_at_s)
         try:
             # A fault of a moment has passed by now: a feed would lose changes by it for good.
             return self.at(uri, version, committed_at_s)
-        except (StorageError, EngineError, InvalidRequest) as error:
+        except _UNOPENED as error:
             # Whether later changes can be read with today's types is not known then.
             raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 
@@ -127,7 +131,7 @@ class KnownShapes:
             return
         at = version_of(names[0], checkpoints=True)
         if known is not None and at is not None:
-            with suppress(StorageError, EngineError, InvalidRequest):  # whoever opens the table says so
+            with suppress(*_UNOPENED):  # whoever opens the table says so
                 found = open_version(uri, at, self._by_spark)[0]
                 if (found.table_id, found.schema_json) != (known.shape.table_id, known.shape.schema_json):
                     self._known.pop(uri, None)

@@ -28,7 +28,7 @@ from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
-from iscp.core.errors import StorageError
+from iscp.core.errors import StorageError, TableNotFound
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def state_loader(session: SparkSession) -> LoadState:
     def load(uri: str, version: int) -> TableState:
         try:
             return load_plain_state(uri, version)
-        except (NotReadableHere, StorageError):
+        except (NotReadableHere, StorageError, TableNotFound):
             return _load_state(session, uri, version)
 
     return load
@@ -166,7 +166,7 @@ def path_lister(session: SparkSession) -> ListPaths:
     def list_paths(uri: str, version: int) -> Iterable[str]:
         try:
             return list_live_paths(uri, version)
-        except StorageError:
+        except (StorageError, TableNotFound):  # the version is gone, or deltalake does not open the table
             with reading_changes(f"list the files of {uri}"):
                 return _load_state(session, uri, version).adds
 
