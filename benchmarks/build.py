@@ -25,6 +25,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.build_nodes import NODES, SPEEDUP_AIM, measure_nodes
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
@@ -131,7 +132,7 @@ def measure(bench: Bench, size: int, ranges: int, rounds: int) -> dict[str, floa
             began_s = time.perf_counter()
             work()
             times[name].append(time.perf_counter() - began_s)
-            click.echo(f"{number} {name} {times[name][-1]:.1f}", err=True)
+            report_progress(name.removesuffix("_s"), round=number, seconds=round(times[name][-1], 2))
     return {name: round(statistics.median(each[1:]), 2) for name, each in times.items()}
 
 

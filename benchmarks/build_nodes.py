@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from benchmarks.progress import report_progress
 from tests.e2e.harness import wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.fakes.s3 import FakeS3, asking, s3_server
@@ -77,9 +77,11 @@ def _start(cluster: ManyNodes, s3: FakeS3, files: int, rows: int) -> str:
         ids = np.arange(part, rows, files)
         table = {"id": pa.array(ids, pa.int64()), "amount": draw.random(len(ids)), "text": [f"t{n}" for n in ids]}
         write_deltalake(source, pa.table(table), mode="append")
+    report_progress("the table on S3", files=files, rows=rows)
     size = 2 * rows * 8  # of what does not compress
     builds = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": str(size // files)}
     cluster.start(**s3.settings, ISCP_LOG__URI=s3.uri("joblog"), ISCP_SPARK__MASTER="local[1]", **builds)
+    report_progress("the nodes serve", nodes=NODES)
     return source
 
 
@@ -90,7 +92,7 @@ def measure_nodes(files: int, rows: int, delay_s: float, rounds: int) -> dict[st
         for number in range(rounds + 1):
             for nodes, seconds in times.items():
                 seconds.append(lake.build_s(nodes))
-                click.echo(f"{number} nodes {nodes}: {seconds[-1]:.1f} s", err=True)
+                report_progress(f"{nodes} of the nodes", round=number, seconds=round(seconds[-1], 2))
     one, several = (statistics.median(seconds[1:]) for seconds in times.values())
     return {
         "nodes_delay_ms": round(1000 * delay_s),

@@ -1,7 +1,7 @@
 """What the tasks of builds cost: `python -m benchmarks.build_tasks [--json]`.
 
-The owner's builder with a real etcd, and 100 nodes that do nothing but answer after a while. Five jobs on one table, of
-2,048 ranges each: 10,240 tasks.
+The owner's builder with a real etcd, and `--nodes` nodes that do nothing but answer after a while. Five jobs on one
+table, of `--ranges` ranges each: 10,240 tasks by default.
 
 - `create_s`: from the first transaction until all tasks and plans are in etcd.
 - `etcd_txn_per_s`: transactions while the nodes work, two ranges each at a time, `--range-s` for each range; all of the
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.progress import report_progress
 from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
@@ -55,15 +56,16 @@ from iscp.core.members import Leader
 from iscp.core.progress import TableSize
 from iscp.runtime.loop.threads import THREADS
 
-JOBS, DEPTH, NODES = 5, 11, 100
+JOBS, RANGES, NODES = 5, 2_048, 100
 RANGE = TableSize(1_000_000, 256 << 20)
 TABLE = "8a4f3c52-0f0e-4d0b-9d0f-0d6a1f0b7c11"
 AIM_CREATE_S, AIM_TXN_PER_S, AIM_BYTES = 5.0, 50.0, 2048
 
 
-def plans() -> list[BuildPlan]:
+def plans(ranges: int) -> list[BuildPlan]:
+    depth = max(1, (ranges - 1).bit_length())
     return [
-        BuildPlan(f"{number:012x}", "default", TABLE, f"job-{number}", "/lake/events", 7, "{}", 256 << 20, DEPTH)
+        BuildPlan(f"{number:012x}", "default", TABLE, f"job-{number}", "/lake/events", 7, "{}", 256 << 20, depth)
         for number in range(JOBS)
     ]
 
@@ -116,8 +118,8 @@ class Owner:
         else:
             self.take(BuildTick())
 
-    def place(self) -> None:
-        nodes = frozenset(f"iscp-{number}" for number in range(NODES))
+    def place(self, count: int) -> None:
+        nodes = frozenset(f"iscp-{number}" for number in range(count))
         self.take(NodesPlaced(Placement(nodes, ring=ring_of(nodes)), nodes))
 
     @property
@@ -142,11 +144,11 @@ def term() -> Iterator[tuple[EtcdBuilds, Leader]]:
             etcd.stop()
 
 
-def create(owner: Owner) -> float:
+def create(owner: Owner, nodes: int) -> float:
     """Seconds until all is in etcd. Nobody works meanwhile, as nobody knows of nodes before."""
     time.sleep(GATHER_S)
     began_s = owner.now_s()
-    owner.place()
+    owner.place(nodes)
     while len(owner.state.plans) < JOBS:
         owner.turn()
     return owner.now_s() - began_s
@@ -165,13 +167,16 @@ def bytes_per_task(store: EtcdBuilds, wanted: Sequence[BuildPlan], leader: Leade
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--range-s", default=2.0, show_default=True, help="How long a node works on a range.")
-def main(as_json: bool, range_s: float) -> None:
+@click.option("--ranges", type=click.IntRange(min=2), default=RANGES, show_default=True, help="Of each of the jobs.")
+@click.option("--nodes", type=click.IntRange(min=1), default=NODES, show_default=True)
+def main(as_json: bool, range_s: float, ranges: int, nodes: int) -> None:
     """Measure builds' tasks."""
     with term() as (store, leader):
-        wanted = plans()
+        wanted = plans(ranges)
         owner = Owner(store, leader, wanted, range_s)
-        create_s = create(owner)
+        create_s = create(owner, nodes)
         tasks, size = len(owner.state.live), bytes_per_task(store, wanted, leader)
+        report_progress("creation", tasks=tasks, create_s=round(create_s, 2), bytes_per_task=size)
         owner.writes.clear()
         began_s, cpu_s = owner.now_s(), time.process_time()
         while owner.state.plans:
@@ -182,7 +187,7 @@ def main(as_json: bool, range_s: float) -> None:
         "benchmark": "build_tasks",
         "cpus": os.cpu_count(),
         "tasks": tasks,
-        "nodes": NODES,
+        "nodes": nodes,
         "range_s": range_s,
         "create_s": round(create_s, 2),
         "etcd_txn_per_s": txn_per_s,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.build import after, write_source
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.view.view_kind import ViewKind
@@ -91,7 +92,7 @@ def measure(builds: ViewBuilds, ranges: int, rounds: int) -> dict[str, float]:
             began_s = time.perf_counter()
             builds.build(sql, cut * builds.bytes // ranges)
             times[name].append(time.perf_counter() - began_s)
-            click.echo(f"{number} {name} {times[name][-1]:.1f}", err=True)
+            report_progress(name.removesuffix("_s"), round=number, seconds=round(times[name][-1], 2))
     return {name: round(statistics.median(each[1:]), 2) for name, each in times.items()}
 
 

@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 
 from benchmarks.bare_cluster import until
 from benchmarks.feed_writer import batch, feed, plain
+from benchmarks.progress import report_progress
 from iscp import changefeed
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.clock import SystemClock
@@ -90,12 +91,14 @@ def one_writer(tables: Tables, size: int, rounds: int) -> dict[str, Any]:
                 if number >= WARM:
                     taken[kind].append(time.perf_counter() - began_s)
     median_s = {kind: statistics.median(each) for kind, each in taken.items()}
-    return {
+    found = {
         "rows": size,
         **{f"{kind}_ms": round(1_000 * each, 2) for kind, each in median_s.items()},
         **{f"{kind}_rows_per_s": round(size / each) for kind, each in median_s.items()},
         **{f"ratio_{kind}": round(median_s[kind] / median_s["plain"], 2) for kind in ("append", "transaction")},
     }
+    report_progress("one writer", **found)
+    return found
 
 
 # --- many ----------------------------------------------------------------------------------------------------------
@@ -155,14 +158,14 @@ def writers(tables: Tables, kind: str, count: int, shards: int) -> Iterator[list
             each.end()
 
 
-def many(tables: Tables, kind: str, count: int, shards: int) -> dict[str, Any]:
+def many(tables: Tables, kind: str, count: int, shards: int, seconds: float) -> dict[str, Any]:
     with writers(tables, kind, count, shards) as started:
         until("each has committed", lambda: all(each.commits for each in started))
         began_s = time.monotonic()
-        time.sleep(SECONDS)
+        time.sleep(seconds)
         end_s = time.monotonic()
     commits = sum(began_s <= at_s <= end_s for each in started for at_s in each.commits) / (end_s - began_s)
-    return {
+    found = {
         "kind": kind,
         "writers": count,
         "shards": shards,
@@ -170,16 +173,18 @@ def many(tables: Tables, kind: str, count: int, shards: int) -> dict[str, Any]:
         "rows_per_s": round(commits * WRITERS_ROWS),
         "lost": sum(len(each.lost) for each in started),
     }
+    report_progress("writers in number", **found)
+    return found
 
 
-def pauses(tables: Tables) -> tuple[list[float], list[str]]:
+def pauses(tables: Tables, writers_most: int, freezes: int) -> tuple[list[float], list[str]]:
     """Of each freeze the longest time without a commit, and what became of the commits of who was frozen."""
     longest: list[float] = []
     ends: list[str] = []
-    with writers(tables, "feed", WRITERS, 1) as started:
+    with writers(tables, "feed", writers_most, 1) as started:
         until("each has committed", lambda: all(each.commits for each in started))
-        for number in range(FREEZES):
-            victim = started[number % WRITERS]
+        for number in range(freezes):
+            victim = started[number % writers_most]
             lost = len(victim.lost)
             victim.frozen = False
             began_s = time.monotonic()
@@ -195,6 +200,7 @@ def pauses(tables: Tables) -> tuple[list[float], list[str]]:
             os.kill(victim.child.pid, signal.SIGCONT)
             until("its commit has ended", lambda v=victim, n=lost: len(v.lost) > n)  # type: ignore[misc]
             ends.append(victim.lost[lost])
+            report_progress("a pause", pause_s=round(longest[-1], 2), frozen_ended_with=ends[-1])
     return longest, ends
 
 
@@ -212,11 +218,11 @@ def ulids_per_s() -> float:
     return ULIDS / statistics.median(taken)
 
 
-def measure(tables: Tables) -> dict[str, Any]:
-    sizes = [one_writer(tables, size, rounds) for size, rounds in SIZES.items()]
-    several = [many(tables, "plain", count, 1) for count in (1, WRITERS)]
-    several += [many(tables, "feed", count, shards) for shards in (1, WRITERS) for count in (1, WRITERS)]
-    longest, ends = pauses(tables)
+def measure(tables: Tables, rows_max: int, most: int, seconds: float, freezes: int) -> dict[str, Any]:
+    sizes = [one_writer(tables, size, rounds) for size, rounds in SIZES.items() if size <= rows_max]
+    several = [many(tables, "plain", count, 1, seconds) for count in (1, most)]
+    several += [many(tables, "feed", count, shards, seconds) for shards in (1, most) for count in (1, most)]
+    longest, ends = pauses(tables, most, freezes)
     return {
         "ratio_one_writer": max(case["ratio_append"] for case in sizes),
         "ratio_one_writer_in_line": max(case["ratio_transaction"] for case in sizes),
@@ -237,11 +243,17 @@ def measure(tables: Tables) -> dict[str, Any]:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(as_json: bool) -> None:
+@click.option(
+    "--rows-max", type=click.IntRange(min=min(SIZES)), default=max(SIZES), show_default=True, help="A commit."
+)
+@click.option("--writers", type=click.IntRange(min=2), default=WRITERS, show_default=True, help="In number.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=SECONDS, show_default=True, help="Of each of these.")
+@click.option("--freezes", type=click.IntRange(min=1), default=FREEZES, show_default=True)
+def main(as_json: bool, rows_max: int, writers: int, seconds: float, freezes: int) -> None:
     with tempfile.TemporaryDirectory(prefix="iscp-changefeed-") as scratch:
         etcd = EtcdServer.start(Path(scratch) / "etcd", clock=SystemClock())
         try:
-            result = measure(Tables(Path(scratch), etcd.endpoint))
+            result = measure(Tables(Path(scratch), etcd.endpoint), rows_max, writers, seconds, freezes)
         finally:
             etcd.stop()
     if as_json:

@@ -27,6 +27,7 @@ from pathlib import Path
 import click
 
 from benchmarks.bare_cluster import BareCluster, until
+from benchmarks.progress import report_progress
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
@@ -39,6 +40,7 @@ from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
+from tests.fakes.rings import step_with_rings
 
 AIM_SHARDS_PER_S = 10_000
 AIM_SWITCH_S = 3.0
@@ -134,15 +136,15 @@ def bytes_per_shard(shards: int) -> float:
     owner = OwnerMachine("n1", "1", CoordinationTimes(alive_s=inf))
     owner.step(Elected(1, 101, (record,), rows), 0.0)
     sent: list[OwnerEffect] = owner.step(FromNode("n1", Sync(1, 1, "1", 1, 0, 1, 0, ())), 0.0)
-    sent += owner.step(Tick(), 1.0)
+    sent += step_with_rings(owner, Tick(), 1.0)
     while sent:
         effect = sent.pop()
         if isinstance(effect, SendTo) and isinstance(effect.message, DispatchTable):
             dispatch = effect.message
             answer = DispatchTableResponse(1, 1, dispatch.table_epoch, dispatch.shard, NodeShardState.RUNNING)
-            sent += owner.step(FromNode("n1", answer), 1.0)
+            sent += step_with_rings(owner, FromNode("n1", answer), 1.0)
     while (due_s := owner.next_due_s()) is not None:
-        owner.step(Tick(), due_s)
+        step_with_rings(owner, Tick(), due_s)
     assert owner.settled
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -158,9 +160,10 @@ def main(shards: tuple[int, ...], nodes: int, as_json: bool) -> None:
     growth = []
     for size in sorted(shards):
         growth.append(measure(size, nodes))
-        click.echo(f"{growth[-1]}", err=True)
+        report_progress(f"{size} shards", **asdict(growth[-1]))
     largest = growth[-1]
     kept = round(bytes_per_shard(largest.shards))
+    report_progress(f"the machine of {largest.shards} shards", bytes_per_shard=kept)
     rate, switch_s = largest.shards_per_s, largest.owner_switch_s
     result = {
         "benchmark": "dispatch",

@@ -13,12 +13,13 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
+from benchmarks.progress import report_progress
 
 TTL_S, MARGIN_S = 5.0, 0.5
 CRASH_AIM_S = TTL_S + 1.5
@@ -120,7 +121,7 @@ def main(runs: int, as_json: bool) -> None:
             for number in range(runs):
                 for fault, some in measured.items():
                     some.append(measure(cluster, fault))
-                    click.echo(f"{number + 1}/{runs} {fault}: {some[-1].over_s:.2f} s", err=True)
+                    report_progress(fault, run=number + 1, **asdict(some[-1]))
         finally:
             cluster.stop()
     crashes = [run.over_s for fault in CRASHES for run in measured[fault]]

@@ -16,13 +16,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from benchmarks.progress import report_progress
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.free_port import free_port
@@ -131,7 +132,7 @@ def main(image: str, runs: int, options: tuple[str, ...], as_json: bool) -> None
         with tempfile.TemporaryDirectory(prefix="iscp-image-") as root:
             run = measure(engine, image, Path(root))
         measured.append(run)
-        click.echo(f"run {number}: ready {run.ready_s:.1f} s, first iteration {run.first_iteration_s:.1f} s", err=True)
+        report_progress("a start", run=number, **asdict(run))
     result = {
         "benchmark": "image",
         "runs": runs,

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import start_up
@@ -256,7 +257,7 @@ def main(tables: str, changes: str, rounds: int, as_json: bool) -> None:
                 for size in sizes:
                     cases = [Case(size, count, only) for count in counts for only in (True, False)]
                     for case in run_table(root, cases, client, spark.root, log, rounds):
-                        click.echo(json.dumps(case), err=True)
+                        report_progress("a case", **case)
                         done.append(case)
         finally:
             spark.stop()

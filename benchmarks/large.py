@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.iteration import FEED, WAIT_S, Contender, await_version, elapsed_s, stream
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import start_up
@@ -79,7 +80,9 @@ def run(root: Path, client: Client, spark: SparkRuntime, size: int, table_rows: 
     try:
         for number in range(rounds):
             for contender in contenders if number % 2 else contenders[::-1]:
-                times[contender.name].append(measure(contender, size, table_rows, number))
+                seconds = measure(contender, size, table_rows, number)
+                times[contender.name].append(seconds)
+                report_progress(contender.name, round=number, seconds=round(seconds, 1))
     finally:
         query.stop()
     return figures(times, size, table_rows)

@@ -37,6 +37,7 @@ from multiprocessing.connection import Connection
 
 import click
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing, cut
 from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
@@ -306,10 +307,11 @@ def growth(least: Measured, most: Measured, taken_s: Callable[[Measured], float]
 def main(tables: tuple[int, ...], nodes: int, as_json: bool) -> None:
     """Measure an owner of many tables."""
     first_s, refresh_s = ring_times_s()
+    report_progress("a ring", ring_nodes=RING_NODES, ring_refresh_s=refresh_s, ring_first_s=first_s)
     sizes = []
     for size in sorted(tables):
         sizes.append(measure(size, nodes))
-        click.echo(f"{sizes[-1]}", err=True)
+        report_progress("an owner", **asdict(sizes[-1]))
     least, most = sizes[0], sizes[-1]
     dispatches = max(each.dispatches_per_table for each in sizes)
     revoked = sum(each.revoked for each in sizes)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import click
 
+from benchmarks.progress import report_progress
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.ids import ShardId
 from iscp.core.ring import VNODES, Ring
@@ -55,11 +56,15 @@ def computed_without_change() -> int:
 
 
 @click.command()
+@click.option("--shards", "count", type=click.IntRange(min=1), default=SHARDS, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def main(as_json: bool) -> None:
+def main(count: int, as_json: bool) -> None:
     """Measure the ring."""
-    shards = [ShardId(str(UUID(int=n * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))) for n in range(SHARDS)]
-    cases = [measure(nodes, shards) for nodes in NODES]
+    shards = [ShardId(str(UUID(int=n * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))) for n in range(count)]
+    cases = []
+    for nodes in NODES:
+        cases.append(measure(nodes, shards))
+        report_progress("a ring", **asdict(cases[-1]))
     imbalance = max(case.imbalance for case in cases)
     moved = max(case.moved_over_ideal for case in cases)
     computed, needless = computed_without_change(), sum(case.moved_without_need for case in cases)
@@ -67,7 +72,7 @@ def main(as_json: bool) -> None:
         "benchmark": "ring",
         "cpus": os.cpu_count(),
         "vnodes": VNODES,
-        "shards": SHARDS,
+        "shards": count,
         "imbalance": imbalance,
         "moved_over_ideal": moved,
         "moved_without_need": needless,

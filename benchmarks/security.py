@@ -28,6 +28,7 @@ import click
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from benchmarks.dispatch import measure_cluster
+from benchmarks.progress import report_progress
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
 from iscp.core.errors import NotAuthenticated
@@ -164,7 +165,7 @@ def main(shards: int, rounds: int, as_json: bool) -> None:
         kinds = list(Kind)
         for kind in kinds if number % 2 == 0 else reversed(kinds):  # none is always the first
             speeds[kind].append(measure(shards, kind))
-            click.echo(f"{kind}: {speeds[kind][-1]}", err=True)
+            report_progress(kind.value, round=number, **asdict(speeds[kind][-1]))
     result: dict[str, Any] = {"benchmark": "security", "cpus": os.cpu_count(), "nodes": NODES, "shards": shards}
     aims: list[dict[str, object]] = []
     for name in ("calls_per_s", "dispatches_per_s"):

@@ -18,6 +18,7 @@ import click
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration
@@ -29,6 +30,7 @@ from tests.fakes.replica_ports import replica_ports
 
 AIM_PER_S = 20.0
 WARM_UP = 20
+REPORT_EVERY = 100
 
 
 def write_tables(root: Path, count: int, rows: int) -> list[JobRow]:
@@ -61,8 +63,11 @@ def run(spark: SparkRuntime, jobs: list[JobRow], at_once: int) -> dict[str, Any]
     with ThreadPoolExecutor(at_once) as pool:
         work = list(enumerate(jobs, 1))
         list(pool.map(build, work[:WARM_UP]))
-        began_s = time.perf_counter()
-        times = list(pool.map(build, work[WARM_UP:]))
+        began_s, times = time.perf_counter(), []
+        for each in pool.map(build, work[WARM_UP:]):
+            times.append(each)
+            if len(times) % REPORT_EVERY == 0:
+                report_progress("snapshots", tables=len(times), seconds=round(time.perf_counter() - began_s, 2))
         took_s = time.perf_counter() - began_s
     per_s = round(len(times) / took_s, 1)
     sums = map(sum, zip(*times, strict=True))
@@ -86,7 +91,9 @@ def main(tables: int, rows: int, at_once: int, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="iscp-small-") as folder:
         spark = SparkRuntime.start(SparkSettings(work_dir=Path(folder, "spark")))
         try:
-            result = run(spark, write_tables(Path(folder), tables, rows), at_once)
+            jobs = write_tables(Path(folder), tables, rows)
+            report_progress("the tables", tables=tables, rows=rows)
+            result = run(spark, jobs, at_once)
         finally:
             spark.stop()
     click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))

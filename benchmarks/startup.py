@@ -11,13 +11,14 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from benchmarks.progress import report_progress
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
@@ -60,8 +61,7 @@ def main(runs: int, as_json: bool) -> None:
             run = measure(Path(root))
         if number:
             measured.append(run)
-        kind = f"run {number}" if number else "warm-up"
-        click.echo(f"{kind}: ready {run.ready_s:.1f} s, first iteration {run.first_iteration_s:.1f} s", err=True)
+        report_progress("a start" if number else "a start to warm up", run=number, **asdict(run))
     first = [run.first_iteration_s for run in measured]
     median_s = round(statistics.median(first), 2)
     result = {

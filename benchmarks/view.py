@@ -15,7 +15,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
@@ -175,6 +176,7 @@ def measure(view: View, rows: int, rounds: int, numbers: Any) -> dict[str, Any]:
             theirs.append(view.recompute())
         ours.append(took_s)
         strategies.append(strategy)
+        report_progress("a change", round=number, refresh_s=round(took_s, 3), recompute_s=round(theirs[-1], 3))
     return {
         "refresh_s": [round(each, 3) for each in ours[1:]],
         "recompute_s": [round(each, 3) for each in theirs[1:]],
@@ -183,7 +185,7 @@ def measure(view: View, rows: int, rounds: int, numbers: Any) -> dict[str, Any]:
     }
 
 
-def run(root: Path, rows: int, rounds: int, names: tuple[str, ...], growth: bool) -> dict[str, Any]:
+def run(root: Path, rows: int, rounds: int, names: Sequence[str], growth_rows: Sequence[int]) -> dict[str, Any]:
     runtime = SparkRuntime.start(SparkSettings(work_dir=root / "spark"))
     try:
         found: dict[str, Any] = {"rows": rows, "aims": []}
@@ -193,19 +195,22 @@ def run(root: Path, rows: int, rounds: int, names: tuple[str, ...], growth: bool
             figures = measure(View(runtime, root / name, uris, sql), rows, rounds, numbers)
             found[f"ratio_{name}"] = figures["ratio"]
             found[name] = figures
+            report_progress(name, **figures)
             found["aims"].append(
                 {"aim": f"ratio_{name} <= {aim}", "measured": figures["ratio"], "met": figures["ratio"] <= aim}
             )
-        if growth:
-            found |= measure_growth(runtime, root, rounds, found)
+        if growth_rows:
+            found |= measure_growth(runtime, root, rounds, growth_rows, found)
         return found
     finally:
         runtime.stop()
 
 
-def measure_growth(runtime: SparkRuntime, root: Path, rounds: int, found: dict[str, Any]) -> dict[str, Any]:
+def measure_growth(
+    runtime: SparkRuntime, root: Path, rounds: int, sizes: Sequence[int], found: dict[str, Any]
+) -> dict[str, Any]:
     medians = []
-    for size in GROWTH_ROWS:
+    for size in sizes:
         uris, numbers = make_lake(root / f"lake-{size}", size), count(1)
         view = View(runtime, root / f"growth-{size}", uris, CASES["aggregate"][0])
         view.refresh()
@@ -214,11 +219,12 @@ def measure_growth(runtime: SparkRuntime, root: Path, rounds: int, found: dict[s
             change_fact(uris["fact"], size, next(numbers))
             times.append(view.refresh()[0])
         medians.append(statistics.median(times[1:]))
+        report_progress("groups of a table", rows=size, refresh_s=round(medians[-1], 3))
     growth = round(medians[1] / medians[0], 3)
     found["aims"].append({"aim": "growth <= 1.5", "measured": growth, "met": growth <= 1.5})
     return {
         "growth": growth,
-        "growth_s": dict(zip(map(str, GROWTH_ROWS), [round(each, 3) for each in medians], strict=True)),
+        "growth_s": dict(zip(map(str, sizes), [round(each, 3) for each in medians], strict=True)),
     }
 
 
@@ -228,9 +234,12 @@ def measure_growth(runtime: SparkRuntime, root: Path, rounds: int, found: dict[s
 @click.option("--rounds", default=5, show_default=True, help="Changes that are measured of each view.")
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Only these; by default all.")
 @click.option("--growth/--no-growth", default=True, show_default=True, help="Measure tables of two sizes besides.")
-def main(as_json: bool, rows: int, rounds: int, names: tuple[str, ...], growth: bool) -> None:
+@click.option("--growth-rows", nargs=2, type=click.IntRange(min=CHANGED), default=GROWTH_ROWS, show_default=True)
+def main(
+    as_json: bool, rows: int, rounds: int, names: tuple[str, ...], growth: bool, growth_rows: tuple[int, int]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="iscp-view-") as root:
-        found = run(Path(root), rows, rounds, names or tuple(CASES), growth)
+        found = run(Path(root), rows, rounds, names or tuple(CASES), growth_rows if growth else ())
     if as_json:
         click.echo(json.dumps(found))
         return

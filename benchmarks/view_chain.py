@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.log.commits import newest_version, read_commit
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import start_up
@@ -81,7 +82,9 @@ def measure(base: str, first: str, last: str, number: int) -> tuple[float, float
         newest = newest_version(last)
         if newest > seen and covered(last) == total:
             done_s = committed_at_s(last, newest)
-            return done_s - began_s, done_s - committed_at_s(first, newest_version(first))
+            lag_s, links_s = done_s - began_s, done_s - committed_at_s(first, newest_version(first))
+            report_progress("a change", round=number, chain_lag_s=round(lag_s, 2), links_s=round(links_s, 2))
+            return lag_s, links_s
         seen = newest
         time.sleep(POLL_S)
     raise TimeoutError(f"{last} does not count {total} rows after {WAIT_S:g} s")

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from benchmarks.progress import report_progress
 from benchmarks.view import CASES, View, fact_rows, make_lake
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 
@@ -72,6 +73,7 @@ def measure(views: dict[str, View], uri: str, rows: int, shares: Sequence[float]
                 "factor": round(took["auto"] / min(took["auto"], other), 3),
             }
         )
+        report_progress("a change", round=number, **found[-1])
     return found[1:]
 
 

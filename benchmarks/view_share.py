@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from benchmarks.progress import report_progress
 from iscp.adapters.delta.query.plan_tree import kept_input
 from iscp.adapters.delta.query.query_analysis import analyze_query
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
@@ -43,7 +44,12 @@ def plan(runtime: SparkRuntime, tpc: Tpc, number: int) -> str:
 
 def run(runtime: SparkRuntime, suites: Sequence[str]) -> dict[str, Any]:
     made = {suite: Tpc(suite) for suite in suites}
-    reasons = {f"{suite} {number}": plan(runtime, made[suite], number) for suite in suites for number in QUERIES[suite]}
+    reasons: dict[str, str] = {}
+    for suite in suites:
+        for number in QUERIES[suite]:
+            reasons[f"{suite} {number}"] = plan(runtime, made[suite], number)
+        incremental = sum(not reason for reason in reasons.values())
+        report_progress(suite, queries=len(reasons), incremental=incremental)
     share = round(sum(not reason for reason in reasons.values()) / len(reasons), 3)
     return {
         "queries": len(reasons),

@@ -23,6 +23,7 @@ from typing import Any
 import click
 from pyspark.errors import PySparkException
 
+from benchmarks.progress import report_progress
 from benchmarks.tpcds_lake import TpcdsLake
 from benchmarks.view import View
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
@@ -58,6 +59,12 @@ class Followed:
         if first:
             self.recompute_s.append(self.view.recompute())
 
+    def last(self) -> dict[str, Any]:
+        """What the last step was measured to take."""
+        if self.error or not self.refresh_s:
+            return {"error": self.error} if self.error else {}
+        return {"refresh_s": round(self.refresh_s[-1], 3), "recompute_s": round(self.recompute_s[-1], 3)}
+
     def figures(self) -> dict[str, Any]:
         if self.error or not self.refresh_s:
             return {"error": self.error or "no time was left"}
@@ -88,16 +95,16 @@ def measure(
         for number in together:
             sql, names = tpc.query(number)
             found[number] = Followed(View(runtime, root / f"q{number}", lake.uris, sql, names, kind=kind))
-            attempt(found[number], "build", ends_at_s)
+            attempt(number, found[number], "build", ends_at_s)
         for turn in range(rounds):
             lake.change_facts(SHARE, commits)
             commits += 1
             for number in together:
-                attempt(found[number], "first" if (turn + number) % 2 else "second", ends_at_s)
+                attempt(number, found[number], "first" if (turn + number) % 2 else "second", ends_at_s)
     return found
 
 
-def attempt(followed: Followed, what: str, ends_at_s: float) -> None:
+def attempt(number: int, followed: Followed, what: str, ends_at_s: float) -> None:
     """A query that fails is a figure of its own, and ends no other one."""
     if followed.error or time.monotonic() > ends_at_s:
         return
@@ -108,6 +115,7 @@ def attempt(followed: Followed, what: str, ends_at_s: float) -> None:
             followed.follow(first=what == "first")
     except (RuntimeError, PySparkException) as error:
         followed.error = f"{what}: {str(error)[:300]}"
+    report_progress(f"query {number}", step=what, **followed.last())
 
 
 def run(root: Path, scale: float, numbers: Sequence[int], rounds: int, minutes: float) -> dict[str, Any]:
