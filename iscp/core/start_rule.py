@@ -62,14 +62,14 @@ def company_of(spec: JobSpec | None) -> SharingGroup:
 class ProbeState:
     """What was last seen of a source.
 
-    `stamp` is the identity of the newest commit file (inode and time, or ETag); empty: not probed yet, only
-    the version is known. `since_s`: when the first of the commits that came with the last change was made, or, at a
-    first probe that finds just the version that was known, this one (Unix seconds; 0: not known). `repair`: the newest
-    repair (iscp.core.commit_route) among what was committed since the first probe; 0: none.
+    `stamp` is the identity of the newest commit file (inode and time, or ETag), which only the probe reads; empty: not
+    probed yet, only the version is known. `since_s`: when the first of the commits that came with the last change was
+    made, or, at a first probe that finds just the version that was known, this one (Unix seconds; 0: not known).
+    `repair`: the newest repair (iscp.core.commit_route) among what was committed since the first probe; 0: none.
     """
 
     version: int
-    stamp: tuple[int, ...] = ()
+    stamp: bytes = b""
     since_s: float = 0.0
     repair: int = 0
 

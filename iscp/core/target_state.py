@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from iscp.core.job_row import JobRow
 from iscp.core.start_rule import ProbeState
@@ -19,9 +20,11 @@ class TargetSeen:
     state: ProbeState | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetQuery:
-    """A job's target is to be probed, going on from `seen` (None: for the first time)."""
+class TargetQuery(NamedTuple):
+    """A job's target is to be probed, going on from `seen` (None: for the first time).
+
+    A named tuple, as one is made for each idle job at each probe.
+    """
 
     row: JobRow
     seen: TargetSeen | None

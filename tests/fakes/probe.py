@@ -51,4 +51,5 @@ class FakeProbe:
         if table_uri not in self.versions:
             raise TableNotFound("no such table", field="table")
         version = self.versions[table_uri]
-        return ProbeState(version, (self._lives.get(table_uri, 0), version), self._since_s.get(table_uri, 0.0))
+        stamp = b"%d %d" % (self._lives.get(table_uri, 0), version)
+        return ProbeState(version, stamp, self._since_s.get(table_uri, 0.0))

@@ -169,7 +169,7 @@ class Engine:
         if seen is not None and seen.version == version and seen.stamp:
             return seen
         repair = self._world.newest_repair(seen.version, version) or seen.repair if seen is not None else 0
-        return ProbeState(version, (version,), self._process.wall_s, repair)
+        return ProbeState(version, b"%d" % version, self._process.wall_s, repair)
 
     def _arrange_tick(self) -> None:
         due_s = self.schedule.next_due_s()

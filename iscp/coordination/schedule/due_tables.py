@@ -1,4 +1,8 @@
-"""Tables by the time at which they have to be visited, so that a pass costs only what is due."""
+"""Tables by the time at which they have to be visited, so that a pass costs only what is due.
+
+Due times of idle tables lie on a grid, so that many share one: the heap holds times, each with the tables that are due
+then, in the order in which they came. Of a hundred thousand idle tables it has some hundreds of times.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,19 @@ from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.core.errors import InvariantBroken
 
 STALE_MAX = 1_000
-"""Outdated entries of the heap, in addition to one for each live table; beyond them they are removed."""
+"""Outdated entries, in addition to one for each live table; beyond them they are removed."""
 
 
 class DueTables:
-    """Invariant: a table with a finite `due_s` has one entry with that time; its other entries count for nothing."""
+    """Invariant: a table with a finite `due_s` has an entry at that time; its other entries count for nothing."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, TrackedTable]] = []
-        self._serial = 0
+        self._times: list[float] = []  # a heap
+        self._tables: dict[float, list[TrackedTable]] = {}
+        self._entries = 0
         self._live = 0
+        # How many entries of the earliest time count no more: a list is not cut at its beginning for each.
+        self._passed, self._passed_of_s = 0, inf
 
     def __len__(self) -> int:
         return self._live
@@ -33,11 +40,15 @@ class DueTables:
         if table.due_s == inf:
             self._live += 1
         table.due_s = due_s
-        self._serial += 1
-        heapq.heappush(self._heap, (due_s, self._serial, table))
-        if len(self._heap) > 2 * self._live + STALE_MAX:
-            self._heap = [entry for entry in self._heap if entry[0] == entry[2].due_s]
-            heapq.heapify(self._heap)
+        tables = self._tables.get(due_s)
+        if tables is None:
+            self._tables[due_s] = [table]
+            heapq.heappush(self._times, due_s)
+        else:
+            tables.append(table)
+        self._entries += 1
+        if self._entries > 2 * self._live + STALE_MAX:
+            self._remove_stale()
 
     def clear(self, table: TrackedTable) -> None:
         if table.due_s != inf:
@@ -49,11 +60,33 @@ class DueTables:
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
-        table = heapq.heappop(self._heap)[2]
+        table = self._tables[due_s][self._passed]
         self.clear(table)
         return table
 
     def next_due_s(self) -> float | None:
-        while self._heap and self._heap[0][0] != self._heap[0][2].due_s:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self._times:
+            due_s = self._times[0]
+            if due_s != self._passed_of_s:
+                self._passed, self._passed_of_s = 0, due_s
+            tables = self._tables[due_s]
+            while self._passed < len(tables):
+                if tables[self._passed].due_s == due_s:
+                    return due_s
+                self._passed += 1
+            heapq.heappop(self._times)
+            del self._tables[due_s]
+            self._entries -= len(tables)
+            self._passed_of_s = inf
+        return None
+
+    def _remove_stale(self) -> None:
+        kept = {
+            due_s: [table for table in dict.fromkeys(tables) if table.due_s == due_s]
+            for due_s, tables in self._tables.items()
+        }
+        self._tables = {due_s: tables for due_s, tables in kept.items() if tables}
+        self._times = list(self._tables)
+        heapq.heapify(self._times)
+        self._entries = sum(map(len, self._tables.values()))
+        self._passed_of_s = inf

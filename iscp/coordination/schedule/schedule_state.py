@@ -50,7 +50,7 @@ class ScheduleState:
     times: ScheduleTimes
     evaluate_trigger: EvaluateTrigger
     in_flight: InFlightIterations
-    shards: dict[ShardId, list[TrackedTable]] = field(default_factory=dict)
+    shards: dict[ShardId, tuple[TrackedTable, ...]] = field(default_factory=dict)
     due: DueTables = field(default_factory=DueTables)
     stopping: set[ShardId] = field(default_factory=set)
     verify_queue: VerifyQueue = field(default_factory=VerifyQueue)

@@ -54,19 +54,18 @@ def _take_jobs(state: ScheduleState, shard: ShardId, rows: Iterable[JobRow]) -> 
     for row in rows:
         if row.drop_at_s is None:
             by_uri.setdefault(row.table_uri, []).append(row)
-    tables = state.shards.setdefault(shard, [])
-    for table in tables:
+    for table in state.shards.setdefault(shard, ()):
         _replace_jobs(state, table, by_uri.pop(table.uri, []))
     for uri, added in by_uri.items():
         table = TrackedTable(shard, uri)
-        tables.append(table)
+        state.shards[shard] += (table,)
         _replace_jobs(state, table, added)
     forget_empty(state, shard)
 
 
 def _replace_jobs(state: ScheduleState, table: TrackedTable, rows: list[JobRow]) -> None:
     before = {job.row.key: job for job in table.jobs}
-    table.jobs = []
+    jobs: list[TrackedJob] = []
     corrections: list[JobReport] = []
     for row in rows:
         job = before.get(row.key)
@@ -82,7 +81,8 @@ def _replace_jobs(state: ScheduleState, table: TrackedTable, rows: list[JobRow])
             corrections += [report for report in [job.correction()] if report]
         if changed:
             job.go_by_spec(state.now_s, state.at_s)
-        table.jobs.append(job)
+        jobs.append(job)
+    table.jobs = tuple(jobs)
     for gone in before.values():
         state.cancel(gone.in_flight)
         state.out += state.verify_queue.give_up(gone.row.job_id)
@@ -97,7 +97,7 @@ def _stop(state: ScheduleState, shard: ShardId) -> None:
     if shard in state.stopping:
         return
     state.stopping.add(shard)
-    tables = state.shards.get(shard, [])
+    tables = state.shards.get(shard, ())
     for job in (job for table in tables for job in table.jobs):
         state.out += state.verify_queue.give_up(job.row.job_id)
     for table in tables:
@@ -118,4 +118,4 @@ def finish_stop(state: ScheduleState, shard: ShardId) -> None:
 
 
 def forget_empty(state: ScheduleState, shard: ShardId) -> None:
-    state.shards[shard] = [table for table in state.shards[shard] if table.jobs or table.in_flight]
+    state.shards[shard] = tuple([table for table in state.shards[shard] if table.jobs or table.in_flight])

@@ -86,7 +86,7 @@ class TrackedTable:
     def __init__(self, shard: ShardId, uri: str) -> None:
         self.shard = shard
         self.uri = uri
-        self.jobs: list[TrackedJob] = []
+        self.jobs: tuple[TrackedJob, ...] = ()
         self.seen: ProbeState | None = None
         self.interval_s = 0.0
         self.probe_at_s = 0.0

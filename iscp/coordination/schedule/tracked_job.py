@@ -98,8 +98,9 @@ class TrackedJob:
     @property
     def idle(self) -> bool:
         """Built, and nothing is known that it has to do."""
-        built = self.row.watermark.version >= 0
-        return built and not (self.in_flight or self.failures or self.has_to_run) and self.runnable
+        if self.in_flight or self.failures or self.has_to_run:
+            return False
+        return self.row.watermark.version >= 0 and self.runnable
 
     @property
     def has_to_run(self) -> bool:

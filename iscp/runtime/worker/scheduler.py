@@ -171,12 +171,23 @@ class Scheduler:
             self._answer_probe(self._probes.popleft())
 
     def _answer_probe(self, probe: Probe) -> None:
-        far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
-        far = far or any(self._probe.remote(each.uri) for each in probe.further)
-        if far:
+        if self._is_remote(probe):
             self._remote.submit(lambda: self.post(self._answer(probe)))
         else:
             self._step(self._answer(probe))
+
+    def _is_remote(self, probe: Probe) -> bool:
+        """Whether the source or any other of its tables lies behind a network."""
+        # Loops, as generators would cost as much as the rest of this for each idle table.
+        if self._probe.remote(probe.uri):
+            return True
+        for target in probe.targets:
+            if self._targets.remote(target.row, target.seen):
+                return True
+        for further in probe.further:  # noqa: SIM110
+            if self._probe.remote(further.uri):
+                return True
+        return False
 
     def _sleep_s(self) -> float | None:
         with self._lock:
@@ -231,8 +242,9 @@ class Scheduler:
     def _answer(self, probe: Probe) -> ProbeAnswered:
         try:
             state = probe_source(self._probe, probe.uri, probe.seen)
-            targets, further = self._probe_targets(probe.targets), self._probe_further(probe.further)
-            return ProbeAnswered(probe.shard, probe.uri, state, targets=targets, further=further)
+            targets = self._probe_targets(probe.targets) if probe.targets else ()
+            further = self._probe_further(probe.further) if probe.further else ()
+            return ProbeAnswered(probe.shard, probe.uri, state, None, targets, further)
         except IscpError as error:
             return ProbeAnswered(probe.shard, probe.uri, None, error)
         except Exception as error:

@@ -8,6 +8,7 @@ ETag, and time; a new file may get an old inode). If it is not, the log is read 
 from __future__ import annotations
 
 import json
+from struct import Struct
 
 from iscp.adapters.delta.log.actions import is_count, text_of
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
@@ -28,6 +29,9 @@ COMMIT_INFO_BYTES_MAX = 65_536
 
 _COMMIT_INFO = b'{"commitInfo":'
 
+_STAMP = Struct("=QQQ")
+_WORD = (1 << 64) - 1
+
 
 class DeltaProbe:
     """Port CommitProbe; safe for threads."""
@@ -40,11 +44,15 @@ class DeltaProbe:
             log = log_of(table_uri)
             # The last commit seen comes first: in a log that was cleaned or recreated the next name says nothing.
             stamp = files.stamp(f"{log}/{commit_name(seen.version)}")
-            if not stamp or (seen.stamp and stamp != seen.stamp):
+            if not stamp:
                 return _same_or(seen, _from_start(log, table_uri, seen.version))
-            if seen.stamp and not files.exists(f"{log}/{commit_name(seen.version + 1)}"):
+            if not seen.stamp:
+                return _forward(log, table_uri, ProbeState(seen.version, _packed(stamp), stamp[1] / 1e9))
+            if _packed(stamp) != seen.stamp:
+                return _same_or(seen, _from_start(log, table_uri, seen.version))
+            if not files.exists(f"{log}/{commit_name(seen.version + 1)}"):
                 return seen
-            return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp, stamp[1] / 1e9))
+            return _forward(log, table_uri, seen)
         except OSError as error:
             raise _unreadable(table_uri, error) from error
 
@@ -77,9 +85,18 @@ def _is_repair(log: str, version: int) -> bool:
         return False
 
 
-def _stamp_of(log: str, version: int) -> tuple[int, ...]:
+def _packed(stamp: tuple[int, ...]) -> bytes:
+    """A stamp as it is kept: a node keeps one of each source and each target, and numbers take three times as much."""
+    if not stamp:
+        return b""
+    identity, at_ns, size = stamp
+    return _STAMP.pack(identity, at_ns & _WORD, size)  # a time before 1970 is negative
+
+
+def _stamp_of(log: str, version: int) -> bytes:
     """Of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
-    return files.stamp(f"{log}/{commit_name(version)}") or files.stamp(f"{log}/{checkpoint_name(version)}")
+    found = files.stamp(f"{log}/{commit_name(version)}") or files.stamp(f"{log}/{checkpoint_name(version)}")
+    return _packed(found)
 
 
 def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
@@ -94,7 +111,7 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
         if not stamp:
             return newest
         since_s = since_s or stamp[1] / 1e9
-        newest = ProbeState(version, stamp, since_s)
+        newest = ProbeState(version, _packed(stamp), since_s)
     listed = _list_newest(log, table_uri)
     return ProbeState(listed.version, listed.stamp, since_s)
 
@@ -125,7 +142,7 @@ def _list_newest(log: str, table_uri: str) -> ProbeState:
     newest = max(found, default=None)
     if newest is None:
         raise TableNotFound("is not a Delta table", field=table_uri, remedy=TABLE_MOVED)
-    return ProbeState(newest[0], files.stamp(f"{log}/{newest[1]}"))
+    return ProbeState(newest[0], _packed(files.stamp(f"{log}/{newest[1]}")))
 
 
 def _unreadable(table_uri: str, error: OSError) -> StorageError:

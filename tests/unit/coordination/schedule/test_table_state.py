@@ -51,7 +51,7 @@ def test_a_source_recreated_at_the_version_that_was_applied_is_noticed_at_a_take
         made(uri, commit.committed_at_s + remade_after_s)
     table = TrackedTable(ShardId("t"), uri)
     job = TrackedJob(row, BackoffConfig())
-    table.jobs, table.seen = [job], ProbeState(0)
+    table.jobs, table.seen = (job,), ProbeState(0)
     table.take_state(DeltaProbe().probe(uri, table.seen), ProbeConfig(), 0.0, 0.5)
     assert job.stale is stale
     job.stale = False

@@ -84,7 +84,7 @@ class Bench:
         reports, history = list[JobReport](), list[HistoryEntry]()
         todo: list[Any] = [
             StartShard(SHARD, TableEpoch(1, 1), tuple(self.rows.values())),
-            ProbeAnswered(SHARD, URI, ProbeState(1, (1,), 1.0)),
+            ProbeAnswered(SHARD, URI, ProbeState(1, b"1", 1.0)),
         ]
         while todo:
             for effect in self.schedule.step(todo.pop(0), 1.0, 1_000.0):

@@ -216,7 +216,7 @@ class NodesSide:
             if isinstance(effect, (StartShard, UpdateShard)):
                 self.schedule.step(effect, self.now_s, 1_000.0)
                 for row in effect.jobs:
-                    answer = ProbeAnswered(effect.shard, row.table_uri, ProbeState(5, (1,), 900.0))
+                    answer = ProbeAnswered(effect.shard, row.table_uri, ProbeState(5, b"1", 900.0))
                     self.schedule.step(answer, self.now_s, 1_000.0)
         self.schedule.step(Tick(), self.now_s, 1_000.0)
         check_worker(self.machine)
