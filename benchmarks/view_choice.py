@@ -81,7 +81,9 @@ def is_right(refresh: dict[str, Any]) -> bool:
     return bool(refresh["factor"] <= NEAR and not refresh["given_up"])
 
 
-def run(root: Path, rows: int, rounds: int, names: Sequence[str], seed: int) -> dict[str, Any]:
+def run(
+    root: Path, rows: int, rounds: int, names: Sequence[str], changed: Sequence[float], seed: int
+) -> dict[str, Any]:
     runtime = SparkRuntime.start(SparkSettings(work_dir=root / "spark"))
     draw, cases = random.Random(seed), {}
     try:
@@ -91,7 +93,7 @@ def run(root: Path, rows: int, rounds: int, names: Sequence[str], seed: int) -> 
                 policy: View(runtime, root / f"{name}-{policy}", uris, CASES[name][0], policy=policy)
                 for policy in ("incremental", FULL, "auto")
             }
-            shares = [SHARES[1], *(share for _ in range(rounds) for share in draw.sample(SHARES, len(SHARES)))]
+            shares = [SHARES[1], *(share for _ in range(rounds) for share in draw.sample(changed, len(changed)))]
             cases[name] = measure(views, uris["fact"], rows, shares, 1_000 * place)
     finally:
         runtime.stop()
@@ -118,10 +120,11 @@ def run(root: Path, rows: int, rounds: int, names: Sequence[str], seed: int) -> 
 @click.option("--rows", default=ROWS, show_default=True, help="Rows of the fact table.")
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1), help="How often each share is changed.")
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Only these; by default all.")
+@click.option("--share", "shares", multiple=True, type=click.FloatRange(0, 1), default=SHARES, show_default=True)
 @click.option("--seed", default=1, show_default=True, help="Of the order in which shares are changed.")
-def main(as_json: bool, rows: int, rounds: int, names: tuple[str, ...], seed: int) -> None:
+def main(as_json: bool, rows: int, rounds: int, names: tuple[str, ...], shares: tuple[float, ...], seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="iscp-view-choice-") as root:
-        found = run(Path(root), rows, rounds, names or tuple(CASES), seed)
+        found = run(Path(root), rows, rounds, names or tuple(CASES), shares, seed)
     if as_json:
         click.echo(json.dumps(found))
         return
