@@ -64,6 +64,12 @@ class Catalog(Protocol):
         Raises EngineError too.
         """
 
+    def refuse_links(self, table: str) -> None:
+        """Raises InvalidRequest where `table`, as `locate` has it, is named by a path that leads through a link.
+
+        A job reads the table that the link led to when it was registered, and would not see it lead to another.
+        """
+
     def table_around(self, uri: str) -> str:
         """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
 

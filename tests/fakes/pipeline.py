@@ -412,7 +412,7 @@ class FakeCatalog:
     """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions
     and queries, `shapes` what it makes of queries.
 
-    Directories are there but those in `missing`. `sizes`: of tables, by URI.
+    Directories are there but those in `missing`. `sizes`: of tables, by URI. `links`: from paths to where they lead.
     """
 
     def __init__(self, *tables: TableDescription) -> None:
@@ -420,6 +420,7 @@ class FakeCatalog:
         self.faults: dict[str, str] = {}
         self.shapes: dict[str, QueryShape] = {}
         self.missing: set[str] = set()
+        self.links: dict[str, str] = {}
         self.sizes: dict[str, TableSize] = {}
         self.released: list[tuple[str, str]] = []
 
@@ -449,10 +450,14 @@ class FakeCatalog:
     def normalize(self, uri: str) -> str:
         if "://" in uri:
             raise InvalidRequest("is of another store", field="table", remedy="Use a path")
-        return "/" + uri.strip("/")
+        return self.links.get(uri, "/" + uri.strip("/"))
 
     def locate(self, table: str) -> str:
         return self.normalize(table)
+
+    def refuse_links(self, table: str) -> None:
+        if table in self.links:
+            raise InvalidRequest(f"{table} is a link", field="table", remedy=f"Give {self.links[table]}")
 
     def release(self, uri: str, holder: str) -> None:
         self.released.append((uri, holder))

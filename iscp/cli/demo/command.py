@@ -65,7 +65,8 @@ def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="iscp-demo-"))
+    # Sources are refused by paths that lead through links, as the one of a directory for temporary files may.
+    root = Path(tempfile.mkdtemp(prefix="iscp-demo-")).resolve()
     try:
         yield root
     finally:

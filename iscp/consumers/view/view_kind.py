@@ -102,6 +102,7 @@ def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
     found = {}
     for name, uri in view.tables.items():
         try:
+            catalog.refuse_links(uri)
             found[name] = catalog.describe(uri)
             if found[name].uri != uri:
                 raise InvalidRequest(f"is {uri}, which is {found[name].uri}", remedy=f"Write it as {found[name].uri}")

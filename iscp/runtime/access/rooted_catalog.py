@@ -39,6 +39,10 @@ class RootedCatalog:
         self.require(found, uri)
         return found
 
+    def refuse_links(self, table: str) -> None:
+        self.locate(table)
+        self.catalog.refuse_links(table)
+
     def table_around(self, uri: str) -> str:
         self.require(uri, uri)
         found = self.catalog.table_around(uri)

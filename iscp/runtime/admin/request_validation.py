@@ -116,7 +116,7 @@ class RequestValidator:
         Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
         a table that has jobs, one of its own.
         """
-        source = self._catalog(job.account).describe(job.table)
+        source = self._describe(job.account, job.table)
 
         def known(book: JobBook) -> str:
             here = book.tables_called(source.uri)
@@ -128,11 +128,17 @@ class RequestValidator:
 
         return source, writer.read(known)
 
+    def _describe(self, account: str, table: str) -> TableDescription:
+        """A table that a job is to read from now on."""
+        catalog = self._catalog(account)
+        catalog.refuse_links(table)
+        return catalog.describe(table)
+
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
         table = request.table or seen.table_name
         try:
-            source = self._catalog(seen.key.account).describe(table)
+            source = self._describe(seen.key.account, table)
         except TableNotFound as error:
             raise TableNotFound(
                 error.message, field="table", remedy="Name where the source is now, or unregister the job"

@@ -24,7 +24,7 @@ from iscp.adapters.delta.source.table_properties import SetProperties, property_
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import local_path, refuse_no_path, s3_place
+from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.column_identity import void_fields
@@ -149,9 +149,22 @@ class DeltaCatalog:
         return os.path.realpath(path)
 
     def locate(self, table: str) -> str:
-        if self._resolve_name and _CATALOG_NAME.match(table):
-            return self.normalize(self._resolve_name(table))
-        return self.normalize(table)
+        return self.normalize(self._place(table))
+
+    def _place(self, table: str) -> str:
+        """Where a table lies, as it is written, in the catalog if it has it by name."""
+        return self._resolve_name(table) if self._resolve_name and _CATALOG_NAME.match(table) else table
+
+    def refuse_links(self, table: str) -> None:
+        where = self._place(table)
+        leads_to, path = self.normalize(where), local_path(where)
+        if path is not None and (link := first_link(path)):
+            raise InvalidRequest(
+                f"{table} leads through the link {link} to {leads_to}; nobody would notice the link being switched to "
+                "another table",
+                field="table",
+                remedy=f"Give the path that it leads to: {leads_to}",
+            )
 
     def release(self, uri: str, holder: str) -> None:
         if changes := held_properties(self.describe(uri).configuration, holder, 0.0):

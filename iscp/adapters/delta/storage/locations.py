@@ -75,6 +75,11 @@ def local_path(uri: str) -> Path | None:
     return Path("/" + os.path.abspath(path).lstrip("/"))  # POSIX lets two slashes at the beginning be
 
 
+def first_link(path: Path) -> str:
+    """The first part of an absolute path that is a symbolic link, the path itself being its last; empty: none is."""
+    return next((str(each) for each in (*reversed(path.parents), path) if os.path.islink(each)), "")
+
+
 def refuse_no_path(path: Path) -> None:
     """Raises InvalidRequest for what no file system could hold."""
     if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in path.parts):

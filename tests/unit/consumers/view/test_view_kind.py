@@ -46,6 +46,16 @@ def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
     assert KIND.tables(view(), catalog()) == {"t": "/lake/t", "u": "/lake/u"}
 
 
+def test_a_table_that_the_query_reads_is_not_named_by_a_link() -> None:
+    linked = catalog()
+    linked.links = {"/links/u": "/lake/u"}
+    given = view(options={"tables": {"t": "/lake/t", "u": "/links/u"}})
+    for call in (lambda: KIND.validate(given, T, linked), lambda: KIND.explain(given, linked)):
+        with pytest.raises(InvalidRequest, match=r"/links/u is a link\. Give /lake/u") as refused:
+            call()
+        assert refused.value.field == "spec.iteration.consumer.options.tables.u"
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [

@@ -129,10 +129,18 @@ def test_a_refusal_is_the_same_whether_or_not_something_is_there(data: Path) -> 
 
     catalog = guard(f"{data}/a").catalog("acme", DeltaCatalog(resolve))
     (data / "ab" / "loop").symlink_to(data / "ab" / "loop")
+    (data / "ab" / "link").symlink_to(data / "ab" / "t")
     seen = set()
-    tables = [f"{data}/ab/{name}" for name in ("t", "_delta_log", "none", "none/x", "loop", "loop/x")]
+    tables = [f"{data}/ab/{name}" for name in ("t", "_delta_log", "none", "none/x", "loop", "loop/x", "link")]
     for table in (*tables, "sales.orders", "sales.none", "sales.view"):
-        for call in (catalog.describe, catalog.locate, catalog.newest_version, catalog.size, catalog.table_around):
+        for call in (
+            catalog.describe,
+            catalog.locate,
+            catalog.refuse_links,
+            catalog.newest_version,
+            catalog.size,
+            catalog.table_around,
+        ):
             with pytest.raises(InvalidRequest) as refused:
                 call(table)
             error = refused.value
@@ -143,6 +151,14 @@ def test_a_refusal_is_the_same_whether_or_not_something_is_there(data: Path) -> 
     assert catalog.describe("sales.own").name == "sales.own"
     with pytest.raises(TableNotFound):
         catalog.describe(f"{data}/a/none")
+
+
+def test_a_link_below_a_root_is_refused_where_a_table_is_to_be_read(data: Path) -> None:
+    (data / "a" / "link").symlink_to(data / "a" / "t")
+    catalog = guard(f"{data}/a").catalog("acme", DeltaCatalog())
+    catalog.refuse_links(f"{data}/a/t")
+    with pytest.raises(InvalidRequest, match=f"leads through the link {data}/a/link to {data}/a/t; "):
+        catalog.refuse_links(f"{data}/a/link")
 
 
 def test_a_table_around_a_root_is_not_named(data: Path) -> None:

@@ -241,6 +241,27 @@ def test_a_resync_is_checked_as_a_registration_is_before_anything_is_written(des
     assert desk.rows() == 3
 
 
+def test_a_source_is_not_named_by_a_link_and_jobs_are_still_found_by_one(desk: Desk) -> None:
+    desk.catalog.links = {"/links/orders": TABLE.uri}
+    linked = JobName("/links/orders", "x")
+    for call in (
+        lambda: desk.admin.register([request(table="/links/orders")]),
+        lambda: desk.admin.register([request(), request("y", table="/links/orders")]),
+    ):
+        with pytest.raises(InvalidRequest, match=r"links/orders is a link\. Give /tables/orders") as refused:
+            call()
+        assert refused.value.field.endswith("table")
+    assert desk.rows() == 0
+    assert lines(desk, request(table="/links/orders")) == [("create", "", "table")]
+    desk.admin.register([request()])
+    with pytest.raises(InvalidRequest, match="is a link") as refused:
+        desk.admin.resync(ResyncRequest(X, "/links/orders"))
+    assert refused.value.field == "table"
+    assert desk.admin.status(linked).job_id == desk.row().job_id
+    assert asked(desk, "pause", linked)
+    assert desk.admin.resync(ResyncRequest(linked)).job_id
+
+
 def test_many_are_resynced_each_for_itself(desk: Desk) -> None:
     desk.admin.register([request(), request("y")])
     before = [desk.row(name).job_id for name in "xy"]

@@ -55,6 +55,32 @@ def test_all_spellings_of_a_path_are_one_table(uri: str, tmp_path: Path) -> None
         assert catalog.describe(spelling).name == spelling
 
 
+def test_a_table_that_a_job_is_to_read_is_not_named_through_a_link(uri: str, tmp_path: Path) -> None:
+    top = tmp_path.resolve()
+    (top / "link").symlink_to(uri)
+    (top / "lake").symlink_to(top, target_is_directory=True)
+    (top / "second").symlink_to("link")
+    names = {"sales.linked": f"file:{top}/lake/table", "sales.plain": uri}
+    catalog = DeltaCatalog(names.__getitem__)
+    for table, link in (
+        (f"{top}/link", "link"),
+        (f"file://{top}/link/", "link"),
+        (f"{top}/lake/table", "lake"),
+        (f"{top}/lake/second", "lake"),
+        (f"{top}/second", "second"),
+        ("sales.linked", "lake"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            catalog.refuse_links(table)
+        said = refused.value
+        assert said.message.startswith(f"{table} leads through the link {top}/{link} to {uri}")
+        assert (said.field, said.remedy) == ("table", f"Give the path that it leads to: {uri}")
+        assert catalog.describe(table).uri == uri
+    for table in (uri, f"{top}/link/../table", "sales.plain", f"{top}/none"):
+        catalog.refuse_links(table)
+    DeltaCatalog(s3=True).refuse_links("s3://lake/table")
+
+
 def test_a_path_is_normalized_whether_or_not_a_table_is_there() -> None:
     assert DeltaCatalog().normalize("/no/such//table/") == "/no/such/table"
 
