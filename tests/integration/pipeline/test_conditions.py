@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -38,6 +39,53 @@ def test_conditions_that_change_by_themselves_and_those_that_do_not(pipeline: Pi
         assert [condition for condition in changing if passes(condition)] == []
         steady = ("id > 3", "v IS NULL OR v <> 'gone'", "date_trunc('day', timestamp_micros(id)) > DATE '2020-01-01'")
         assert [condition for condition in steady if not passes(condition)] == []
+
+
+FIELDS = {"at": "timestamp", "day": "date", "local": "timestamp_ntz", "v": "string", "id": "long"}
+AT_ONCE = (  # with what is said of each
+    ("at > timestamp'now'", "timestamp'now'"),
+    ("at > TIMESTAMP\t'  NOW '", "TIMESTAMP'  NOW '"),
+    ("day = DATE /* of the node */ 'today'", "DATE'today'"),
+    ("day > date-- 'a'\n\"tomorrow\"", 'date"tomorrow"'),
+    ("day > date r'yesterday'", "dater'yesterday'"),
+    (r"day > date'n\u006fw'", r"date'n\\u006fw'"),
+    ("at > timestamp_ltz'today Asia/Tokyo'", "timestamp_ltz'today Asia/Tokyo'"),
+    ("local > timestamp_ntz'yesterday'", "timestamp_ntz'yesterday'"),
+    ("id > 3 OR NOT (day < date'now' - INTERVAL 7 DAYS)", "date'now'"),
+    ("at > CAST('now' AS TIMESTAMP)", "CAST('now' AS TIMESTAMP)"),
+    ("at > 'today'::timestamp", "CAST('today' AS TIMESTAMP)"),
+    ("at > 'now'", "CAST('now' AS TIMESTAMP)"),
+    ("at BETWEEN '2020-01-01' AND 'Tomorrow'", "CAST('Tomorrow' AS TIMESTAMP)"),
+    ("day IN (date'2020-01-01', 'today')", "CAST('today' AS DATE)"),
+    ("local > try_cast('no' || 'w' AS timestamp_ntz)", "concat('no', 'w')"),
+    ("day > to_date('yesterday')", "CAST('yesterday' AS DATE)"),
+    ("at > try_to_timestamp('now')", "'now'"),
+    ("year('today') = id", "CAST('today' AS DATE)"),
+    ("CASE WHEN id > 3 THEN datediff(day, 'today') > 7 END", "CAST('today' AS DATE)"),
+)
+FIXED = (
+    "v = 'now'",
+    "v IN ('now', 'today') OR v LIKE 'tomorrow%'",
+    "v = 'timestamp\\'now\\''",
+    "v = 'date' /* date'today' */ -- date'now'",
+    "at > timestamp'epoch' AND v = 'now'",
+    "day > 'epoch' AND at > to_timestamp('epoch')",
+    "day > date'2020-01-01' AND at > '2020-01-01 10:00:00'",
+    "CAST(v AS date) = day",
+    "id = CAST(NULL AS string)",
+)
+
+
+def test_texts_that_spark_reads_as_the_time_change_and_texts_that_are_none_do_not(spark_runtime: SparkRuntime) -> None:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in FIELDS.items()]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    analyze = condition_analyzer(spark_runtime.new_session())
+    for condition, by in AT_ONCE:
+        said = analyze(schema, condition)
+        assert said.startswith("its outcome changes each time that it is evaluated, by "), condition
+        assert by in said
+        assert "makes the time at which it reads the condition" in said
+    assert [condition for condition in FIXED if analyze(schema, condition)] == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
 from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import SESSION_MARK, PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
-from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
+from iscp.adapters.delta.query.special_times import special_time
+from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
@@ -143,15 +144,14 @@ def _whole(query: AnalyzedQuery, name: str) -> str:
 
 
 def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:
-    jvm: Any = session._jvm
-    state = session._jsparkSession.sessionState()
+    state: Any = session._jsparkSession.sessionState()
     parsed = state.sqlParser().parsePlan(sql)
     refuse_command(session, parsed)
     execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
     analyzed = execution.analyzed()
     if not analyzed.deterministic():
         raise changing()
-    refuse_special_literals(jvm, sql, analyzed)
+    _refuse_special_time(special_time(session, sql, analyzed))
     catalyst = Catalyst(session)
     marks = TimeMarks(session, catalyst)
     marked = marks.marked(analyzed)
@@ -167,6 +167,15 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     kept_keys = result_keys(catalyst, kept) if kept else None
     keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
     return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed)
+
+
+def _refuse_special_time(found: str) -> None:
+    if found:
+        raise InvalidRequest(
+            f"has {found}, of which Spark makes the time at which it reads the query, once and for all",
+            field="sql",
+            remedy="Write current_timestamp() or current_date()",
+        )
 
 
 def _nullable(schema: StructType) -> StructType:

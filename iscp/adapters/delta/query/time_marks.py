@@ -7,7 +7,6 @@ its condition, and knows nothing of. When a plan is carried out, the value is a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 VIEW_ZONE = "UTC"
 """The zone of days and times of day in views, whatever zone a node has."""
-
-_TYPED_SPECIAL = re.compile(
-    r"""\b(date|timestamp(_ntz|_ltz)?)\s*(['"])\s*(now|today|yesterday|tomorrow)\b""", re.IGNORECASE
-)
-"""Literals of which Spark's parser makes the time at which it runs."""
 
 
 class ClockValue(Enum):
@@ -152,18 +146,6 @@ def clock_literal(catalyst: Catalyst, value: ClockValue, at_s: float) -> Express
             return catalyst.literal(there.toLocalDate())
         case _:
             assert_never(value)
-
-
-def refuse_special_literals(jvm: Any, sql: str, analyzed: Plan) -> None:
-    """Texts as 'now', of which Spark makes the time at which it reads the query. Raises InvalidRequest."""
-    rule = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "SpecialDatetimeValues$").__getattr__("MODULE$")
-    casts = re.search(r"""(['"])\s*(now|today|yesterday|tomorrow)\b""", sql, re.IGNORECASE)
-    if _TYPED_SPECIAL.search(sql) or (casts and not rule.apply(analyzed).fastEquals(analyzed)):
-        raise InvalidRequest(
-            "has a text as 'now' or 'today' for a time, which Spark reads once and for all",
-            field="sql",
-            remedy="Write current_timestamp() or current_date()",
-        )
 
 
 def changing() -> InvalidRequest:

@@ -18,6 +18,7 @@ from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
+from iscp.adapters.delta.query.special_times import special_time
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
@@ -79,7 +80,9 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
                 return str(error).splitlines()[0]
             # The time and the user are taken for constants there, of each query again.
             changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
-            return "its outcome changes each time that it is evaluated" if changing else ""
+            by = special_time(session, condition, plan)
+            because = f", by {by}, of which Spark makes the time at which it reads the condition" if by else ""
+            return f"its outcome changes each time that it is evaluated{because}" if changing or by else ""
 
     return analyze
 
