@@ -19,6 +19,8 @@ COLLATIONS = "__COLLATIONS"
 """Where a field's metadata says how its texts compare, and those within it."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _DIGEST_BYTES = 8
+_PARTS = (("elementType", "element"), ("keyType", "key"), ("valueType", "value"))
+"""Of arrays and maps, with what Delta calls them in paths."""
 
 
 def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
@@ -47,12 +49,41 @@ def kept_collated(collated: Iterable[str], columns: Collection[str]) -> tuple[st
     return tuple(name for name in collated if not kept or name.lower() in kept)
 
 
+def doubled_names(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The first two columns, or fields of one that is nested, whose names are the same but for case, as paths; empty:
+    there are none."""
+    return _doubled(fields, "")
+
+
+def _doubled(fields: Iterable[Mapping[str, Any]], path: str) -> tuple[str, ...]:
+    seen: dict[str, str] = {}
+    for field in fields:
+        name = f"{path}{field['name']}"
+        if first := seen.setdefault(name.lower(), ""):
+            return first, name
+        seen[name.lower()] = name
+        for within, inner in _nested(field["type"], name):
+            if found := _doubled(inner, f"{within}."):
+                return found
+    return ()
+
+
+def _nested(kind: Any, path: str) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
+    """Of a type the structs in it, but those within structs: the path to each, and its fields."""
+    if not isinstance(kind, Mapping):
+        return
+    if "fields" in kind:
+        yield path, kind["fields"]
+    for part, name in _PARTS:
+        yield from _nested(kind.get(part), f"{path}.{name}")
+
+
 def _void(kind: Any, path: str) -> Iterator[str]:
     if kind == "void":
         yield path
     if not isinstance(kind, Mapping):
         return
-    for part, name in (("elementType", "element"), ("keyType", "key"), ("valueType", "value")):
+    for part, name in _PARTS:
         yield from _void(kind.get(part), f"{path}.{name}")
     for field in kind.get("fields", ()):
         yield from _void(field["type"], f"{path}.{field['name']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from tests.integration.pipeline.odd_tables import (
     newest_commit,
     plain,
     separate_by_blank_lines,
+    with_column,
 )
 from tests.integration.pipeline.odd_tables import (
     rows as odd_rows,
@@ -151,6 +153,39 @@ def test_a_type_change_that_spark_does_not_know_stops_a_job_for_good(pipeline: P
         (outcome,) = pipeline.run(job)
         assert outcome.error_code == ErrorCode.TABLE_UNREADABLE, outcome.error_msg
         assert "decimal(4,1)" in outcome.error_msg.lower()
+
+
+IN_STRUCT = {"type": "struct", "fields": [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in "xyX"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [({"name": "ID"}, "id and ID"), ({"type": IN_STRUCT}, "v.x and v.X")],
+    ids=["columns", "fields"],
+)
+def test_names_that_differ_by_case_alone_are_refused_and_stop_the_jobs_that_run(
+    pipeline: Pipeline, change: dict[str, object], names: str
+) -> None:
+    refuse(
+        pipeline,
+        with_column("v", change),
+        f"has columns whose names differ by case alone, which Spark does not tell apart: {names}",
+    )
+    shutil.rmtree(pipeline.source)
+    made(pipeline, plain)
+    keyed, bare, narrow = pipeline.job("j", key=("id",)), pipeline.job("bare"), pipeline.job("narrow", columns=("id",))
+    assert all(outcome.ok for outcome in pipeline.run(keyed, bare, narrow))
+    alter(pipeline.source, "v", change)
+    for _ in range(2):
+        for outcome in pipeline.run(keyed, bare, narrow):
+            assert outcome.error_code == ErrorCode.SCHEMA_CHANGED, outcome.error_msg
+            assert f"differ by case alone: {names}. Have one of them renamed or dropped" in outcome.error_msg
+    alter(pipeline.source, str(change.get("name", "v")), {"name": "v", "type": "string"})
+    write_deltalake(pipeline.source, odd_rows(20), mode="append")
+    for outcome in pipeline.run(keyed, bare, narrow):
+        assert outcome.ok, outcome.error_msg
+    assert_equal(pipeline, "j")
+    assert_equal(pipeline, "bare")
 
 
 def test_a_file_whose_path_is_no_uri_stops_a_job_for_good_with_that_path(pipeline: Pipeline) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.column_identity import collated_columns, column_ids, other_columns, void_fields
+from iscp.core.column_identity import collated_columns, column_ids, doubled_names, other_columns, void_fields
 
 Nest = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -71,3 +71,33 @@ def test_what_is_void_is_found_wherever_it_is(nest: str, path: str) -> None:
 def test_columns_with_texts_of_a_collation_are_found() -> None:
     collated = {**column("a"), "metadata": {"__COLLATIONS": {"a.element": "icu.UNICODE"}}}
     assert collated_columns([column("id", "c1"), collated]) == ("a",)
+
+
+def nested(kind: str, of: object) -> dict[str, object]:
+    match kind:
+        case "array":
+            return {"type": "array", "elementType": of, "containsNull": True}
+        case "map":
+            return {"type": "map", "keyType": "string", "valueType": of, "valueContainsNull": True}
+        case "keys":
+            return {"type": "map", "keyType": of, "valueType": "string", "valueContainsNull": True}
+    return {"type": "struct", "fields": of}
+
+
+def test_names_that_differ_by_case_alone_are_found_wherever_they_are() -> None:
+    def named(*names: str, kind: object = "long") -> list[dict[str, object]]:
+        return [{"name": name, "type": kind} for name in names]
+
+    struct = nested("struct", named("x", "y", "X"))
+    assert doubled_names(named("a", "b", "A", "B")) == ("a", "A")
+    assert doubled_names(named("a", "b", "a")) == ("a", "a")
+    assert doubled_names(named("s", kind=struct)) == ("s.x", "s.X")
+    assert doubled_names(named("s", kind=nested("array", nested("array", struct)))) == (
+        "s.element.element.x",
+        "s.element.element.X",
+    )
+    assert doubled_names(named("s", kind=nested("map", struct))) == ("s.value.x", "s.value.X")
+    assert doubled_names(named("s", kind=nested("keys", struct))) == ("s.key.x", "s.key.X")
+    assert doubled_names(named("s", kind=nested("struct", named("t", kind=struct)))) == ("s.t.x", "s.t.X")
+    fine = nested("struct", named("x", "y"))
+    assert doubled_names([*named("a", "b"), *named("s", "t", "x", kind=nested("array", fine))]) == ()

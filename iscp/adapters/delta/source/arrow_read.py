@@ -23,7 +23,7 @@ from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
-from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids
+from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.core.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 
@@ -96,6 +96,10 @@ class Shape:
     @cached_property
     def collated(self) -> tuple[str, ...]:
         return collated_columns(self.every_field)
+
+    @cached_property
+    def doubled(self) -> tuple[str, ...]:
+        return doubled_names(self.every_field)
 
     @property
     def cdf_on(self) -> bool:

@@ -225,6 +225,14 @@ class DeltaCatalog:
                 remedy="Register the job when it has some",
                 code=ErrorCode.TABLE_UNREADABLE,
             )
+        if shape.doubled:
+            raise InvalidRequest(
+                f"{table} has columns whose names differ by case alone, which Spark does not tell apart: "
+                f"{' and '.join(shape.doubled)}",
+                field="table",
+                remedy="Rename or drop one of them",
+                code=ErrorCode.TABLE_UNREADABLE,
+            )
         commit = read_commit(uri, version)
         described = TableDescription(
             table_id=shape.table_id,

@@ -20,7 +20,7 @@ from iscp.adapters.delta.log.live_files import TableState
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.core.build_pieces import count_pieces
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
 from iscp.core.progress import UNKNOWN, SnapshotSize
 from iscp.ports.source import ChangesUnavailableError
 
@@ -58,7 +58,7 @@ _BROKEN = (
 )
 
 
-_UNOPENED = (StorageError, EngineError, InvalidRequest)
+_UNOPENED = (StorageError, EngineError, PermanentError)
 """What is raised where a version is gone, or no engine opens it."""
 
 
@@ -93,7 +93,7 @@ class KnownShapes:
         if known is not None and _same_shape(uri, known, version, {commit.version: commit for commit in read}):
             shape = known.shape
         else:
-            shape = open_version(uri, version, self._by_spark)[0]
+            shape = open_followed(uri, version, self._by_spark)
         self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
 
@@ -132,7 +132,7 @@ class KnownShapes:
         at = version_of(names[0], checkpoints=True)
         if known is not None and at is not None:
             with suppress(*_UNOPENED):  # whoever opens the table says so
-                found = open_version(uri, at, self._by_spark)[0]
+                found = open_followed(uri, at, self._by_spark)
                 if (found.table_id, found.schema_json) != (known.shape.table_id, known.shape.schema_json):
                     self._known.pop(uri, None)
         self._checkpoints[uri] = names
@@ -167,6 +167,18 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
     if by_spark is not None and not shape.features <= _FEATURES_KNOWN:
         return _open_by_spark(uri, version, by_spark), table
     return shape, table
+
+
+def open_followed(uri: str, version: int, by_spark: BySpark | None) -> Shape:
+    """As `open_version`, of a table that jobs follow. Raises PermanentError for one that a registration refuses."""
+    shape, _ = open_version(uri, version, by_spark)
+    if shape.doubled:
+        raise PermanentError(
+            f"the source has columns now whose names differ by case alone: {' and '.join(shape.doubled)}",
+            remedy="Have one of them renamed or dropped, then resume the job",
+            code=ErrorCode.SCHEMA_CHANGED,
+        )
+    return shape
 
 
 def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:

@@ -134,16 +134,17 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     def open_table(uri: str, version: int) -> Shape:
         with spark_faults(f"open {uri} at version {version}"):
             _, _, snapshot = open_log(session, uri, version)
-            if snapshot.schema().nonEmpty():
-                load_version(session, uri, version)  # else types that it does not read show at the first iteration
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
-            return Shape(
+            shape = Shape(
                 str(metadata.id()),
                 str(metadata.schema().json()),  # of a table without columns too
                 tuple(as_java(metadata.partitionColumns())),
                 dict(as_java(metadata.configuration())),
                 frozenset(as_java(snapshot.protocol().readerFeatureNames())),
             )
+            if shape.every_field and not shape.doubled:
+                load_version(session, uri, version)  # else types that it does not read show at the first iteration
+            return shape
 
     return open_table
 
