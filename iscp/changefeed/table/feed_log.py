@@ -137,11 +137,18 @@ class FeedLog:
     def append_only(self) -> bool:
         return self._base.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
 
-    def widened(self, columns: Sequence[pa.Field]) -> list[Action]:
-        """The actions that give the table's rows more columns, and the feature that they need."""
+    def widened(self, wider: pa.Schema) -> list[Action]:
+        """The actions that give the table's rows these columns, which hold those that it has, and the feature that
+        they need."""
         now, schema = self._base.metadata(), json.loads(self._base.schema().to_json())
         row = next(column for column in schema["fields"] if column["name"] == ROW)
-        row["type"]["fields"] += json.loads(Schema.from_arrow(pa.schema(columns)).to_json())["fields"]
+        there = {field["name"]: field for field in row["type"]["fields"]}
+        for field in json.loads(Schema.from_arrow(wider).to_json())["fields"]:
+            name = field["name"]
+            if name not in there:
+                row["type"]["fields"].append(field)
+            elif wider.field(name).type != self.description.row.field(name).type:
+                there[name]["type"] = field["type"]
         actions: list[Action] = [
             {
                 "metaData": {
@@ -157,7 +164,7 @@ class FeedLog:
             }
         ]
         protocol = self._base.protocol()
-        if has_times_without_zone(columns) and TIMES_WITHOUT_ZONE not in (protocol.writer_features or ()):
+        if has_times_without_zone(wider) and TIMES_WITHOUT_ZONE not in (protocol.writer_features or ()):
             actions.append(with_feature(protocol, TIMES_WITHOUT_ZONE))
         return actions
 

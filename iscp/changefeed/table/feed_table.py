@@ -30,7 +30,7 @@ from iscp.changefeed.table.feed_actions import Action
 from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text
 from iscp.changefeed.table.feed_schema import FeedDescription
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
-from iscp.changefeed.table.widening import lacking_columns
+from iscp.changefeed.table.widening import widened
 from iscp.core.errors import (
     ConfigurationError,
     Conflict,
@@ -126,21 +126,24 @@ class FeedTable:
             return {name: self._log.text(self._text_app(name)) for name in names}
 
     def widen(self, row: pa.Schema) -> None:
-        """Give the feed the columns that it lacks, and which are null in all that is there.
+        """Give the feed the columns that it lacks, and fields of them, which are null in all that is there.
 
         Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
         """
         with self._turn:
             self._log.refresh()
-            if not (lacking := lacking_columns(self.description.row, row)):
+            if (wider := self._widened(row)) == self.description.row:
                 return
             require_conditional_writes(self.uri)
-            change = _Change(self._log.widened(lacking), {}, {}, {}, self._log.opened_at)
+            change = _Change(self._log.widened(wider), {}, {}, {}, self._log.opened_at)
             self._commit(change, self._clock.monotonic_s() + SLEPT_S)
             self._sync_log()
             self._log.reopen()
-            if lacking_columns(self.description.row, row):
+            if self._widened(row) != self.description.row:
                 raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
+
+    def _widened(self, row: pa.Schema) -> pa.Schema:
+        return widened(self.description.row, row, self.description.key)
 
     def draft(self) -> FeedDraft:
         """For the files of one commit: `with table.draft() as draft`."""

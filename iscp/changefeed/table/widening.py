@@ -1,6 +1,8 @@
-"""Which columns a feed has to be given for rows of other columns."""
+"""Which columns a feed has to be given for rows of other columns, and which of its own these do not have."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -10,17 +12,82 @@ from iscp.core.errors import (
 )
 
 
-def lacking_columns(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
-    """What `wanted` has beyond `held`, whatever the case of the names. Raises PermanentError for another type."""
-    there = {each.name.lower(): each.type for each in held}
-    for each in wanted:
-        if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
+def widened(held: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """`held` with what `wanted` has beyond it: columns, whatever the case of their names, and fields of nested ones.
+
+    Raises PermanentError for another type; columns of the `key` are given no more fields.
+    """
+    theirs = {each.name.lower(): each for each in wanted}
+    fields = []
+    for field in held:
+        other = theirs.pop(field.name.lower(), field)
+        kind = _holding(field.type, other.type)
+        if kind is None or (kind != field.type and field.name in key):
             raise PermanentError(
-                f"column {each.name} is of type {each.type} now, the feed has {kind}",
+                f"column {other.name} is of type {other.type} now, the feed has {field.type}",
                 remedy="Bring the type back, or register the job again on another feed",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
-    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
+        fields.append(field.with_type(kind))
+    return pa.schema([*fields, *[each.with_nullable(True) for each in theirs.values()]])
+
+
+def lost_names(held: pa.Schema, given: pa.Schema) -> tuple[str, ...]:
+    """The columns, and the fields of nested ones as paths (`s.y`), that `held` has and `given` does not."""
+    theirs = {each.name.lower(): each.type for each in given}
+    found: list[str] = []
+    for field in held:
+        other = theirs.get(field.name.lower())
+        found += [field.name] if other is None else _lost(field.type, other, field.name)
+    return tuple(found)
+
+
+def _holding(held: pa.DataType, given: pa.DataType) -> pa.DataType | None:
+    """The type of the values of both; None: there is none."""
+    if held == given or _takes(held, given):
+        return held
+    if pa.types.is_struct(held) and pa.types.is_struct(given):
+        return _holding_struct(held, given)
+    if pa.types.is_list(held) and pa.types.is_list(given):
+        inner = _holding(held.value_type, given.value_type)
+        return None if inner is None else pa.list_(held.value_field.with_type(inner))
+    if pa.types.is_map(held) and pa.types.is_map(given):
+        key, item = _holding(held.key_type, given.key_type), _holding(held.item_type, given.item_type)
+        return None if key is None or item is None else pa.map_(key, held.item_field.with_type(item))
+    return None
+
+
+def _holding_struct(held: pa.StructType, given: pa.StructType) -> pa.StructType | None:
+    """Fields are taken by their very names: none is another but for its case."""
+    theirs = {each.name: each for each in given}
+    fields = []
+    for field in held:
+        other = theirs.pop(field.name, field)
+        kind = _holding(field.type, other.type)
+        if kind is None:
+            return None
+        fields.append(field.with_type(kind))
+    if {name.lower() for name in theirs} & {field.name.lower() for field in fields}:
+        return None
+    return pa.struct([*fields, *[each.with_nullable(True) for each in theirs.values()]])
+
+
+def _lost(held: pa.DataType, given: pa.DataType, path: str) -> list[str]:
+    if pa.types.is_struct(held) and pa.types.is_struct(given):
+        theirs = {each.name: each.type for each in given}
+        lost = [
+            [f"{path}.{field.name}"]
+            if field.name not in theirs
+            else _lost(field.type, theirs[field.name], f"{path}.{field.name}")
+            for field in held
+        ]
+        return [name for each in lost for name in each]
+    if pa.types.is_list(held) and pa.types.is_list(given):
+        return _lost(held.value_type, given.value_type, f"{path}.element")
+    if pa.types.is_map(held) and pa.types.is_map(given):
+        of_keys = _lost(held.key_type, given.key_type, f"{path}.key")
+        return [*of_keys, *_lost(held.item_type, given.item_type, f"{path}.value")]
+    return []
 
 
 def _takes(held: pa.DataType, given: pa.DataType) -> bool:

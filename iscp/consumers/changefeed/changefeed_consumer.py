@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.changefeed.model.feed_ports import FeedCommit, FeedSink
+from iscp.changefeed.table.widening import lost_names
 from iscp.consumers.validation import unwritable_name
 from iscp.core import key_ranges as ranges
 from iscp.core.build_request import BuildId
@@ -140,8 +141,7 @@ class ChangefeedConsumer:
 
     def _refuse_lost(self, commit: FeedCommit, row: pa.Schema) -> None:
         """With `on_schema_change` stop; otherwise the feed's rows have null from now on."""
-        there = {name.lower() for name in row.names}
-        lost = [name for name in commit.row.names if name.lower() not in there]
+        lost = lost_names(commit.row, row)
         if lost and self._row.spec.on_schema_change is OnSchemaChange.STOP:
             raise PermanentError(
                 f"the source has no column {', '.join(lost)} any more",

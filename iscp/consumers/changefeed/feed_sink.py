@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
+from iscp.adapters.delta.sink.schema_evolution import conformed
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.source.spark_read import load_version
@@ -33,7 +34,6 @@ from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 BATCH_ROWS_MAX = 10_000
 """Rows taken from Spark at a time; more come in further batches."""
@@ -165,11 +165,11 @@ class DeltaFeedCommit:
         """Each shard is sorted and written by all cores. Those without rows move too, as in `commit`."""
         table, total = self._table, 0
         order = [F.col(quoted(name)).asc() for name in table.description.key]
-        columns = _cast(rows, spark_schema(self.row))
         for shard, seen in self._seen.items():
             guard.check()
             low, high = ranges.hashes(self.shards + shard)
-            of_shard = rows.where(F.col(key_hash).between(low, high)).select(*columns)
+            of_shard = rows.where(F.col(key_hash).between(low, high))
+            of_shard = conformed(of_shard, spark_schema(self.row))
             place = self._began(seen.place)
             stamp = FeedStamp("insert", version, net=True)
             adds, count = write_ordered(of_shard, table.uri, self._draft.description, shard, place, order, stamp)
@@ -201,19 +201,8 @@ def _touched(states: Mapping[int, FeedShardState]) -> bool:
 
 
 def _shaped(present: DataFrame, held: DataFrame) -> DataFrame:
-    """With the columns and types of what is held."""
-    return present.select(*_cast(present, held.drop(_COUNT).schema), F.lit(1).alias(_COUNT))
-
-
-def _cast(present: DataFrame, schema: StructType) -> list[Column]:
-    """Columns of these names and types; what is not there any more is null."""
-    there = {name.lower() for name in present.columns}
-    return [
-        (F.col(quoted(field.name)) if field.name.lower() in there else F.lit(None))
-        .cast(field.dataType)
-        .alias(field.name)
-        for field in schema.fields
-    ]
+    """With the columns and types of what is held; what is not there any more is null."""
+    return conformed(present, held.drop(_COUNT).schema).withColumn(_COUNT, F.lit(1))
 
 
 def _bag(frame: DataFrame, sign: int) -> DataFrame:
