@@ -55,6 +55,23 @@ def doubled_names(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return _doubled(fields, "")
 
 
+def lost_fields(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns, and the fields of nested ones as paths, of a schema `before` that are not there any more by name."""
+    return tuple(_lost(before, now, ""))
+
+
+def _lost(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]], path: str) -> Iterator[str]:
+    there = {field["name"].lower(): field["type"] for field in now}
+    for field in before:
+        name, kind = f"{path}{field['name']}", there.get(field["name"].lower())
+        if kind is None:
+            yield name
+            continue
+        structs = dict(_nested(kind, name))
+        for within, inner in _nested(field["type"], name):
+            yield from _lost(inner, structs.get(within, ()), f"{within}.")
+
+
 def _doubled(fields: Iterable[Mapping[str, Any]], path: str) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for field in fields:

@@ -29,8 +29,9 @@ class SourceRange:
     `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
     columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns,
     `new_schema`: one has changed the schema as the log has it, and `retyped` are those whose type it changed so that
-    its changes do not give their values. `updates`: of versions whose change data may lack rows that are equal to
-    others, how many rows they updated.
+    its changes do not give their values. `lost`: columns, and fields of nested ones (`s.y`), that `from_version` had,
+    and the last version has not, so that no change says what they held. `updates`: of versions whose change data may
+    lack rows that are equal to others, how many rows they updated.
     """
 
     from_version: int
@@ -49,6 +50,7 @@ class SourceRange:
     new_schema: bool = False
     collated: tuple[str, ...] = ()
     retyped: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     updates: Mapping[int, int] = field(default_factory=dict)
 
     @property

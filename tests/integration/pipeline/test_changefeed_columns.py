@@ -12,7 +12,7 @@ from iscp.changefeed import open as open_feed
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
 
-from .conftest import Pipeline
+from .conftest import BOTH_WAYS, Pipeline
 from .feeding import Feed
 
 pytestmark = pytest.mark.spark
@@ -107,3 +107,61 @@ def test_a_nested_column_of_another_type_stops_the_job_and_so_does_a_key_with_mo
     outcome = feed.run()
     assert outcome.error_code == ErrorCode.SCHEMA_CHANGED, outcome.error_msg
     assert "column id is of type struct<a: int32, b: int32> now, the feed has struct<a: int32>" in outcome.error_msg
+
+
+@BOTH_WAYS
+def test_a_deletion_has_all_that_was_there_also_where_the_table_was_restored_to_before_a_column(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.insert([1, 1, 2], "again")  # rows that share a key, too
+    feed = Feed(pipeline)
+    feed.run()
+    before = DeltaTable(pipeline.source).version()
+    pipeline.sql("ALTER TABLE SOURCE ADD COLUMNS (more INT)")
+    pipeline.sql("INSERT INTO SOURCE VALUES (101, 'wide', 1, 5), (102, 'wide', 1, null), (1, 'wide', 1, 7)")
+    pipeline.sql("UPDATE SOURCE SET more = 6 WHERE id IN (2, 3)")
+    assert feed.run().ok
+    feed.assert_equal()
+    pipeline.sql("UPDATE SOURCE SET more = 8 WHERE id = 4")  # what came between is net
+    pipeline.sql(f"RESTORE TABLE SOURCE TO VERSION AS OF {before}")
+    pipeline.sql("INSERT INTO SOURCE VALUES (103, 'later', 1)")
+    outcome = feed.run()
+    assert (outcome.data_type, outcome.error_msg) == (DataType.DIFFERENCE, "")
+    feed.assert_equal()
+    gone = [(each["row"]["id"], each["row"]["more"]) for each in feed.changes() if each["operation"] == "delete"]
+    assert sorted(gone, key=str) == [(1, 7), (101, 5), (102, None), (2, 6), (2, 6)]
+    pipeline.delete("id = 103")
+    assert feed.run().data_type is DataType.TAIL
+    feed.assert_equal()
+
+
+@pytest.mark.parametrize(
+    "change", ["DROP COLUMN v", "DROP COLUMN s.y", "RENAME COLUMN v TO w", "RENAME COLUMN s.y TO z"]
+)
+def test_what_a_column_or_a_field_held_that_goes_is_taken_out_of_the_feed(pipeline: Pipeline, change: str) -> None:
+    columns, values = "id BIGINT, v STRING, s STRUCT<x: INT, y: INT>", "({0}, 'v{0}', named_struct('x', 1, 'y', {0}))"
+    made(pipeline, columns, *map(values.format, range(4)), properties=f"{WITH_FEED}, {MAPPED}")
+    feed = Feed(pipeline)
+    assert feed.run().ok
+    pipeline.sql(f"ALTER TABLE SOURCE {change}")
+    pipeline.sql("DELETE FROM SOURCE WHERE id = 1")
+    assert (feed.run().error_msg, feed.run().error_msg) == ("", "")
+    feed.assert_equal()
+    pipeline.sql("DELETE FROM SOURCE WHERE id = 2")
+    assert feed.run().ok
+    feed.assert_equal()
+
+
+def test_a_job_that_is_to_stop_where_columns_go_stops_where_a_field_goes(pipeline: Pipeline) -> None:
+    made(
+        pipeline,
+        "id BIGINT, s STRUCT<x: INT, y: INT>",
+        "(1, named_struct('x', 1, 'y', 2))",
+        properties=f"{WITH_FEED}, {MAPPED}",
+    )
+    feed = Feed(pipeline, {"on_schema_change": "stop"})
+    assert feed.run().ok
+    pipeline.sql("ALTER TABLE SOURCE DROP COLUMN s.y")
+    outcome = feed.run()
+    assert outcome.error_code == ErrorCode.SCHEMA_CHANGED, outcome.error_msg
+    assert "the source has no column s.y any more" in outcome.error_msg

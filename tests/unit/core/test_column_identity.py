@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from iscp.core.column_identity import collated_columns, column_ids, doubled_names, other_columns, void_fields
+from iscp.core.column_identity import (
+    collated_columns,
+    column_ids,
+    doubled_names,
+    lost_fields,
+    other_columns,
+    void_fields,
+)
 
 Nest = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -101,3 +108,19 @@ def test_names_that_differ_by_case_alone_are_found_wherever_they_are() -> None:
     assert doubled_names(named("s", kind=nested("struct", named("t", kind=struct)))) == ("s.t.x", "s.t.X")
     fine = nested("struct", named("x", "y"))
     assert doubled_names([*named("a", "b"), *named("s", "t", "x", kind=nested("array", fine))]) == ()
+
+
+def test_what_is_gone_is_found_wherever_it_was_and_named_once() -> None:
+    def named(**kinds: object) -> list[dict[str, object]]:
+        return [{"name": name, "type": kind} for name, kind in kinds.items()]
+
+    x, xy = (nested("struct", named(**dict.fromkeys(names, "long"))) for names in ("x", "xy"))
+    before = named(
+        a="long", s=xy, n=nested("array", nested("map", xy)), k=nested("keys", xy), t=nested("struct", named(s=xy))
+    )
+    after = named(
+        A="string", S=x, n=nested("array", nested("map", x)), k=nested("keys", x), t=nested("struct", named(s=x))
+    )
+    assert lost_fields(before, after) == ("s.y", "n.element.value.y", "k.key.y", "t.s.y")
+    assert lost_fields(after, before) == ()
+    assert lost_fields(before, named(a="long", n="string")) == ("s", "n.element.value.x", "n.element.value.y", "k", "t")

@@ -22,7 +22,7 @@ from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
 from iscp.adapters.delta.source.range_cut import find_untold, steps_of, within
-from iscp.adapters.delta.source.retyped_columns import retyped_columns
+from iscp.adapters.delta.source.retyped_columns import fields_lost, retyped_columns
 from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
@@ -116,6 +116,7 @@ class DeltaChangeSource:
             reshapes=bool(schemas),
             new_schema=len(set(schemas)) > 1,
             retyped=retyped_columns(schemas, shape.schema_json) if schemas else (),
+            lost=fields_lost(before.schema_json, shape.schema_json) if schemas and before is not None else (),
             updates={each.version: each.updated_rows for each in taken if each.updated_rows is not None},
         )
 

@@ -53,7 +53,7 @@ _DIGEST_BYTES = 16
 _WHOLE = Bounds(sys.maxsize, sys.maxsize, 1)
 """A commit is kept as one, however large it is."""
 _MARKS = (CHANGE_TYPE, *STAMPS)
-_TUPLES = ("collated", "retyped")
+_TUPLES = ("collated", "retyped", "lost")
 _OF_READING = frozenset({"more", "step", "steps"})
 
 
@@ -85,7 +85,7 @@ class _KeptCommit:
         if document.pop("digest") != _digest(document) or document["format"] != _FORMAT:
             raise ValueError("it is damaged, or of another version")
         span = {**document["span"], "to": Watermark(**document["span"]["to"])}
-        span.update({name: tuple(span[name]) for name in _TUPLES})
+        span.update({name: tuple(span.get(name, ())) for name in _TUPLES})
         span["updates"] = {int(version): rows for version, rows in span["updates"].items()}
         adds = tuple(document["add_actions"])
         rows = Manifest(adds, document["schema_json"], document["rows"], document["bytes"], {}, {})

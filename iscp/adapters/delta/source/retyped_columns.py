@@ -1,4 +1,4 @@
-"""Which columns of a table have another type than before, whose values old files do not give.
+"""Which columns of a table have another type than before, whose values old files do not give, or are gone.
 
 Spark reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was
 a time is then a number, and what does not fit in a smaller integer is cut off, without a word.
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.sink.schema_evolution import holds
-from iscp.core.column_identity import physical_name
+from iscp.core.column_identity import lost_fields, physical_name, void_fields
 
 _PARTS = ("elementType", "keyType", "valueType")
 _VOID = "void"
@@ -31,6 +31,13 @@ def retyped_columns(before: Iterable[str], now: str) -> tuple[str, ...]:
         for known, field in present.items()
         if any(not _reads(field["type"], then[known]["type"]) for then in earlier if known in then)
     )
+
+
+def fields_lost(before: str, now: str) -> tuple[str, ...]:
+    """As `lost_fields`, of schemas as Delta has them, without what is in no file."""
+    then, present = (json.loads(schema)["fields"] for schema in (before, now))
+    void = {path.lower() for path in void_fields(then)}
+    return tuple(path for path in lost_fields(then, present) if path.lower() not in void)
 
 
 def _by_name(struct: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

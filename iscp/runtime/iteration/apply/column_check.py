@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from iscp.core.column_identity import other_columns
 from iscp.core.errors import PermanentError, StorageError
+from iscp.core.iteration import ChangeDetail
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration.job_run import JobRun
 
@@ -52,7 +53,7 @@ def _reason(work: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]
     if held is None and span.reshapes and span.column_ids:
         return "nobody knows any more which columns the target was written from"
     same = held is None or held == span.column_ids
-    if same and not span.retyped:
+    if same and not span.retyped and not span.lost:
         return ""
     try:
         names = work.kind.columns(work.row.spec.consumer, columns())
@@ -60,5 +61,15 @@ def _reason(work: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]
         return ""  # it is said where they are read
     if others := () if held is None else other_columns(held, span.column_ids, names):
         return f"the column {', '.join(others)} is another than before"
-    retyped = [name for name in names if name in span.retyped]
-    return f"the column {', '.join(retyped)} has another type than before" if retyped else ""
+    if retyped := [name for name in names if name in span.retyped]:
+        return f"the column {', '.join(retyped)} has another type than before"
+    lost = _lost(work, span)
+    return f"the column {', '.join(lost)} is gone, with what rows held in it" if lost else ""
+
+
+def _lost(work: JobRun, span: SourceRange) -> list[str]:
+    """Of a job that keeps every change: what is gone of its columns, so that deletions do not have what was there."""
+    if work.kind.needs.changes is not ChangeDetail.ALL:
+        return []
+    kept = {name.lower() for name in work.row.spec.consumer.columns}
+    return [path for path in span.lost if not kept or path.partition(".")[0].lower() in kept]
