@@ -13,6 +13,7 @@ from iscp.core.argument_checks import refuse_missing_parent
 from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import reserved_names
 from iscp.core.untrusted_values import shown
 from iscp.ports.catalog import Catalog, TableDescription
 
@@ -49,6 +50,30 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
     return target
 
 
+def refuse_reserved(source: TableDescription, *more: str, field: str = "table") -> None:
+    """Raises InvalidRequest where a table has columns of names that rows are given while they are read.
+
+    `more`: names besides those that no job's table may have.
+    """
+    if reserved := reserved_names(source.columns, *more):
+        raise InvalidRequest(
+            f"{source.name} has {', '.join(reserved)}, which rows are given themselves while they are read",
+            field=field,
+            remedy="Rename it in the table, or read a copy of the table that has another name for it",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
+
+
+def refuse_lately_reserved(columns: Sequence[str], name: str) -> None:
+    """Raises PermanentError where a column of that name has come to a source that a job follows."""
+    if any(each.lower() == name for each in columns):
+        raise PermanentError(
+            f"the source has {name} now, which rows are given themselves while they are read",
+            remedy="Have it renamed or dropped, then resume the job",
+            code=ErrorCode.SCHEMA_CHANGED,
+        )
+
+
 def normalized_target(target: str, catalog: Catalog) -> str:
     """The one spelling of a place for a table. Raises InvalidRequest."""
     try:
@@ -60,6 +85,7 @@ def normalized_target(target: str, catalog: Catalog) -> str:
 
 def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
     """Raises InvalidRequest where the source does not have what the spec names, or the filter is none."""
+    refuse_reserved(source)
     for name in ("key", "columns"):
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
         _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 OP = "_iscp_op"
 """The column that holds a net change's operation (see the port Changes)."""
 
 WEIGHT = "_iscp_weight"
 """The column that says how many of a row came (below 0: went)."""
+
+RESERVED_PREFIX = "_iscp_"
+"""What the names of all columns begin with that rows are given while they are worked on."""
+
+CHANGE_MARKS = ("_change_type", "_commit_version", "_commit_timestamp")
+"""The columns that Delta's change data feed has beside those of a table."""
+
+KEY_HASH = "_key_hash"
+"""The column that rows of a job have whose table may be split (see ShardedConsumer)."""
 
 DEAD_LETTER_SUFFIX = "_dead_letter"
 """What the name of the table has behind its target's in which rows that share a key are kept."""
@@ -21,6 +32,12 @@ way round.
 
 VIEW_STATE_SUFFIXES = ("_view_state", VIEW_STATE_SUFFIX)
 """Those of earlier releases too."""
+
+
+def reserved_names(columns: Iterable[str], *more: str) -> tuple[str, ...]:
+    """Those of the columns that no table may have which is read, and those called as one of `more`."""
+    taken = {*CHANGE_MARKS, *more}
+    return tuple(name for name in columns if name.lower() in taken or name.lower().startswith(RESERVED_PREFIX))
 
 
 def quoted(name: str) -> str:

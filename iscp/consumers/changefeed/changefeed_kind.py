@@ -10,11 +10,19 @@ from collections.abc import Sequence
 
 from iscp.consumers.changefeed.changefeed_consumer import SHARDS_MAX, ChangefeedConsumer
 from iscp.consumers.changefeed.feed_sink import DeltaFeedSink
-from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, wanted_columns
+from iscp.consumers.validation import (
+    CONSUMER_PATH,
+    check_columns,
+    check_target,
+    refuse_lately_reserved,
+    refuse_reserved,
+    wanted_columns,
+)
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.iteration import ChangeDetail
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import KEY_HASH
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 
@@ -38,6 +46,7 @@ class ChangefeedKind:
         if not spec.key:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Name what identifies a row")
         check_columns(spec, source, catalog)
+        refuse_reserved(source, KEY_HASH)
         shards = _shards(spec)
         kept = {name.lower() for name in spec.columns or source.columns}
         for name, kind in source.columns.items():
@@ -53,6 +62,7 @@ class ChangefeedKind:
         return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        refuse_lately_reserved(source, KEY_HASH)
         return wanted_columns(spec, source)
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> ChangefeedConsumer:

@@ -11,13 +11,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from iscp.consumers.validation import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.consumers.validation import (
+    CONSUMER_PATH,
+    check_columns,
+    refuse_lately_reserved,
+    refuse_reserved,
+    wanted_columns,
+)
 from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job_row import JobRow
 from iscp.core.key_ranges import hashes
 from iscp.core.report_validation import exact_position
 from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import KEY_HASH
 from iscp.core.untrusted_values import error_code, error_text, exact_int, named_error, printable, shown
 from iscp.core.watermark import Position
 from iscp.core.watermark_record import position_of, record_key
@@ -127,6 +134,8 @@ class CustomKind:
         if self.needs.sharded and not spec.key:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Name what identifies a row")
         check_columns(spec, source, catalog)
+        if self.needs.sharded:
+            refuse_reserved(source, KEY_HASH)
         try:
             self._consumer.check(spec, source)
         except (TemporaryError, PermanentError) as error:
@@ -144,6 +153,8 @@ class CustomKind:
         return spec.target
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        if self.needs.sharded:
+            refuse_lately_reserved(source, KEY_HASH)
         return wanted_columns(spec, source)
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> CustomSink:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
-from iscp.consumers.view.definition.result_columns import refuse_columns
+from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
+from iscp.consumers.view.definition.result_columns import refuse_columns, refuse_reserved_names
 from iscp.consumers.view.definition.view_explanation import explain_view
 from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
 from iscp.consumers.view.ranges.range_view import RangeBuiltView
@@ -41,6 +41,7 @@ class ViewKind:
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         view = read_view_spec(spec)
+        refuse_reserved_names(spec.options["sql"], _SQL)
         tables = _describe(view, catalog)
         target = ""
         for each in (source, *tables.values()):
@@ -68,6 +69,7 @@ class ViewKind:
 
     def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
         view = read_view_spec(spec)
+        refuse_reserved_names(spec.options["sql"], _SQL)
         tables = _describe(view, catalog)
         shape = _shape(view, tables, catalog)
         uris = {name: each.uri for name, each in tables.items()}
@@ -104,6 +106,7 @@ def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
         try:
             catalog.refuse_links(uri)
             found[name] = catalog.describe(uri)
+            refuse_reserved(found[name])
             if found[name].uri != uri:
                 raise InvalidRequest(f"is {uri}, which is {found[name].uri}", remedy=f"Write it as {found[name].uri}")
         except TableNotFound as error:

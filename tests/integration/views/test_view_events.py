@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import JobOutcome
 from iscp.core.spec import OnReplace
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 
-from .conftest import ViewBench
+from .conftest import Lake, ViewBench
 
 pytestmark = pytest.mark.spark
 
@@ -280,6 +281,46 @@ def test_a_column_that_the_view_reads_goes_and_comes_back(new_view: NewView, sql
     write_deltalake(t, rows, mode="overwrite", schema_mode="overwrite")
     assert view.run().ok
     view.assert_equal()
+
+
+def test_a_column_of_a_name_that_rows_are_given_stops_a_view_until_it_is_gone(new_view: NewView) -> None:
+    view = built(new_view, GROUPS)
+    t = view.lake.uris["t"]
+    rows = DeltaTable(t).to_pyarrow_table()
+    for name in ("_iscp_weight", "_change_type"):
+        write_deltalake(t, rows.append_column(name, rows["b"]), mode="append", schema_mode="merge")
+        outcome = view.run()
+        assert outcome.error_code == ErrorCode.SCHEMA_CHANGED, outcome.error_msg
+        assert f"the source has {name} now" in outcome.error_msg
+        write_deltalake(t, rows, mode="overwrite", schema_mode="overwrite")
+        assert view.run().ok
+        view.assert_equal()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select k0, n, _metadata, _key_hash, value, rows, w from t where a > 0",
+        "select k0, _metadata, count(*) c0, sum(n) s0, count(value) n, max(_key_hash) w from t group by k0, _metadata",
+        "select t.k0, t._metadata, t._key_hash, u.x value, t.rows from t join u on t.a = u.a",
+    ],
+    ids=["rows", "groups", "join"],
+)
+def test_names_like_those_within_are_plain_ones(tmp_path: Path, spark_runtime: SparkRuntime, sql: str) -> None:
+    class Named(Lake):
+        def _rows(self, name: str, number: int) -> pa.Table:
+            found = super()._rows(name, number)
+            for more in ("k0", "_metadata", "_key_hash", "value", "rows", "w") if name == "t" else ():
+                found = found.append_column(more, found["b"])
+            return found
+
+    view = ViewBench(Named(tmp_path, 3), spark_runtime, sql, refresh="incremental")
+    assert view.run().ok
+    view.assert_equal()
+    for _ in range(2):
+        change(view)
+        assert view.run().ok
+        view.assert_equal()
 
 
 @each()

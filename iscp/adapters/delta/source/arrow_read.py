@@ -25,6 +25,7 @@ from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, 
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.core.errors import StorageError
+from iscp.core.sql_names import reserved_names
 from iscp.ports.source import ChangesUnavailableError
 
 _FEED_ON = "delta.enableChangeDataFeed"
@@ -96,6 +97,10 @@ class Shape:
     @cached_property
     def collated(self) -> tuple[str, ...]:
         return collated_columns(self.every_field)
+
+    @cached_property
+    def reserved(self) -> tuple[str, ...]:
+        return reserved_names(self.columns)
 
     @cached_property
     def doubled(self) -> tuple[str, ...]:

@@ -178,6 +178,12 @@ def open_followed(uri: str, version: int, by_spark: BySpark | None) -> Shape:
             remedy="Have one of them renamed or dropped, then resume the job",
             code=ErrorCode.SCHEMA_CHANGED,
         )
+    if shape.reserved:
+        raise PermanentError(
+            f"the source has {', '.join(shape.reserved)} now, which rows are given themselves while they are read",
+            remedy="Have it renamed or dropped, then resume the job",
+            code=ErrorCode.SCHEMA_CHANGED,
+        )
     return shape
 
 

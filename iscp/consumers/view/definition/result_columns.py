@@ -9,10 +9,12 @@ from typing import Any
 
 from iscp.core.column_identity import COLLATIONS
 from iscp.core.errors import InvalidRequest
+from iscp.core.sql_names import RESERVED_PREFIX, reserved_names
 
 _SIGNS = " ,;{}()\n\t="
 """Signs that no column of a table without mapped names has (Delta's own rule)."""
 
+_RESERVED = re.compile(rf"(?<!\w){RESERVED_PREFIX}\w*", re.IGNORECASE)
 _REMEDIES = (
     (re.compile(r"void"), "Say of which type it is, as CAST(NULL AS STRING)"),
     (re.compile(r"interval.*"), "Cast it to a text; or give what it is counted in, as timestampdiff(SECOND, …, …)"),
@@ -20,6 +22,19 @@ _REMEDIES = (
     (re.compile(r"(geometry|geography).*"), "Give it as WKB, by st_asbinary(…)"),
 )
 """Of types that Delta Lake has not, as Spark writes them."""
+
+
+def refuse_reserved_names(sql: str, field: str) -> None:
+    """Raises InvalidRequest for a query in which a name begins as those that a view's rows are given themselves.
+
+    Wherever there is such a text it is refused: a column's name may come from a schema or a key that is one.
+    """
+    if found := _RESERVED.search(sql):
+        raise InvalidRequest(
+            f"has {found[0]}, and names that begin with {RESERVED_PREFIX} are those of columns that rows are given",
+            field=field,
+            remedy="Use another name",
+        )
 
 
 def refuse_columns(schema_json: str, field: str) -> None:
@@ -30,6 +45,12 @@ def refuse_columns(schema_json: str, field: str) -> None:
         if name.lower() in seen:
             raise InvalidRequest(
                 f"gives two columns the name {name!r}", field=field, remedy="Give one of them another, by AS"
+            )
+        if reserved_names([name]):
+            raise InvalidRequest(
+                f"gives a column the name {name!r}, which a table's changes have themselves",
+                field=field,
+                remedy="Give it another, by AS",
             )
         if any(sign in name for sign in _SIGNS):
             raise InvalidRequest(
