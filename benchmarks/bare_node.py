@@ -215,6 +215,9 @@ class AnyTable:
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         raise InvalidRequest("is a query, which nobody reads here")
 
+    def refuse_links(self, table: str) -> None:
+        """None leads anywhere here."""
+
     def table_around(self, uri: str) -> str:
         return ""
 

@@ -11,6 +11,7 @@ from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import JobOutcome
 from iscp.core.job_row import JobRow
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.runner import Runner
 
 from .conftest import BOTH_WAYS, Pipeline, rows
@@ -32,7 +33,7 @@ RESERVED = (
 PLAIN = ("_metadata", "_iscp", "k0", "c0", "m0", "s0", "n", "w", "h", "row", "value", "values", "rows", "count", "key")
 """What is called so within the code too, but not beside a table's columns."""
 
-KINDS = {"replica": ReplicaKind(), "changefeed": ChangefeedKind()}
+KINDS: dict[str, ConsumerKind] = {"replica": ReplicaKind(), "changefeed": ChangefeedKind()}
 
 
 def jobs_of(pipeline: Pipeline) -> tuple[Runner, Feed, list[JobRow]]:

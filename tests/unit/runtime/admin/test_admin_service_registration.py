@@ -244,12 +244,9 @@ def test_a_resync_is_checked_as_a_registration_is_before_anything_is_written(des
 def test_a_source_is_not_named_by_a_link_and_jobs_are_still_found_by_one(desk: Desk) -> None:
     desk.catalog.links = {"/links/orders": TABLE.uri}
     linked = JobName("/links/orders", "x")
-    for call in (
-        lambda: desk.admin.register([request(table="/links/orders")]),
-        lambda: desk.admin.register([request(), request("y", table="/links/orders")]),
-    ):
+    for wanted in ([request(table="/links/orders")], [request(), request("y", table="/links/orders")]):
         with pytest.raises(InvalidRequest, match=r"links/orders is a link\. Give /tables/orders") as refused:
-            call()
+            desk.admin.register(wanted)
         assert refused.value.field.endswith("table")
     assert desk.rows() == 0
     assert lines(desk, request(table="/links/orders")) == [("create", "", "table")]
