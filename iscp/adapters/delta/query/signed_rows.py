@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
 from iscp.adapters.delta.rows.net_changes import fits_arrow
-from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow
+from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, held_of_frame
 from iscp.core.sql_names import WEIGHT as WEIGHT
 
 if TYPE_CHECKING:
@@ -102,11 +102,12 @@ class ChangedRows:
 
 
 def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
-    """All rows, computed once; None: there are more, or they would be others once they came back from Arrow."""
+    """All rows, computed once; None: there are more, or they would be others once they came back from Arrow, or have
+    texts that are no UTF-8."""
     if not fits_arrow(frame.schema, ()):
         return None
-    rows = frame.limit(rows_max + 1).toArrow()
-    return rows if len(rows) <= rows_max else None
+    rows = held_of_frame(frame.limit(rows_max + 1))
+    return rows if rows is not None and len(rows) <= rows_max else None
 
 
 def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:

@@ -22,6 +22,7 @@ from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.rows.text_bytes import REPLACEMENT
 from iscp.core.sql_names import quoted
 from iscp.ports.source import KeyBounds
 
@@ -93,7 +94,7 @@ def _readable(bounds: KeyBounds) -> KeyBounds:
 
 
 def _replaced(value: Any) -> bool:
-    return isinstance(value, str) and "\ufffd" in value
+    return isinstance(value, str) and REPLACEMENT in value
 
 
 def may_hold(add: Mapping[str, Any], column: str, values: Sequence[Any]) -> bool:

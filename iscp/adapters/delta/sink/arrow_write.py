@@ -10,12 +10,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.commits import commit_stamp
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
 from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.rows.text_bytes import REPLACEMENT, are_utf8, is_of_text_bytes
 from iscp.core.errors import Conflict
 from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.sql_names import quoted
@@ -61,26 +63,16 @@ class DirectWriter:
             names = {name.lower(): name for name in rows.schema.names}
             keys = [names[name.lower()] for name in key]
             plain = is_plain(table) and is_described(rows) and all(_is_key(rows[name]) for name in keys)
-            if not plain or not self._little(table, rows, keys):
+            files = pa.table(table.get_add_actions())
+            if not plain or not self._little(files, rows, keys) or _has_vague_ends(files, keys):
                 return False
-            self._refuse_taken(table, rows, keys)
-            rows = rows.filter(pc.not_equal(rows[OP], Op.PASSED))
-            columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != OP}
-            (
-                table.merge(
-                    rows,
-                    " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys),
-                    source_alias="s",
-                    target_alias="t",
-                    # Otherwise it would not leave out files by the statistics of their keys.
-                    streamed_exec=False,
-                    commit_properties=properties,
-                )
-                .when_matched_delete(f"s.{OP} = '{Op.DELETE}'")
-                .when_matched_update(columns)
-                .when_not_matched_insert(columns, predicate=f"s.{OP} <> '{Op.DELETE}'")
-                .execute()
-            )
+            try:
+                self._refuse_taken(table, rows, keys)
+                _merge(table, rows.filter(pc.not_equal(rows[OP], Op.PASSED)), keys, properties)
+            except (DeltaError, pa.ArrowInvalid) as error:
+                if is_of_text_bytes(error):  # in a row that is there
+                    return False
+                raise
             if table.version() == version:  # it changed nothing; its seq has to be committed none the less
                 table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
             self._remember(table)
@@ -99,9 +91,8 @@ class DirectWriter:
     def _remember(self, table: DeltaTable) -> None:
         self._table, self._stamp = table, commit_stamp(self._uri, table.version())
 
-    def _little(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> bool:
+    def _little(self, files: pa.Table, rows: pa.Table, keys: Sequence[str]) -> bool:
         """Whether the files that may hold the keys, by their statistics, are few enough."""
-        files = pa.table(table.get_add_actions())
         sizes = files["size_bytes"]
         if (pc.sum(sizes).as_py() or 0) <= self._rewritten_bytes_max:
             return True
@@ -132,6 +123,43 @@ class DirectWriter:
             raise ChangesUnavailableError(KEY_TAKEN)
 
 
+def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: CommitProperties) -> None:
+    columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != OP}
+    (
+        table.merge(
+            rows,
+            " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys),
+            source_alias="s",
+            target_alias="t",
+            # Otherwise it would not leave out files by the statistics of their keys.
+            streamed_exec=False,
+            commit_properties=properties,
+        )
+        .when_matched_delete(f"s.{OP} = '{Op.DELETE}'")
+        .when_matched_update(columns)
+        .when_not_matched_insert(columns, predicate=f"s.{OP} <> '{Op.DELETE}'")
+        .execute()
+    )
+
+
+def _has_vague_ends(files: pa.Table, keys: Sequence[str]) -> bool:
+    """Whether statistics of a key may be no bounds: for bytes that are no UTF-8 another character stands there."""
+    if "min" not in files.schema.names:
+        return False
+    called = {name.lower() for name in keys}
+    for ends in ("min", "max"):
+        for each in files.schema.field(ends).type:
+            if each.name.lower() in called and _is_text(each.type):
+                values = pc.struct_field(files[ends], each.name).cast(pa.string())
+                if pc.any(pc.match_substring(values, REPLACEMENT)).as_py():
+                    return True
+    return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def _is_key(column: pa.ChunkedArray) -> bool:
     """Whether deltalake's merge finds rows by it: null is not equal to null there, and lists and structs it refuses."""
     return not column.null_count and not pa.types.is_nested(column.type)
@@ -147,10 +175,11 @@ def _ordered(rows: pa.Table, name: str) -> bool:
 
 
 def is_described(rows: pa.Table) -> bool:
-    """Whether the statistics that deltalake writes are bounds of these rows: it takes decimals for doubles, and leaves
-    out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own merge too.
+    """Whether deltalake writes these rows, and the statistics that it writes are bounds of them: it takes decimals for
+    doubles, and leaves out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own
+    merge too.
     """
-    return not any(
+    return are_utf8(rows) and not any(
         (pa.types.is_decimal(field.type) and field.type.precision > _DIGITS_OF_A_DOUBLE)
         or (pa.types.is_floating(field.type) and pc.any(pc.is_nan(rows[field.name])).as_py())
         for field in rows.schema

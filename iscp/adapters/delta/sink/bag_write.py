@@ -24,6 +24,7 @@ from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
+from iscp.adapters.delta.rows.text_bytes import are_utf8
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
 from iscp.adapters.delta.storage import files
@@ -77,14 +78,17 @@ class _Table:
         return _Found(rows, [places for places, _ in found], rows)
 
     def fitted(self, rows: pa.Table) -> pa.Table:
-        """With the table's columns and types; raises NotReadableHere where they are others."""
+        """With the table's columns and types; raises NotReadableHere where they are others, or texts are no UTF-8."""
         return self._fitted(rows, self.schema.names)
 
     def _fitted(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         try:
-            return rows.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
+            found = rows.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
         except (pa.ArrowException, KeyError) as error:
             raise NotReadableHere from error
+        if not are_utf8(found):
+            raise NotReadableHere
+        return found
 
 
 class BagWriter:

@@ -20,6 +20,7 @@ from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places, pack_vectors, vectors_path
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
+from iscp.adapters.delta.rows.text_bytes import are_utf8
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
@@ -176,5 +177,6 @@ def _statistics(rows: pa.Table) -> str:
 
 def _bounded(column: pa.ChunkedArray) -> bool:
     if pa.types.is_string(column.type):
-        return bool(pc.max(pc.utf8_length(column)).as_py() < _STATISTICS_LENGTH_MAX)
+        # Rows of another file of the table, which Spark wrote, may have other texts.
+        return are_utf8(column) and bool(pc.max(pc.utf8_length(column)).as_py() < _STATISTICS_LENGTH_MAX)
     return bool(pa.types.is_integer(column.type))

@@ -34,7 +34,7 @@ from iscp.adapters.delta.rows.plain_condition import passing_rows
 from iscp.adapters.delta.source.arrow_read import NotDirectError, has_special_texts
 from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, held_of_frame
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
@@ -96,10 +96,13 @@ class DeltaChangeSet:
         rewritten: Callable[[int], pa.Table] | None = None,
     ) -> DeltaChangeSet:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
-        if not (small and fits_arrow(schema, ())):
+        rows = None
+        if small and fits_arrow(schema, ()):
+            with reading_changes("read the changes"):
+                rows = held_of_frame(frame)
+        if rows is None:
             return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
-        with reading_changes("read the changes"):
-            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow(), rewritten=rewritten)
+        return cls(frame.sparkSession, schema, span, after, rows=rows, rewritten=rewritten)
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         wanted = (tuple(key), where, stamped, tuple(columns))

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from iscp.adapters.delta.rows.text_bytes import are_utf8
 from iscp.core.sql_names import quoted
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
         batches = [pa.RecordBatch.from_arrays([pa.array([], each.type) for each in rows.schema], schema=rows.schema)]
     filled = pa.Table.from_batches(batches, rows.schema)
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
+
+
+def held_of_frame(frame: DataFrame) -> pa.Table | None:
+    """As `toArrow`; None: there are texts that are no UTF-8, so that nobody but Spark can work with these rows."""
+    rows = frame.toArrow()
+    return rows if are_utf8(rows) else None
 
 
 def arrow_of_frame(frame: DataFrame) -> pa.Table:
