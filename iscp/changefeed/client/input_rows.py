@@ -137,6 +137,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise InvalidRequest(lost, field=f"{_FIELD}.{field.name}", remedy=f"The feed's column is {field.type}")
     try:
         fitted = column.cast(field.type, safe=True)
+        fitted.validate(full=True)  # texts may be bytes that no reader decodes
     except pa.ArrowException as error:
         raise _misfit(field, error) from error
     if fitted.null_count and not field.nullable:
@@ -173,6 +174,8 @@ def _operations(operation: Any, count: int) -> pa.Array:
     try:
         given = pa.array(operation) if isinstance(operation, list | tuple) else operation
         texts = given.cast(pa.string()) if _is_text(given.type) else None
+        if texts is not None:
+            texts.validate(full=True)
     except (pa.ArrowException, AttributeError, UnicodeError) as error:
         raise InvalidRequest(f"is no column of texts: {error}", field="operation", remedy="Give pa.Array") from error
     if texts is None or len(texts) != count or texts.null_count:

@@ -17,6 +17,7 @@ from iscp.core.errors import InvalidRequest
 
 WANTED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 ROWS = [{"id": 2, "name": "b"}, {"id": 1, "name": None}]
+NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
 NESTED = pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.int64())])))]))])
 
 
@@ -71,6 +72,8 @@ def test_no_rows_are_rows_too() -> None:
         (pa.table({"id": [1.5], "name": ["a"]}), "rows.id", "does not fit"),
         (pa.table({"id": ["x"], "name": ["a"]}), "rows.id", "does not fit"),
         (pa.table({"id": pa.nulls(1, pa.int64()), "name": ["a"]}), "rows.id", "has nulls"),
+        (pa.table({"id": [1], "name": NO_TEXT}), "rows.name", "does not fit"),
+        (pa.table({"id": [1], "name": NO_TEXT.dictionary_encode()}), "rows.name", "does not fit"),
         (pd.DataFrame({"id": [1, "x"], "name": ["a", "b"]}), "rows", "do not become columns"),
         ({"id": 1, "name": "a"}, "rows", "are a dict"),
         ("rows", "rows", "are a str"),
@@ -99,6 +102,16 @@ def test_nested_values_lose_nothing_either(value: Any) -> None:
         with pytest.raises(InvalidRequest) as refused:
             fitted(rows, NESTED)
         assert refused.value.field == "rows.s"
+
+
+def test_texts_that_are_no_utf8_are_refused_within_others_and_as_operations() -> None:
+    wanted = pa.schema([("s", pa.struct([("a", pa.string())]))])
+    with pytest.raises(InvalidRequest, match="UTF8") as refused:
+        fitted(pa.table({"s": pa.StructArray.from_arrays([NO_TEXT], ["a"])}), wanted)
+    assert refused.value.field == "rows.s"
+    with pytest.raises(InvalidRequest, match="UTF8") as refused:
+        fitted(ROWS[:1], operation=NO_TEXT)
+    assert refused.value.field == "operation"
 
 
 def test_nested_values_that_fit_are_taken() -> None:
