@@ -12,6 +12,7 @@ from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
+from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.ports.system import Failpoints
 
@@ -30,6 +31,7 @@ class Foundation:
     tested: Collection[str]
     on_broken: Callable[[Exception], None]
     node_log: NodeLog
+    deaths: JobDeaths
     tls: CertificateWatch | None = None
 
     @classmethod
@@ -41,10 +43,11 @@ class Foundation:
         on_broken: Callable[[Exception], None],
         tested: Collection[str],
         node_log: NodeLog,
+        deaths: JobDeaths,
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used."""
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        parts = kinds, failpoints, tested, on_broken, node_log
+        parts = kinds, failpoints, tested, on_broken, node_log, deaths
         return cls(config, spark, SystemClock(), *parts, certificate_watch(config))

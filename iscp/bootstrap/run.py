@@ -6,11 +6,14 @@ import logging
 import os
 import signal
 import threading
-from contextlib import nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.storage.s3_settings import enter_s3
+from iscp.adapters.system.crash_ledger import CrashLedger
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
 from iscp.adapters.system.scratch_directory import scratch_directory
@@ -19,8 +22,10 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
 from iscp.core.config import NodeConfig
 from iscp.core.members import NODES_MAX
+from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.loop.gc_tuning import collect_rarely
+from iscp.runtime.node.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +57,44 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
         enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
         spark = SparkRuntime.start(_spark_settings(config, work_dir))
         try:
-            tested = run_self_tests(config, spark)
-            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, tested, node_log))
-            collect_rarely()
-            try:
-                node.start(stop)
-            except BaseException:
-                _exit_after(KILL_AFTER_S)
-                node.stop(0.0)
-                raise
-            while not stop.wait(JVM_LOOK_S):
-                if not spark.alive():
-                    on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
-            _exit_after(config.stop_timeout_s + KILL_AFTER_S)
-            node.stop(0.0 if broken.is_set() else config.stop_timeout_s)
+            with _deaths(config) as deaths:
+                tested = run_self_tests(config, spark)
+                on = Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, tested, node_log, deaths)
+                _run(compose(on), on, stop, broken)
         finally:
             spark.stop()
     return 1 if broken.is_set() else 0
+
+
+def _run(node: Node, on: Foundation, stop: threading.Event, broken: threading.Event) -> None:
+    collect_rarely()
+    try:
+        node.start(stop)
+    except BaseException:
+        _exit_after(KILL_AFTER_S)
+        node.stop(0.0)
+        raise
+    while not stop.wait(JVM_LOOK_S):
+        if not on.spark.alive():
+            on.on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
+    _exit_after(on.config.stop_timeout_s + KILL_AFTER_S)
+    node.stop(0.0 if broken.is_set() else on.config.stop_timeout_s)
+
+
+@contextmanager
+def _deaths(config: NodeConfig) -> Iterator[JobDeaths]:
+    """What is kept of them where the node has a directory that it has after a restart too."""
+    ledger = None
+    if config.data_dir:
+        try:
+            ledger = CrashLedger(Path(config.data_dir) / "crashes", time.time())
+        except OSError as error:  # it runs without
+            log.warning("node.deaths_not_kept", extra={"error": str(error)})
+    if ledger is None:
+        yield NO_DEATHS
+        return
+    with closing(ledger):
+        yield ledger
 
 
 def _raise_open_files_limit() -> None:

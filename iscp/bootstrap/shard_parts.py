@@ -26,6 +26,7 @@ from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
 from iscp.runtime.worker.maintenance import Upkeep
 from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.surviving_runner import SurvivingRunner
 from iscp.runtime.worker.target_probe import TargetProbes
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
@@ -44,7 +45,7 @@ def compose_engine(
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     executor = Executor(
-        runner,
+        SurvivingRunner(runner, on.deaths),
         clock,
         config.scheduler,
         lease_check=keeper.check,
@@ -80,6 +81,7 @@ def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> Iterati
         kept=DeltaKeptCommits(on.config.log.uri, source, on.failpoints, held),
         builds=on.config.build,
         require_places=compose_places(on.config).require_job,
+        deaths=on.deaths,
     )
 
 

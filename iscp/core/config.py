@@ -236,7 +236,11 @@ class NodeConfig:
     cluster: str = setting("default", "The cluster's name; it distinguishes clusters of one etcd")
     listen: str = setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
     advertise: str = setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
-    data_dir: str = setting("", "Scratch space; nothing in it is needed after the node. Empty: a temporary directory")
+    data_dir: str = setting(
+        "",
+        "Scratch space, which need not be kept. Empty: a temporary directory, and the node does not know which jobs it "
+        "has crashed of",
+    )
     log_format: LogFormat = field(
         default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
     )

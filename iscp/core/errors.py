@@ -39,6 +39,7 @@ class ErrorCode(IntEnum):
     HISTORY_DAMAGED = 19
     FILE_LOST = 20
     PLAN_OUTDATED = 21
+    NODE_KILLED = 22
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -251,6 +252,12 @@ class PlanOutdated(TemporaryError):
     """What a build is to read, or for whom, is not there any more: its job requests another, or is built without."""
 
     code = ErrorCode.PLAN_OUTDATED
+
+
+class NodeKilled(TemporaryError):
+    """A node's process has died again and again while it worked for the job, which it does not run any more."""
+
+    code = ErrorCode.NODE_KILLED
 
 
 class JobLogDamaged(StorageError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job_deaths import Deaths
+from iscp.core.job_row import JobRow
 from iscp.core.progress import StageWork
 from iscp.ports.system import Guard
 
@@ -38,6 +40,41 @@ class Engine(Protocol):
 
     def cancel(self, label: str) -> None:
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
+
+
+class JobDeaths(Protocol):
+    """Which jobs this node's process has died of. Safe for threads; costs what files in memory cost."""
+
+    def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
+        """While this thread works for these jobs, of one table; within it may be narrowed to some of them."""
+
+    def of(self, job_id: str) -> Deaths:
+        """Those in a row."""
+
+    def forget(self, job_id: str) -> None:
+        """It has run well since."""
+
+    def forgive(self, job_id: str, reported_at_s: float) -> None:
+        """A person has it tried again, who saw the fault that was reported then."""
+
+
+class NoDeaths:
+    """Of a node that keeps nothing from one start to the next (port JobDeaths)."""
+
+    def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def of(self, job_id: str) -> Deaths:
+        return Deaths()
+
+    def forget(self, job_id: str) -> None:
+        """There are none."""
+
+    def forgive(self, job_id: str, reported_at_s: float) -> None:
+        """There are none."""
+
+
+NO_DEATHS = NoDeaths()
 
 
 class IterationRunner(Protocol):

@@ -190,6 +190,8 @@ class Settlement:
         self._record_run(job, up_to_date=False)
         self._take_marks(job, outcome)
         job.failures += 1
+        if code == ErrorCode.NODE_KILLED:  # it has been tried again already
+            job.failures = max(job.failures, self._backoff.quarantine_after)
         if 0 <= self._run.newest <= outcome.watermark.version and not (job.several or job.due_at_s):
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
             job.doubted_at_s = job.doubted_at_s or self._at_s

@@ -11,7 +11,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
-from iscp.ports.engine import Engine
+from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
 from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
@@ -36,7 +36,8 @@ class IterationPorts:
     """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment.
 
     `builds`: which first snapshots are built by ranges. `kept`: what is kept of commits meanwhile. `require_places`
-    raises InvalidRequest for a job that reads or writes where its account may not.
+    raises InvalidRequest for a job that reads or writes where its account may not. `deaths`: which jobs the node's
+    process has died of.
     """
 
     engine: Engine
@@ -49,6 +50,7 @@ class IterationPorts:
     builds: BuildConfig = NO_BUILDS
     kept: KeptCommits = field(default_factory=NothingKept)
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job
+    deaths: JobDeaths = NO_DEATHS
 
     def open(self, row: JobRow) -> Consumer:
         """The job's consumer, which no iteration works without. Raises InvalidRequest as `require_places` does."""

@@ -67,9 +67,10 @@ class SnapshotRangeBuilder:
         try:
             self._ports.engine.label(label)
             guard.check()  # whoever cancels it from here on finds the label
-            if isinstance(batch, StagingBatch):
-                return keep_commits(self._ports, batch, guard, self._end_outdated)
-            return self._build(batch, guard)
+            with self._ports.deaths.at_work([row_of(plan) for plan in batch.plans]):
+                if isinstance(batch, StagingBatch):
+                    return keep_commits(self._ports, batch, guard, self._end_outdated)
+                return self._build(batch, guard)
         finally:
             del self._labels[guard]
 
@@ -107,7 +108,12 @@ class SnapshotRangeBuilder:
                 log.warning("build.refused", extra=about)  # its iteration reports it
                 continue
             state = part.ranges.state()
-            if not state.goes_on:
+            deaths = self._ports.deaths.of(plan.job_id)
+            if state.goes_on and deaths.too_many:  # its iteration reports it, and does not run here either
+                about = {"table": plan.table_uri, "job": plan.job_name, "error": f"the node died {deaths.described}"}
+                log.warning("build.refused", extra=about)
+                part.ranges.end(BuildEnd.REFUSED)
+            if deaths.too_many or not state.goes_on:
                 over += 1
             elif not is_staged(batch.range_id, state.ranges):
                 yield part

@@ -45,7 +45,7 @@ class ApplyRun:
         return replace(self, iteration=replace(self.iteration, jobs=tuple(rows)))
 
     def run_each(self, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]) -> list[JobOutcome]:
-        return run_side_by_side(self.ports.engine, self.iteration, works, consume)
+        return run_side_by_side(self.ports.engine, self.iteration, works, consume, self.ports.deaths.at_work)
 
     def fail_all(self, works: Sequence[JobRun], error: BaseException) -> list[JobOutcome]:
         return [record_failure(work.row, work.position, error) for work in works]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.ports.engine import Engine
+from iscp.core.job_row import JobRow
+from iscp.ports.engine import NO_DEATHS, Engine
 from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun
 
@@ -15,13 +17,18 @@ CONSUMERS_AT_ONCE_MAX = 4
 
 
 def run_side_by_side(
-    engine: Engine, iteration: Iteration, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]
+    engine: Engine,
+    iteration: Iteration,
+    works: list[JobRun],
+    consume: Callable[[JobRun], JobOutcome],
+    at_work: Callable[[Sequence[JobRow]], AbstractContextManager[None]] = NO_DEATHS.at_work,
 ) -> list[JobOutcome]:
-    """An outcome for each, in order; what one of them raises is its own outcome."""
+    """An outcome for each, in order; what one of them raises is its own outcome. `at_work`: as JobDeaths has it."""
 
     def consume_safely(work: JobRun) -> JobOutcome:
         try:
-            return consume(work)
+            with at_work([work.row]):
+                return consume(work)
         except BaseException as error:  # noqa: BLE001  (one consumer's fault is its own)
             return record_failure(work.row, work.position, error)
 

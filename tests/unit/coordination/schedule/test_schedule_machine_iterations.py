@@ -93,6 +93,16 @@ def test_waits_double_until_the_job_is_quarantined(world: Timetable) -> None:
     assert world.told("x")[-1] == ("completed", "none")
 
 
+def test_a_job_that_the_node_has_died_of_again_and_again_is_quarantined_at_once(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.fail(1, code=ErrorCode.NODE_KILLED)
+    assert world.told("x") == [("error", "quarantined")]
+    world.wait(3_500)
+    assert world.running == {}
+    world.wait(101)
+    assert world.now_running == [(("x",), 3)]
+
+
 @pytest.mark.parametrize(("code", "attempts"), [(ErrorCode.FILE_LOST, 1), (ErrorCode.ENGINE, 0)])
 def test_a_quarantine_for_a_lost_file_ends_soon_after_the_source_moves(
     world: Timetable, code: ErrorCode, attempts: int

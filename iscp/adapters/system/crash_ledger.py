@@ -1,0 +1,191 @@
+"""Notes for which jobs each thread is at work, and reads after a crash of the process whose work it was.
+
+Three files in a directory that outlives the process: `work`, to which each thread appends what it begins and what it
+ends; `crash`, to which Python's fault handler writes when a signal of a crash ends the process, from within C and
+without memory of its own; `deaths.json`, what came of both at the starts since. What is written is there as long as the
+machine is, without a sync: only the process dies. SIGKILL and SIGTERM leave nothing in `crash`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+from iscp.adapters.system.file_replace import replace_file
+from iscp.core.job_deaths import AtWork, Crash, Deaths, parse_crash, suspects
+from iscp.core.job_row import JobRow
+
+log = logging.getLogger(__name__)
+
+WORK_BYTES_MAX = 1024**2
+"""Bytes of the file of what is at work; then it is written anew, with what still is."""
+
+DUMP_BYTES_MAX = 256 * 1024
+"""Bytes that are read of what the fault handler wrote; the stacks of further threads are left out."""
+
+JOBS_MAX = 1_000
+"""Jobs whose deaths are remembered; of more those whose last one is the longest ago are forgotten."""
+
+_FORMAT = 1
+_LIBRARIES = ("iscp", "deltalake", "pyarrow")
+"""With another version of one of them every job is tried again."""
+
+
+class CrashLedger:
+    """Port JobDeaths. Closed when the process ends in order."""
+
+    def __init__(self, directory: Path, now_s: float) -> None:
+        """Reads what the last process left. Raises OSError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._work, self._deaths_file = directory / "work", directory / "deaths.json"
+        self._lock = threading.Lock()
+        self._threads: dict[int, list[str]] = {}
+        self._versions = [_version(name) for name in _LIBRARIES]
+        self._deaths = _read_deaths(self._deaths_file, self._versions)
+        self._count_last(directory / "crash", now_s)
+        self._fd = _open_empty(self._work)
+        self._size = 0
+        self._dump: IO[bytes] = (directory / "crash").open("wb")
+        faulthandler.enable(self._dump, all_threads=True)
+
+    def close(self) -> None:
+        faulthandler.disable()
+        self._dump.close()
+        os.close(self._fd)
+
+    @contextmanager
+    def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
+        thread = threading.get_ident()
+        jobs = {row.job_id: row.key.job_name for row in rows}
+        begun = json.dumps([thread, rows[0].table_uri if rows else "", jobs])
+        self._note(thread, begun)
+        try:
+            yield
+        finally:
+            self._note(thread, None)
+
+    def of(self, job_id: str) -> Deaths:
+        return self._deaths.get(job_id, Deaths())
+
+    def forget(self, job_id: str) -> None:
+        self._change(job_id, None)
+
+    def forgive(self, job_id: str, reported_at_s: float) -> None:
+        self._change(job_id, Deaths(forgiven_at_s=reported_at_s))
+
+    # --- while it runs ------------------------------------------------------------------------------------------
+
+    def _note(self, thread: int, begun: str | None) -> None:
+        """What a thread is at from now on, or what it was at before."""
+        with self._lock:
+            of_thread = self._threads.setdefault(thread, [])
+            if begun is None:
+                of_thread.pop()
+            else:
+                of_thread.append(begun)
+            now = of_thread[-1] if of_thread else json.dumps([thread, "", {}])
+            if not of_thread:
+                del self._threads[thread]
+            with suppress(OSError):  # a full disk: then a crash is not counted
+                self._append(now + "\n")
+
+    def _append(self, line: str) -> None:
+        if not self._threads or self._size > WORK_BYTES_MAX:
+            line = "".join(f"{stack[-1]}\n" for stack in self._threads.values())
+            os.ftruncate(self._fd, 0)
+            self._size = 0
+        self._size += os.write(self._fd, line.encode()) if line else 0
+
+    def _change(self, job_id: str, deaths: Deaths | None) -> None:
+        with self._lock:
+            changed = {**self._deaths, job_id: deaths} if deaths else self._without(job_id)
+            if changed == self._deaths:
+                return
+            self._deaths = {name: each for name, each in changed.items() if each is not None}
+            try:
+                self._save()
+            except OSError as error:
+                log.warning("node.deaths_not_saved", extra={"error": str(error)})
+
+    def _without(self, job_id: str) -> dict[str, Deaths]:
+        return {name: each for name, each in self._deaths.items() if name != job_id}
+
+    def _save(self) -> None:
+        jobs = {job_id: asdict(each) for job_id, each in self._deaths.items()}
+        document = {"format": _FORMAT, "versions": self._versions, "jobs": jobs}
+        replace_file(self._deaths_file, json.dumps(document).encode())
+
+    # --- at the start -------------------------------------------------------------------------------------------
+
+    def _count_last(self, dump: Path, now_s: float) -> None:
+        """Count the death of the last process, if it was a crash, for the jobs that were at work."""
+        crash = parse_crash(_beginning(dump, DUMP_BYTES_MAX))
+        if crash is None:
+            return
+        found = suspects(crash, _read_work(self._work))
+        jobs = {job_id: name for each in found for job_id, name in each.jobs.items()}
+        for job_id in jobs:
+            before = self.of(job_id)
+            self._deaths[job_id] = replace(before, count=before.count + 1, at_s=now_s, signal=crash.signal)
+        latest = sorted(self._deaths.items(), key=lambda item: item[1].at_s)[-JOBS_MAX:]
+        self._deaths = dict(latest)
+        self._save()
+        _log_crash(crash, found, jobs)
+
+
+def _log_crash(crash: Crash, found: Iterable[AtWork], jobs: Mapping[str, str]) -> None:
+    about = {
+        "signal": crash.signal,
+        "tables": sorted({each.table_uri for each in found}),
+        "jobs": sorted(jobs.values()),
+    }
+    log.error("node.crashed", extra={**about, "job_ids": sorted(jobs), "stack": crash.stack})
+
+
+def _read_work(file: Path) -> list[AtWork]:
+    """What each thread was at last; a line that was not written to its end is left out."""
+    found: dict[int, AtWork] = {}
+    for line in _beginning(file, 2 * WORK_BYTES_MAX).splitlines():
+        with suppress(ValueError, TypeError):
+            thread, table_uri, jobs = json.loads(line)
+            found[thread] = AtWork(thread, table_uri, dict(jobs))
+    return [each for each in found.values() if each.jobs]
+
+
+def _read_deaths(file: Path, versions: Sequence[str]) -> dict[str, Deaths]:
+    try:
+        document: Any = json.loads(_beginning(file, WORK_BYTES_MAX))
+        if document["format"] != _FORMAT or document["versions"] != versions:
+            return {}
+        return {job_id: Deaths(**each) for job_id, each in document["jobs"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _beginning(file: Path, bytes_max: int) -> str:
+    """Empty where there is none."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(bytes_max).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _open_empty(file: Path) -> int:
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,84 @@
+"""Which jobs a node's process has died of: by what it left when a native library crashed it.
+
+A fault of Python is the iteration's own. One of a library in another language ends the whole process: it aborts, or
+touches memory that is not its own. The same work would end it again as soon as it is back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+DEATHS_MAX = 2
+"""How often in a row a node's process dies while a job is at work, before that node runs the job no more."""
+
+_SIGNAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+_CURRENT = re.compile(r"^Current thread 0x([0-9a-f]+).*\n((?:  .*\n?)*)", re.MULTILINE)
+# Of what helps a job's thread, as it reads files side by side; calls of others are answered in such threads too.
+_OF_POOL, _OF_CALLS = "concurrent/futures/thread.py", "/grpc/"
+
+
+class AtWork(NamedTuple):
+    """Jobs on which a thread of Python was at work, by their job_ids and names."""
+
+    thread: int
+    table_uri: str
+    jobs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """`signal`: in Python's words, as `Aborted`. `thread`: the one of Python in which it was, with its `stack`; None:
+    it was in one of a library's own. `helps`: it is one of several among which a job's work is spread.
+    """
+
+    signal: str
+    thread: int | None = None
+    stack: str = ""
+    helps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Of one job in a row: how many, and the last of them (Unix seconds, and by which signal).
+
+    `forgiven_at_s`: when the fault was reported that a person has had tried again since; 0: none was.
+    """
+
+    count: int = 0
+    at_s: float = 0.0
+    signal: str = ""
+    forgiven_at_s: float = 0.0
+
+    @property
+    def too_many(self) -> bool:
+        return self.count >= DEATHS_MAX
+
+    @property
+    def described(self) -> str:
+        at = datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="seconds")
+        return f"{self.count} times in a row, the last time at {at} ({self.signal})"
+
+
+def parse_crash(dump: str) -> Crash | None:
+    """What Python's fault handler wrote as the process died. None: nothing, so that it did not die of such a fault."""
+    found = _SIGNAL.search(dump)
+    if found is None:
+        return None
+    current = _CURRENT.search(dump)
+    if current is None:
+        return Crash(found[1])
+    stack = current[2].rstrip()
+    return Crash(found[1], int(current[1], 16), stack, _OF_POOL in stack and _OF_CALLS not in stack)
+
+
+def suspects(crash: Crash, at_work: Iterable[AtWork]) -> Sequence[AtWork]:
+    """Whose work it may have been: that of the thread, or all where a thread works for any of them, or is unknown."""
+    all_of_them = list(at_work)
+    own = [each for each in all_of_them if each.thread == crash.thread]
+    if own or not (crash.thread is None or crash.helps):
+        return own
+    return all_of_them
