@@ -1,4 +1,4 @@
-"""A process that is at work for jobs, and ends as it is told: `crash_program.py DIRECTORY HOW`."""
+"""A process that is at work for jobs, and ends as its arguments say: `crash_program.py DIRECTORY HOW`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from iscp.core.job_row import JobRow
 log = logging.getLogger(__name__)
 
 WORK_BYTES_MAX = 1024**2
-"""Bytes of the file of what is at work; then it is written anew, with what still is."""
+"""Bytes of the file of what is at work; then it is written again, with what still is."""
 
 DUMP_BYTES_MAX = 256 * 1024
 """Bytes that are read of what the fault handler wrote; the stacks of further threads are left out."""

@@ -17,7 +17,7 @@ from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from tests.fakes.guards import OpenGuard
 
-from .conftest import BOTH_WAYS, DIRECTLY, Pipeline
+from .conftest import BOTH_WAYS, DIRECTLY, SPARK_IN_FULL, Pipeline
 from .test_builds import Cluster
 from .test_changefeed import Feed
 from .test_kept_commits import batch, tail
@@ -134,7 +134,7 @@ def test_a_target_that_has_lost_such_texts_is_written_without_spark_again(pipeli
 
 
 @BOTH_WAYS
-def test_without_a_key_and_by_difference_such_texts_are_told_apart(pipeline: Pipeline) -> None:
+def test_without_a_key_and_by_difference_such_texts_are_not_confused(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(*ODD_TEXTS))
     jobs = (
         pipeline.job("appended"),
@@ -157,7 +157,7 @@ def test_without_a_key_and_by_difference_such_texts_are_told_apart(pipeline: Pip
     assert held(pipeline, pipeline.target("some")) == expected
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_nested_texts_and_partitions_are_as_spark_has_them(pipeline: Pipeline) -> None:
     """A partition's value is a text of the log, in which such bytes are another character: Spark itself reads that."""
     kinds = "id BIGINT, p STRING, s STRUCT<a: STRING>, l ARRAY<STRING>, m MAP<STRING, STRING>"
@@ -179,8 +179,8 @@ def test_nested_texts_and_partitions_are_as_spark_has_them(pipeline: Pipeline) -
     assert held(pipeline, pipeline.target("parts"), "p").keys() >= held(pipeline, pipeline.source, "p").keys()
 
 
-@BOTH_WAYS
-def test_rows_that_share_such_a_key_are_set_aside(pipeline: Pipeline) -> None:
+@SPARK_IN_FULL
+def test_rows_that_share_such_a_key_are_dead_lettered(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(f"(101, {BAD}, 'a')", f"(102, {BAD}, {CUT})", f"(103, {LONE}, 'c')"))
     job = pipeline.job("copy", key=("k",))
     run(pipeline, job)
@@ -195,7 +195,7 @@ def test_rows_that_share_such_a_key_are_set_aside(pipeline: Pipeline) -> None:
     assert not held(pipeline, dead_letter_uri(pipeline.target("copy")))
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_what_is_built_by_ranges_and_kept_meanwhile_has_such_texts(pipeline: Pipeline) -> None:
     parts = [
         inserted(f"({number}, {text(f'FF{number}')}, 'x')", f"({number}0, 'k{number}', {CUT})")
@@ -218,7 +218,7 @@ def test_what_is_built_by_ranges_and_kept_meanwhile_has_such_texts(pipeline: Pip
     assert_same(pipeline, "by_text", "by_id")
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_a_feed_has_such_texts_as_they_are(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(*ODD_TEXTS))
     feed = Feed(pipeline, key=("k",))

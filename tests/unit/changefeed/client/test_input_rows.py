@@ -14,10 +14,11 @@ import pytest
 from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.errors import InvalidRequest
+from tests.fakes.text_bytes import texts
 
 WANTED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 ROWS = [{"id": 2, "name": "b"}, {"id": 1, "name": None}]
-NO_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
+NO_TEXT = texts(b"\xff")
 NESTED = pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.int64())])))]))])
 
 
