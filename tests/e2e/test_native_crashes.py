@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -79,7 +80,8 @@ class Fragile:
         self.cluster, self.how = cluster, cluster.root / "how"
         site = cluster.root / "site"
         install(site, "iscp_fragile", CONSUMER, "iscp.consumers", fragile="Fragile")
-        self.environ = {"PYTHONPATH": str(site), "ISCP_CONSUMERS__ALLOW": "fragile"}
+        path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+        self.environ = {"PYTHONPATH": path, "ISCP_CONSUMERS__ALLOW": "fragile"}
         cluster.start(**self.environ)
         self.source = cluster.table("orders", pa.table({"id": [1, 2]}))
         self.other = cluster.table("others", pa.table({"id": [1, 2]}))
