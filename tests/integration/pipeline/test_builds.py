@@ -27,11 +27,10 @@ from iscp.core.config import BuildConfig
 from iscp.core.errors import Canceled, ErrorCode
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
-from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize, total_size
+from iscp.core.progress import SnapshotSize, TableSize, total_size
 from iscp.core.spec import OnDuplicate
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.builds.build_jobs import plan_of
-from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
@@ -228,30 +227,6 @@ def test_the_spark_work_of_a_batch_that_is_cancelled_stops(cluster: Cluster, pip
         assert marks(pipeline, "slow") == ["begun.json"]
         assert pool.submit(node.build, RangeBatch(1, (plain_plan,)), OpenGuard()).result().rows == 50 + files
     assert marks(pipeline, "plain") == ["1.json", "begun.json"]
-
-
-@pytest.mark.further  # each time: any order, above; pieces of files in tests/unit
-@pytest.mark.parametrize("parts", in_full([2, 5]))
-@BY_SPARK
-def test_large_files_are_cut_by_their_row_groups(pipeline: Pipeline, parts: int) -> None:
-    pipeline.create(
-        "CREATE TABLE SOURCE (id BIGINT, v STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
-        "SET parquet.block.size = 20000",
-        "INSERT INTO SOURCE SELECT /*+ COALESCE(1) */ id, repeat(cast(id AS STRING), 20) FROM range(20000)",
-        "SET parquet.block.size = 134217728",
-        "DELETE FROM SOURCE WHERE id % 10 = 3",
-    )
-    (size,) = (path.stat().st_size for path in Path(pipeline.source).glob("*.parquet"))
-    cluster = Cluster(pipeline, BuildConfig(table_bytes_min=1, range_bytes=size // (PIECE_RANGES * parts)))
-    driver = cluster.driver(pipeline.job("target"))
-    (waits,) = driver.iterate()
-    assert waits.build is not None
-    assert size // waits.build.piece_bytes >= parts
-    assert (waits.build.size.rows, waits.build.size.bytes) == (UNKNOWN, size), "some are marked as deleted"
-    assert waits.build.size.pieces == -(-size // waits.build.piece_bytes)
-    driver.finish()
-    assert total_size(driver.done[driver.rows[0].job_id]) == TableSize(18_000, size)
-    pipeline.assert_holds("target", pipeline.source_by_spark())
 
 
 @DIRECT_IN_FULL

@@ -9,35 +9,30 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import ChangeFile
-from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
-from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, open_log
+from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frame_of_places, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
-from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.build_pieces import PieceOfFile, SnapshotFile, files_in_range, row_spans
+from iscp.core.build_pieces import SnapshotFile, files_in_range, row_spans
 from iscp.core.errors import InvalidRequest, StorageError
 from iscp.core.progress import UNKNOWN, TableSize
-from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
 LISTINGS_KEPT_MAX = 4
 """Snapshots whose files are remembered for the next range; of others they are listed again."""
@@ -79,8 +74,9 @@ class DeltaRangeReader:
             whole = [listing.actions[path] for path in found.whole]
             frames = [frame_of_files(opened, session, whole)] if whole else []
             for path, pieces in found.parts.items():
-                rows = frame_of_files(opened, session, [listing.actions[path]])
-                frames.append(rows.where(_places(uri, path, pieces)))
+                # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
+                spans_of = partial(row_spans, pieces=pieces)
+                frames.append(frame_of_places(opened, session, listing.actions[path], path, spans_of))
             return without_void(reduce(DataFrame.unionAll, frames))
 
     def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
@@ -156,21 +152,3 @@ def _vector_id(text: str | None) -> str:
         return ""
     vector = json.loads(text)
     return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset', 0)}"
-
-
-def _places(uri: str, path: str, pieces: Sequence[PieceOfFile]) -> Column:
-    """By its place in the file, which rows that are gone have too, a row belongs to one row group for certain."""
-    place = F.col("_metadata.row_index")
-    spans = row_spans(_group_rows(uri, path), pieces)
-    each = [(place >= F.lit(first)) & (place < F.lit(last)) for first, last in spans]
-    return reduce(lambda one, other: one | other, each, F.lit(False))
-
-
-def _group_rows(uri: str, path: str) -> list[int]:
-    """How many rows each row group of a file has, those included that are gone."""
-    try:
-        with storage_faults(f"read {path}"), files_of(uri).open_input_file(unquote(path)) as source:
-            footer = pq.ParquetFile(source).metadata
-            return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-    except FileNotFoundError as error:
-        raise ChangesUnavailableError(f"{path} is gone") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -98,21 +98,56 @@ def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataF
 
 def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> DataFrame:
     """All rows of chosen files of a table, by the actions that added them, with the columns of what was `opened`."""
+    return _frame_of(opened, session, _files_of(opened, session, actions))
+
+
+def frame_of_places(
+    opened: tuple[Any, Any, Any],
+    session: SparkSession,
+    action: str,
+    path: str,
+    spans_of: Callable[[list[int]], Sequence[tuple[int, int]]],
+) -> DataFrame:
+    """The rows of one file that are at some places in it, by the action that added it and the path that this names.
+
+    `spans_of` gives these from how many rows each row group has, those included that are gone: in order, from the first
+    place of each span to before its last. Row groups in front of the first and behind the last are not read.
+    """
+    jvm: Any = session._jvm
+    relation, chosen = _relation_of(opened, session, _files_of(opened, session, [action])), jvm.io.iscp.delta
+    spans = spans_of(list(chosen.ChosenRowsFormat.groupRows(relation, path)))
+    if not spans:
+        return _read(session, relation).where(F.lit(False))
+    place = F.col("_metadata.row_index")
+    each = [(place >= F.lit(first)) & (place < F.lit(last)) for first, last in spans]
+    chosen_relation = chosen.ChosenRowsFormat.relation(relation, path, spans[0][0], spans[-1][1])
+    return _read(session, chosen_relation).where(reduce(lambda one, other: one | other, each))
+
+
+def _files_of(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> Any:
     jvm: Any = session._jvm
     files = jvm.java.util.ArrayList()
     for each in actions:
         files.add(opened[0].actions.Action.fromJson(each))
-    return _frame_of(opened, session, files)
+    return files
 
 
 def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> DataFrame:
-    """As Delta's own `createDataFrame`, but that Delta looks for none of the files again."""
+    return _read(session, _relation_of(opened, session, files))
+
+
+def _relation_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> Any:
+    """As Delta's own `createDataFrame` makes it, but that Delta looks for none of the files again."""
     _, log, snapshot = opened
     jvm: Any = session._jvm
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
     index = jvm.io.iscp.delta.ListedFileIndex(session._jsparkSession, chosen, log, snapshot)
     name = "buildHadoopFsRelationWithFileIndex"
-    relation = getattr(log, name)(snapshot, index, jvm.scala.Option.empty(), _default(log, name, 4))
+    return getattr(log, name)(snapshot, index, jvm.scala.Option.empty(), _default(log, name, 4))
+
+
+def _read(session: SparkSession, relation: Any) -> DataFrame:
+    jvm: Any = session._jvm
     made = getattr(jvm.org.apache.spark.sql.execution.datasources, "LogicalRelation$").__getattr__("MODULE$")
     plan = made.apply(relation, False)
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
