@@ -265,7 +265,7 @@ class Builder:
         yield self.replacements.abort_groups(state, self.finished)
         yield self.turns.marks(state)
         yield self.turns.priority_changes(state)
-        yield self.turns.turns(state, self._now_s)
+        yield self.turns.turns(state, self.calls.stuck(state), self._now_s)
         if self._placement.eligible and self._placement.ring:  # else nobody knows where tasks should be
             yield self.turns.creations(state, self._next_id, self.node_of)
 

@@ -25,7 +25,9 @@ CALL_RETRY_S = 1.0
 """Pause before a range is given to a node again that has failed at it or finished nothing; doubled each time."""
 
 CALL_RETRY_MAX_S = 60.0
-"""Longest pause before a range that keeps failing is tried again; other ranges go on meanwhile."""
+"""Longest pause before a range that keeps failing is tried again; other ranges go on meanwhile, and once a table has no
+others left, tables that wait.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,15 @@ class RangeCalls:
             before = self.setbacks.get(call.place)
             pause_s = min(before.pause_s * 2, CALL_RETRY_MAX_S) if before else CALL_RETRY_S
             self.setbacks[call.place] = Setback(fault, now_s + pause_s, pause_s)
+
+    def stuck(self, state: BuildState) -> set[str]:
+        """The tables of whose ranges nothing is left but what keeps failing."""
+        failing = {place for place, each in self.setbacks.items() if each.pause_s >= CALL_RETRY_MAX_S}
+        if not failing:
+            return set()
+        places = [place for places in state.places.values() for place in places]
+        going = {place.table_id for place in places if place not in failing}
+        return {place.table_id for place in places}.difference(going)
 
     def forget(self, state: BuildState) -> None:
         """The setbacks of places where nothing is to be done any more."""

@@ -7,7 +7,7 @@ off, and are dropped before it begins again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -28,6 +28,11 @@ from iscp.core.errors import InvalidRequest
 
 GATHER_S = 2.0
 """How long a table's turn waits after its first request: jobs that are registered together are read together."""
+
+STUCK_TABLES_MAX = 10
+"""Tables that are begun beside `build.tables_at_once` where as many others do not go on; with more of them, those that
+wait do so until one goes on.
+"""
 
 REPEAT_S = 30.0
 """How long after it was marked as built a job's request for the same build counts: it does not find all of it, and
@@ -142,12 +147,13 @@ class TableTurns:
             if job_id not in state.jobs:
                 yield [MarkBuilt(job_id, plan.version)]
 
-    def turns(self, state: BuildState, now_s: float) -> Iterator[Sequence[Change]]:
-        """Tables whose turn is over, and those whose turn has come."""
+    def turns(self, state: BuildState, stuck: Collection[str], now_s: float) -> Iterator[Sequence[Change]]:
+        """Tables whose turn is over, and those whose turn has come. Tables that are `stuck` hold up no others."""
         needed = {plan.table_id for plan in state.plans.values()}
         over = [each for each in state.tables if each not in needed and not self._is_waiting(each, state)]
         yield from ([EndTable(table_id)] for table_id in over)
-        free = self._tables_at_once - len(state.tables) + len(over)
+        passed = min(len({*stuck}.intersection(state.tables)), STUCK_TABLES_MAX)
+        free = self._tables_at_once - len(state.tables) + len(over) + passed
         if free <= 0:
             return
         next_ones = [table_id for table_id in self.in_turn(state) if now_s >= self._since_s[table_id] + GATHER_S]

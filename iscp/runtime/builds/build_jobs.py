@@ -48,5 +48,8 @@ def news_of(rows: Iterable[JobRow], known: Collection[str], plan_of: PlanOf) -> 
 
 
 def _may_want(row: JobRow) -> bool:
-    """A job that is paused wants none: when it is resumed it says so again, and what is staged is there."""
-    return row.watermark.version == NOTHING_APPLIED and not row.paused and row.drop_at_s is None
+    """One that is paused or has failed for good wants none: when it is resumed it says so again, and what is staged is
+    there.
+    """
+    stopped = row.paused or row.failed_for_good or row.drop_at_s is not None
+    return row.watermark.version == NOTHING_APPLIED and not stopped

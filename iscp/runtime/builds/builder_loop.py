@@ -243,7 +243,9 @@ class BuilderLoop:
         if builder is self._builder:
             self._ends.pop(number, None)
             if isinstance(answer, IscpError):
-                log.info("build.range_failed", extra={"error": str(answer)})
+                call = builder.calls.by_number.get(number)
+                about = {"table": call.place.table_id, "range": call.place.range_id} if call is not None else {}
+                log.warning("build.range_failed", extra={**about, "error": str(answer)})
                 self._step(builder, RangeFailed(number, str(answer)))
             else:
                 self._step(builder, RangeAnswered(number, answer))

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from iscp.core.build_request import BuildRequest, build_id
 from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.build_tiling import is_staged
-from iscp.core.errors import EngineError, ErrorCode, FileLost, InvalidRequest, PermanentError, PlanOutdated
+from iscp.core.errors import (
+    EngineError,
+    ErrorCode,
+    FileLost,
+    InvalidRequest,
+    IscpError,
+    PermanentError,
+    PlanOutdated,
+)
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
@@ -94,6 +102,11 @@ class SnapshotRangeBuilder:
             for part in parts:
                 part.ranges.end(BuildEnd.OUTDATED)
             raise PlanOutdated(f"version {plan.version} of {plan.table_uri} cannot be read: {error}") from error
+        except (PermanentError, EngineError) as error:  # of the table itself: no job's part lets it through
+            guard.check()
+            for part in parts:
+                _refuse(part, error)
+            return UNCOUNTED
 
     def _open(self, batch: RangeBatch, span: SourceRange) -> Iterator[_JobPart]:
         """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
@@ -188,9 +201,13 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
         part.ranges.end(BuildEnd.OUTDATED)
     except (PermanentError, EngineError) as error:
         guard.check()  # what fails as it is stopped says nothing of the rows
-        about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}
-        log.warning("build.refused", extra=about)
-        part.ranges.end(BuildEnd.REFUSED)
+        _refuse(part, error)
+
+
+def _refuse(part: _JobPart, error: IscpError) -> None:
+    about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}
+    log.warning("build.refused", extra=about)
+    part.ranges.end(BuildEnd.REFUSED)
 
 
 def _where(batch: RangeBatch) -> tuple[str, int, int, int]:

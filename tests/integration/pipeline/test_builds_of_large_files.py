@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
+from iscp.adapters.delta.source.range_read import DeltaRangeReader
+from iscp.core.build_pieces import PieceOfFile, row_spans
+from iscp.core.build_task import piece_range
 from iscp.core.config import BuildConfig
 from iscp.core.progress import UNKNOWN, TableSize, total_size
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
@@ -92,3 +99,37 @@ def test_a_target_holds_each_row_of_it_once(pipeline: Pipeline, name: str, parts
     done = total_size(driver.done[driver.rows[0].job_id])
     assert done == TableSize(DELETED if deleted else ROWS, size)
     pipeline.assert_holds("target", pipeline.source_by_spark())
+
+
+@BY_SPARK
+def test_of_other_ranges_nothing_is_read(pipeline: Pipeline) -> None:
+    """What is damaged in one row group fails the ranges that have a part of it, and no others."""
+    file = made(pipeline, "plain")
+    footer = pq.ParquetFile(file).metadata
+    damaged = footer.row_group(footer.num_row_groups // 2).column(1)
+    with file.open("r+b") as opened:
+        opened.seek(damaged.data_page_offset)
+        opened.write(bytes(damaged.total_compressed_size // 2))
+    piece_bytes, cuts = file.stat().st_size // 7, 5
+    pieces = [piece_range(f"{file.name}#{number}", cuts) for number in range(8)]
+    ids = dict[int, list[int]]()
+    with pipeline.engine.session() as session:
+        for range_id in set(pieces):
+            rows = DeltaRangeReader(0).rows(session, pipeline.source, 1, range_id, piece_bytes)
+            assert rows is not None
+            with suppress(PySparkException, Py4JJavaError):
+                ids[range_id] = rows.toArrow()["id"].to_pylist()
+    groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    spans = {each: row_spans(groups, _pieces_in(file, pieces, each)) for each in set(pieces)}
+    hit = sum(groups[: footer.num_row_groups // 2])
+    expected = {
+        each: [place for first, last in of for place in range(first, last)]
+        for each, of in spans.items()
+        if not any(first <= hit < last for first, last in of)
+    }
+    assert {each: sorted(found) for each, found in ids.items()} == expected
+    assert len(expected) == len(spans) - 1
+
+
+def _pieces_in(file: Path, pieces: Sequence[int], range_id: int) -> list[PieceOfFile]:
+    return [PieceOfFile(file.name, number, len(pieces)) for number, each in enumerate(pieces) if each == range_id]

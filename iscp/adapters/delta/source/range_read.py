@@ -24,7 +24,7 @@ from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
-from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frame_of_places, open_log
+from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.core.build_pieces import SnapshotFile, files_in_range, row_spans
@@ -69,15 +69,13 @@ class DeltaRangeReader:
             opened = open_log(session, uri, version)
             listing = self._list_opened(session, uri, version, opened[2])
             found = files_in_range(listing.files, piece_bytes, range_id)
-            if found.empty:
-                return None
             whole = [listing.actions[path] for path in found.whole]
             frames = [frame_of_files(opened, session, whole)] if whole else []
             for path, pieces in found.parts.items():
                 # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
                 spans_of = partial(row_spans, pieces=pieces)
-                frames.append(frame_of_places(opened, session, listing.actions[path], path, spans_of))
-            return without_void(reduce(DataFrame.unionAll, frames))
+                frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
+            return without_void(reduce(DataFrame.unionAll, frames)) if frames else None
 
     def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
         listing = self._list(session, uri, version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -101,27 +101,26 @@ def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions:
     return _frame_of(opened, session, _files_of(opened, session, actions))
 
 
-def frame_of_places(
+def frames_of_places(
     opened: tuple[Any, Any, Any],
     session: SparkSession,
     action: str,
     path: str,
     spans_of: Callable[[list[int]], Sequence[tuple[int, int]]],
-) -> DataFrame:
-    """The rows of one file that are at some places in it, by the action that added it and the path that this names.
+) -> list[DataFrame]:
+    """Some rows of one file, by the action that added it and the path that this names: a frame for each span of them.
 
-    `spans_of` gives these from how many rows each row group has, those included that are gone: in order, from the first
-    place of each span to before its last. Row groups in front of the first and behind the last are not read.
+    `spans_of` gives these from how many rows each row group has, those included that are gone: from the first place in
+    the file to before the last. Other row groups than those of a span are not read.
     """
     jvm: Any = session._jvm
     relation, chosen = _relation_of(opened, session, _files_of(opened, session, [action])), jvm.io.iscp.delta
-    spans = spans_of(list(chosen.ChosenRowsFormat.groupRows(relation, path)))
-    if not spans:
-        return _read(session, relation).where(F.lit(False))
     place = F.col("_metadata.row_index")
-    each = [(place >= F.lit(first)) & (place < F.lit(last)) for first, last in spans]
-    chosen_relation = chosen.ChosenRowsFormat.relation(relation, path, spans[0][0], spans[-1][1])
-    return _read(session, chosen_relation).where(reduce(lambda one, other: one | other, each))
+    frames = []
+    for first, last in spans_of(list(chosen.ChosenRowsFormat.groupRows(relation, path))):
+        rows = _read(session, chosen.ChosenRowsFormat.relation(relation, path, first, last))
+        frames.append(rows.where((place >= F.lit(first)) & (place < F.lit(last))))
+    return frames
 
 
 def _files_of(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> Any:

@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.errors import Canceled, EngineError, ErrorCode, InvalidRequest, IscpError, PlanOutdated, StorageError
+from iscp.core.errors import (
+    Canceled,
+    EngineError,
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    PermanentError,
+    PlanOutdated,
+    StorageError,
+)
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
 from iscp.core.range_tree import children
@@ -153,6 +162,23 @@ def test_a_job_whose_rows_cannot_be_kept_is_built_without_ranges(builds: Builds,
     builds.build()
     assert [builds.staged(each).ended for each in builds.jobs] == [BuildEnd.REFUSED, None]
     assert builds.ranges() == [[], [LEFT]]
+
+
+@pytest.mark.parametrize("fault", [PermanentError("a type that nobody reads"), EngineError("no such field")])
+def test_a_table_whose_ranges_cannot_be_read_is_left_to_what_its_jobs_report(builds: Builds, fault: IscpError) -> None:
+    builds.reader.faults = [fault]
+    assert builds.build() == UNCOUNTED
+    assert [builds.staged(each).ended for each in builds.jobs] == [BuildEnd.REFUSED] * 2
+    with pytest.raises(PlanOutdated, match="is over"):
+        builds.build(LEFT + 1)
+
+
+def test_a_table_whose_reading_fails_as_it_is_cancelled_is_built_on(builds: Builds) -> None:
+    builds.reader.faults = [EngineError("the executors are gone")]
+    builds.failpoints.once("range.before", lambda: setattr(builds.guard, "shut", True))
+    with pytest.raises(Canceled):
+        builds.build()
+    assert [builds.staged(each).ended for each in builds.jobs] == [None, None]
 
 
 def test_a_job_whose_places_are_none_of_its_accounts_is_left_out_and_others_go_on(builds: Builds) -> None:

@@ -1,0 +1,49 @@
+"""Which jobs a build is for, by what their rows say."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.coordination.builds.builder_events import BuildOver, BuildWanted
+from iscp.core.build_request import BuildRequest
+from iscp.core.errors import ErrorCode
+from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.watermark import Watermark
+from iscp.runtime.builds.build_jobs import news_of, plan_of, wanted_builds
+from tests.fakes.bench import job
+
+REQUEST = BuildRequest(7, 1 << 30, 2)
+
+
+def reported(state: JobState, reason: Reason, code: ErrorCode = ErrorCode.OK) -> JobRow:
+    status = JobStatus(error_code=int(code), build=REQUEST)
+    return job("x")._replace(state=state, reason=reason, status_json=status.to_json())
+
+
+WANTING = {
+    "being built": reported(JobState.PENDING, Reason.BUILDING),
+    "retried": reported(JobState.ERROR, Reason.RETRYING, ErrorCode.STORAGE),
+    "quarantined": reported(JobState.ERROR, Reason.QUARANTINED, ErrorCode.FILE_LOST),
+}
+OVER = {
+    "paused": reported(JobState.CANCELED, Reason.PAUSED),
+    "failed for good": reported(JobState.ERROR, Reason.NONE, ErrorCode.TABLE_UNREADABLE),
+    "dropped": reported(JobState.PENDING, Reason.BUILDING)._replace(drop_at_s=5.0),
+    "published": reported(JobState.PENDING, Reason.BUILDING)._replace(watermark=Watermark(7)),
+}
+
+
+@pytest.mark.parametrize("name", WANTING)
+def test_a_job_that_may_go_on_wants_its_build(name: str) -> None:
+    row = WANTING[name]
+    plan = plan_of(row)
+    assert plan is not None
+    assert wanted_builds([row], plan_of) == ([plan], [row.job_id])
+    assert news_of([row], {row.job_id}, plan_of) == [BuildWanted(plan)]
+
+
+@pytest.mark.parametrize("name", OVER)
+def test_a_job_that_does_not_gives_its_tables_turn_to_others(name: str) -> None:
+    row = OVER[name]
+    assert wanted_builds([row], plan_of) == ([], [])
+    assert news_of([row], {row.job_id}, plan_of) == [BuildOver(row.job_id)]
