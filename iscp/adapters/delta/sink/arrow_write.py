@@ -18,6 +18,7 @@ from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.rows.text_bytes import REPLACEMENT, are_utf8, is_of_text_bytes
+from iscp.adapters.delta.sink.key_predicate import is_literal, key_predicate, names_keys, range_predicate
 from iscp.core.errors import Conflict
 from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.sql_names import quoted
@@ -26,6 +27,11 @@ from iscp.ports.source import ChangesUnavailableError
 REWRITTEN_BYTES_MAX = 256 * 1024**2
 """Bytes of the files that a direct merge may have to rewrite; a larger merge goes to Spark, which spreads it over
 tasks, and spills.
+"""
+
+MERGED_COLUMNS_MAX = 200
+"""Columns of a target that deltalake merges changes into, which takes a tenth of a second of that many and grows with
+their square; of more, rows are replaced by their keys where these are whole numbers and texts.
 """
 
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "v2Checkpoint"})
@@ -38,9 +44,16 @@ KEY_TAKEN = "a key that is new is in the target already"
 class DirectWriter:
     """One target. Keeps it open from commit to commit, as opening costs with the log's length."""
 
-    def __init__(self, uri: str, held: HeldKeys, rewritten_bytes_max: int = REWRITTEN_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        uri: str,
+        held: HeldKeys,
+        rewritten_bytes_max: int = REWRITTEN_BYTES_MAX,
+        merged_columns_max: int = MERGED_COLUMNS_MAX,
+    ) -> None:
         self._uri = uri
         self._rewritten_bytes_max = rewritten_bytes_max
+        self._merged_columns_max = merged_columns_max
         self._held = held
         self._table: DeltaTable | None = None
         self._stamp: tuple[int, ...] | None = None
@@ -68,7 +81,11 @@ class DirectWriter:
                 return False
             try:
                 self._refuse_taken(table, rows, keys)
-                _merge(table, rows.filter(pc.not_equal(rows[OP], Op.PASSED)), keys, properties)
+                rows = rows.filter(pc.not_equal(rows[OP], Op.PASSED))
+                if len(table.schema().fields) > self._merged_columns_max and names_keys(rows.select(keys)):
+                    _replace(table, rows, keys, properties)
+                elif len(rows):
+                    _merge(table, rows, keys, properties)
             except (DeltaError, pa.ArrowInvalid) as error:
                 if is_of_text_bytes(error):  # in a row that is there
                     return False
@@ -99,7 +116,7 @@ class DirectWriter:
         if "min" not in files.schema.names:
             return False
         held = {field.name for field in files.schema.field("min").type}
-        names = [name for name in keys if _ordered(rows, name) and name in held]
+        names = [name for name in keys if is_literal(rows.schema.field(name).type) and name in held]
         for name, (low, high) in bounds_of_arrow(rows, names).items():
             at = next(each for each in held if each.lower() == name)
             outside = pc.or_kleene(
@@ -111,13 +128,11 @@ class DirectWriter:
     def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
         """Deltalake's merge cannot fail on a match, so that it is checked before; nobody can commit between."""
         new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
-        names = [name for name in keys if _ordered(rows, name)]
+        names = [name for name in keys if is_literal(rows.schema.field(name).type)]
         if not len(new) or self._held.lack(bounds_of_arrow(new, names), table.version()):
             return
-        called = {name.lower(): quoted(name) for name in keys}
-        ends = bounds_of_arrow(new, names).items()
-        within = [f"{called[name]} BETWEEN {_literal(low)} AND {_literal(high)}" for name, (low, high) in ends]
-        query = f"SELECT {', '.join(map(quoted, keys))} FROM t WHERE {' AND '.join(within) or 'true'}"
+        within = range_predicate(new, names) or "true"
+        query = f"SELECT {', '.join(map(quoted, keys))} FROM t WHERE {within}"
         held = pa.table(QueryBuilder().register("t", table).execute(query)).cast(new.schema)
         if len(new.join(held, list(keys), join_type="inner")):
             raise ChangesUnavailableError(KEY_TAKEN)
@@ -142,6 +157,16 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: C
     )
 
 
+def _replace(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: CommitProperties) -> None:
+    """The same of rows whose keys can be named: those that are there go, and the others come."""
+    names = {name.lower(): name for name in rows.schema.names}
+    coming = rows.filter(pc.not_equal(rows[OP], Op.DELETE))
+    # It puts them beside what is left of files column by column, in order.
+    in_order = {field.name: coming[names[field.name.lower()]] for field in table.schema().fields}
+    predicate = key_predicate(rows.select(keys))
+    write_deltalake(table, pa.table(in_order), mode="overwrite", predicate=predicate, commit_properties=properties)
+
+
 def _has_vague_ends(files: pa.Table, keys: Sequence[str]) -> bool:
     """Whether statistics of a key may be no bounds: for bytes that are no UTF-8 another character stands there."""
     if "min" not in files.schema.names:
@@ -163,15 +188,6 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_key(column: pa.ChunkedArray) -> bool:
     """Whether deltalake's merge finds rows by it: null is not equal to null there, and lists and structs it refuses."""
     return not column.null_count and not pa.types.is_nested(column.type)
-
-
-def _literal(value: int | str) -> str:
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
-
-
-def _ordered(rows: pa.Table, name: str) -> bool:
-    kind = rows.schema.field(name).type
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def is_described(rows: pa.Table) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
-from iscp.adapters.delta.sink.arrow_write import DirectWriter
+from iscp.adapters.delta.sink.arrow_write import MERGED_COLUMNS_MAX, DirectWriter
 from iscp.core.errors import Conflict
 from iscp.ports.source import ChangesUnavailableError
 
@@ -38,11 +38,15 @@ def held(uri: str) -> dict[int, str]:
     return dict(zip(table["Id"].to_pylist(), table["a.b"].to_pylist(), strict=True))
 
 
-def writer(uri: str) -> DirectWriter:
-    return DirectWriter(uri, HeldKeys(uri))
+@pytest.fixture(params=[MERGED_COLUMNS_MAX, 0], ids=["merged", "replaced"])
+def writer(request: pytest.FixtureRequest) -> Callable[[str], DirectWriter]:
+    """Writes into tables of few columns, and into these as into tables of many."""
+    return lambda uri: DirectWriter(uri, HeldKeys(uri), merged_columns_max=request.param)
 
 
-def test_a_merge_inserts_updates_and_deletes_by_key_whatever_the_columns_are_called(tmp_path: Path) -> None:
+def test_a_merge_inserts_updates_and_deletes_by_key_whatever_the_columns_are_called(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     uri = target(tmp_path / "t", [1, 2, 3])
     written = writer(uri)
     assert written.merge(
@@ -54,7 +58,9 @@ def test_a_merge_inserts_updates_and_deletes_by_key_whatever_the_columns_are_cal
     assert DeltaTable(uri).transaction_version("iscp") == 2
 
 
-def test_keys_that_are_structs_or_lists_are_left_to_spark(tmp_path: Path) -> None:
+def test_keys_that_are_structs_or_lists_are_left_to_spark(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     for number, (kind, value) in enumerate(((pa.struct([("p", pa.int64())]), {"p": 1}), (pa.list_(pa.int64()), [1]))):
         uri = str(tmp_path / str(number))
         write_deltalake(uri, pa.table({"k": pa.array([value], kind), "v": [1]}))
@@ -63,7 +69,9 @@ def test_keys_that_are_structs_or_lists_are_left_to_spark(tmp_path: Path) -> Non
         assert DeltaTable(uri).version() == 0
 
 
-def test_a_merge_that_changes_nothing_is_a_commit_all_the_same(tmp_path: Path) -> None:
+def test_a_merge_that_changes_nothing_is_a_commit_all_the_same(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     uri = target(tmp_path / "t", [1])
     written = writer(uri)
     for version, rows in enumerate((changes((7, "", "d")), changes())):
@@ -74,14 +82,16 @@ def test_a_merge_that_changes_nothing_is_a_commit_all_the_same(tmp_path: Path) -
     assert held(uri) == {1: "old 1", 8: "x"}
 
 
-def test_an_append_of_no_rows_is_a_commit(tmp_path: Path) -> None:
+def test_an_append_of_no_rows_is_a_commit(writer: Callable[[str], DirectWriter], tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1])
     assert writer(uri).append(changes(), 0, properties(1))
     assert DeltaTable(uri).transaction_version("iscp") == 1
 
 
 @pytest.mark.parametrize("write", [DirectWriter.append, lambda w, rows, *rest: w.merge(rows, ["Id"], *rest)])
-def test_who_read_before_another_commit_is_refused(write: Callable[..., bool], tmp_path: Path) -> None:
+def test_who_read_before_another_commit_is_refused(
+    writer: Callable[[str], DirectWriter], write: Callable[..., bool], tmp_path: Path
+) -> None:
     uri = target(tmp_path / "t", [1])
     kept = writer(uri)
     assert write(kept, changes((2, "x", "i")), 0, properties(1))
@@ -91,7 +101,9 @@ def test_who_read_before_another_commit_is_refused(write: Callable[..., bool], t
     assert 3 not in held(uri)
 
 
-def test_a_key_that_is_new_but_there_already_is_found_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_key_that_is_new_but_there_already_is_found_before_anything_is_written(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     uri = target(tmp_path / "t", [1, 5, 9])
     with pytest.raises(ChangesUnavailableError):
         writer(uri).merge(changes((5, "new", "i"), (1, "new", "u")), ["Id"], 0, properties(1))
@@ -100,7 +112,9 @@ def test_a_key_that_is_new_but_there_already_is_found_before_anything_is_written
     assert held(uri) == {1: "new", 5: "old 5", 9: "old 9", 6: "new"}
 
 
-def test_a_key_that_came_and_went_is_not_written_and_must_not_be_there(tmp_path: Path) -> None:
+def test_a_key_that_came_and_went_is_not_written_and_must_not_be_there(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     uri = target(tmp_path / "t", [1, 3])
     written = writer(uri)
     assert written.append(changes((8, "new", "i"), (9, "gone", "p")), 0, properties(1))
@@ -112,7 +126,7 @@ def test_a_key_that_came_and_went_is_not_written_and_must_not_be_there(tmp_path:
     assert DeltaTable(uri).version() == 3
 
 
-def test_a_key_of_two_columns_is_taken_as_a_whole(tmp_path: Path) -> None:
+def test_a_key_of_two_columns_is_taken_as_a_whole(writer: Callable[[str], DirectWriter], tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1, 2])
     assert writer(uri).merge(changes((1, "other", "i"), (2, "old 2", "d")), ["Id", "a.b"], 0, properties(1))
     table = DeltaTable(uri).to_pyarrow_table().to_pylist()
@@ -121,7 +135,9 @@ def test_a_key_of_two_columns_is_taken_as_a_whole(tmp_path: Path) -> None:
         writer(uri).merge(changes((1, "other", "i")), ["Id", "a.b"], 1, properties(2))
 
 
-def test_what_is_not_certain_to_come_out_the_same_is_left_to_spark(tmp_path: Path) -> None:
+def test_what_is_not_certain_to_come_out_the_same_is_left_to_spark(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     masked = target(tmp_path / "masked", [1], {"delta.enableDeletionVectors": "true"})
     checked = target(tmp_path / "checked", [1])
     DeltaTable(checked).alter.add_constraint({"small": "Id < 100"})
@@ -131,7 +147,7 @@ def test_what_is_not_certain_to_come_out_the_same_is_left_to_spark(tmp_path: Pat
         assert DeltaTable(uri).version() == version
 
 
-def test_null_keys_are_left_to_spark(tmp_path: Path) -> None:
+def test_null_keys_are_left_to_spark(writer: Callable[[str], DirectWriter], tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1, None])
     assert not writer(uri).merge(changes((None, "x", "u")), ["Id"], 0, properties(1))
     assert writer(uri).merge(changes((1, "x", "u")), ["Id"], 0, properties(1))
@@ -148,7 +164,9 @@ def test_only_files_that_may_hold_a_key_count_against_the_limit(tmp_path: Path) 
     assert one_file.merge(changes((5, "x", "u"), (6, "x", "u")), ["Id"], 1, properties(1))
 
 
-def test_values_whose_statistics_would_be_no_bounds_are_left_to_spark(tmp_path: Path) -> None:
+def test_values_whose_statistics_would_be_no_bounds_are_left_to_spark(
+    writer: Callable[[str], DirectWriter], tmp_path: Path
+) -> None:
     """deltalake writes decimals as doubles in statistics, and leaves out NaN: a merge would skip files that match."""
     uri, columns = str(tmp_path / "t"), {"k": pa.decimal128(18, 2), "x": pa.float64()}
     write_deltalake(uri, pa.schema([pa.field(name, kind) for name, kind in columns.items()]).empty_table())
