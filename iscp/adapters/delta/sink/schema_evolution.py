@@ -59,6 +59,8 @@ def without_void(frame: DataFrame) -> DataFrame:
 
 def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     """The columns of `schema`, each taken by its name; null where `frame` has none."""
+    if alike(frame.schema, schema):
+        return frame
     fields = {field.name.lower(): field for field in frame.schema.fields}
     columns = []
     for field in schema.fields:

@@ -43,7 +43,8 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
 
     Raises ChangesUnavailable where the rows of `wanted` cannot be read any more.
     """
-    held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
+    if held.columns != wanted.columns:
+        held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
     with spark_faults("count the target's rows"):
         ranges = ranges_for(held.count())  # by statistics alone
     sides = Side(wanted, key), Side(held, key)
@@ -65,20 +66,18 @@ class Side:
     def __init__(self, frame: DataFrame, key: Sequence[str]) -> None:
         hashes = row_hashes(frame)
         place = key_hash(frame, key) if key else hashes[0]
-        named = F.struct(*[F.col(quoted(name)) for name in key]) if key else F.struct(*hashes)
-        row = F.struct(*[F.col(quoted(name)) for name in frame.columns])
-        columns = [each.alias(name) for each, name in zip(hashes, _HASHES, strict=True)]
-        self.rows = frame.select(named.alias(_KEY), place.alias(_CLASS), row.alias(_ROW), *columns)
+        self._frame = frame
+        self._key = F.struct(*[F.col(quoted(name)) for name in key]) if key else F.struct(*hashes)
+        self._hashed = [place.alias(_CLASS), *[each.alias(name) for each, name in zip(hashes, _HASHES, strict=True)]]
 
-    def within(self, ranges: Ranges) -> DataFrame:
-        if ranges.of == 1:
-            return self.rows
-        numbers = pa.table({_WITHIN: pa.array(sorted(ranges.within), pa.int64())})
-        wanted = self.rows.sparkSession.createDataFrame(numbers)
-        return self.rows.join(F.broadcast(wanted), F.pmod(_CLASS, F.lit(ranges.of)) == F.col(_WITHIN), "left_semi")
+    def rows(self, ranges: Ranges) -> DataFrame:
+        """With all their columns, those of some ranges."""
+        row = F.expr(f"struct({', '.join(map(quoted, self._frame.columns))})")
+        return _within(self._frame.select(self._key.alias(_KEY), row.alias(_ROW), *self._hashed), ranges)
 
     def digested(self, ranges: Ranges) -> DataFrame:
-        rows = self.within(ranges).select(F.pmod(_CLASS, F.lit(ranges.number)).alias(_RANGE), *_HASHES)
+        hashed = _within(self._frame.select(*self._hashed), ranges)
+        rows = hashed.select(F.pmod(_CLASS, F.lit(ranges.number)).alias(_RANGE), *_HASHES)
         return rows.groupBy(_RANGE).agg(F.count("*"), *[F.sum(half) for half in _halves()])
 
     def digests(self, ranges: Ranges) -> dict[int, Digest]:
@@ -86,6 +85,14 @@ class Side:
             row[0]: Digest(row[1], (row[2] << 32) + row[3], (row[4] << 32) + row[5])
             for row in self.digested(ranges).collect()
         }
+
+
+def _within(rows: DataFrame, ranges: Ranges) -> DataFrame:
+    if ranges.of == 1:
+        return rows
+    numbers = pa.table({_WITHIN: pa.array(sorted(ranges.within), pa.int64())})
+    wanted = rows.sparkSession.createDataFrame(numbers)
+    return rows.join(F.broadcast(wanted), F.pmod(_CLASS, F.lit(ranges.of)) == F.col(_WITHIN), "left_semi")
 
 
 def _halves() -> list[Column]:
@@ -117,7 +124,7 @@ def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFra
     Rows of the source that share a key are not wanted: they are kept elsewhere, or stop the job.
     """
     is_wanted = F.col(_SIDE) == 1
-    wanted, held = (side.within(ranges) for side in sides)
+    wanted, held = (side.rows(ranges) for side in sides)
     by_key = (
         wanted.withColumn(_SIDE, F.lit(1))
         .unionByName(held.withColumn(_SIDE, F.lit(-1)))
