@@ -194,9 +194,9 @@ class Catalyst:
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
     def reproducible(self, plan: Plan) -> Plan:
-        """The plan, of which the same rows give the same each time: those that tie go by all of their columns, and
-        ranges of times by UTC."""
-        return self._classes.ties.settled(self._classes.ranges.settled(plan))
+        """The plan, of which the same rows give the same each time: those that tie go by all of their columns, ranges
+        of times by UTC, and sums of doubles that something is decided by are exact."""
+        return self._classes.sums.settled(self._classes.ties.settled(self._classes.ranges.settled(plan)))
 
     # --- expressions within operators -----------------------------------------------------------------------------
 

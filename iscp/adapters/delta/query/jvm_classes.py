@@ -27,7 +27,9 @@ class JvmClasses:
         self.logical = _Package(sql.catalyst.plans.logical)
         self.plans = _Package(sql.catalyst.plans)
         self.columns = _Package(jvm.io.iscp.plans.PlanColumns)
-        self.ties, self.ranges = _Package(jvm.io.iscp.plans.TieBreaking), _Package(jvm.io.iscp.plans.UtcRanges)
+        plans = jvm.io.iscp.plans
+        self.ties, self.ranges = _Package(plans.TieBreaking), _Package(plans.UtcRanges)
+        self.sums = _Package(plans.DecidingSums)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
         self.identifier = sql.catalyst.AliasIdentifier
         self.nothing, self.none = self.utils.toSeq([]), self.option.empty()
