@@ -194,6 +194,15 @@ def _explain_time(by_time: TimeDependence, upkeep: OperatorUpkeep) -> tuple[str,
     return f"{reason}, and rows that came or went by then are looked for in its input", ""
 
 
+def said_of_undecided(functions: str) -> str:
+    """`functions`: separated by commas."""
+    return f"rows are decided by {functions}, which may give another value in each run"
+
+
+EXACT_REMEDY = "Decide by an exact function, as percentile or count(DISTINCT …); or only show the value"
+"""Of what is decided by others."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueryShape:
     """An analyzed query: its operators, the columns of its result (a Spark schema, JSON), and the tables that it names,
@@ -201,7 +210,8 @@ class QueryShape:
 
     `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
     kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
-    `whole`: by each table, why the result cannot be made of ranges of it; empty: it can be.
+    `whole`: by each table, why the result cannot be made of ranges of it; empty: it can be. `undecided`: functions
+    that something in it is decided by though they give another value each time; then its changes say nothing.
     """
 
     root: Operator
@@ -210,3 +220,4 @@ class QueryShape:
     kept: Operator | None = None
     by_group: bool = False
     whole: Mapping[str, str] = field(default_factory=dict)
+    undecided: str = ""

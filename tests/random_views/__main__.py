@@ -13,6 +13,7 @@ from tests import quick_spark
 from tests.random_views.lake_check import LakeCheck
 from tests.random_views.plan_check import PlanCheck
 from tests.random_views.playing import COMMAND, play_seeds
+from tests.random_views.query_tree import Mode
 
 
 def main() -> int:
@@ -23,7 +24,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="and then no further seed")
     parser.add_argument("--lakes", action="store_true", help="whole refreshes of Delta tables; else plans, in memory")
     parser.add_argument("--ties", action="store_true", help="queries that leave open which of several rows is taken")
+    parser.add_argument("--sums", action="store_true", help="queries that decide by sums of doubles")
     options = parser.parse_args()
+    mode = Mode.TIES if options.ties else Mode.SUMS if options.sums else Mode.PLAIN
     if options.lakes and options.ties:
         parser.error("--ties goes with plans, as whole refreshes are compared with Spark's own answers")
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
@@ -34,8 +37,8 @@ def main() -> int:
             lakes = LakeCheck(runtime, Path(work, "lakes"))
             trial = lakes.check if options.lakes else PlanCheck(runtime.new_session()).check
             going_on = (seed for seed in seeds if time.monotonic() < until_s)
-            command = " ".join([COMMAND, *["--lakes"] * options.lakes, *["--ties"] * options.ties])
-            played = play_seeds(going_on, trial, command, ties=options.ties)
+            command = " ".join([COMMAND, *["--lakes"] * options.lakes, *[f"--{mode}"] * (mode is not Mode.PLAIN)])
+            played = play_seeds(going_on, trial, command, mode)
         finally:
             runtime.stop()
     sys.stdout.write(f"{played.summary()}\n{dict(lakes.strategies) if options.lakes else ''}\n")

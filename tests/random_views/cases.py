@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.random_views.cells import KINDS
+from tests.random_views.cells import KINDS, SUMMED
 from tests.random_views.expressions import (
     FUNCTIONS,
     MEASURES,
-    OVER,
-    TIED_MEASURES,
-    TIED_OVER,
     Call,
     Expression,
     Literal,
@@ -29,12 +26,14 @@ from tests.random_views.query_tree import (
     Limited,
     Measured,
     Membership,
+    Mode,
     Projection,
     Relation,
     Selection,
     SetOperation,
     ValueOf,
     Windows,
+    functions_of,
     query_of,
 )
 
@@ -50,17 +49,17 @@ ROWS_MAX, COLUMNS_MAX, DEPTH_MAX, NUMBER_MAX = 12, 5, 4, 11
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`refreshes`: of each what is committed before it. `ties`: the query leaves open which of some rows is taken."""
+    """`refreshes`: of each what is committed before it."""
 
     tables: tuple[Table, ...]
     refreshes: tuple[tuple[Commit, ...], ...]
     query: Relation
-    ties: bool = False
+    mode: Mode = Mode.PLAIN
 
     @property
     def sql(self) -> str:
         """Raises NoQueryError."""
-        return query_of(self.query, self.tables, ties=self.ties)
+        return query_of(self.query, self.tables, self.mode)
 
     def shown(self) -> str:
         """For people: values as they are, without what nothing depends on."""
@@ -85,20 +84,19 @@ class Case:
         return "\n".join([*lines, self.sql])
 
 
-def case_of(seed: int, *, ties: bool = False) -> Case:
-    return _Draw(Random(seed), ties).case()
+def case_of(seed: int, mode: Mode = Mode.PLAIN) -> Case:
+    return _Draw(Random(seed), mode).case()
 
 
 class _Draw:
-    def __init__(self, random: Random, ties: bool) -> None:
-        self.random = random
-        self.ties = ties
-        self.measures, self.over = (len(TIED_MEASURES), len(TIED_OVER)) if ties else (len(MEASURES), len(OVER))
+    def __init__(self, random: Random, mode: Mode) -> None:
+        self.random, self.mode = random, mode
+        self.measures, self.over = map(len, functions_of(mode))
 
     def case(self) -> Case:
         tables = tuple(self.table(name) for name in TABLE_NAMES[: self.random.choice((1, 2, 2, 2, 3))])
         refreshes = tuple(self.commits(tables) for _ in range(self.random.choice((1, 2))))
-        return Case(tables, refreshes, self.query(), self.ties)
+        return Case(tables, refreshes, self.query(), self.mode)
 
     def number(self) -> int:
         return self.random.randrange(NUMBER_MAX)
@@ -111,8 +109,10 @@ class _Draw:
     def table(self, name: str) -> Table:
         """The first columns are of types that others have too, so that tables can be joined."""
         kinds = [0, 1] + [self.random.randrange(len(KINDS)) for _ in self.some(COLUMNS_MAX - 2)]
+        summed = self.mode is Mode.SUMS
+        kinds = [*kinds[: COLUMNS_MAX - 2], *SUMMED] if summed else kinds
         self.random.shuffle(kinds)
-        columns = tuple(Column(kind, self.random.random() < 0.75) for kind in kinds)
+        columns = tuple(Column(kind, self.random.random() < 0.75, summed) for kind in kinds)
         rows = self.random.choice((0, 1, 3, ROWS_MAX, ROWS_MAX))
         return Table(name, columns, tuple(self.row(columns) for _ in self.some(rows)))
 
@@ -215,7 +215,7 @@ class _Draw:
         keys = tuple(self.expression(1) for _ in self.some(2))
         measures = tuple(self.measured(self.measures) for _ in self.some(3))
         shape = self.random.choice((0, 0, 0, 0, self.random.randrange(len(SHAPES))))
-        return Groups(0, self.below(depth), keys, measures, shape, self.maybe(0.2))
+        return Groups(0, self.below(depth), keys, measures, shape, self.maybe(0.6 if self.mode is Mode.SUMS else 0.2))
 
     def subquery(self, depth: int) -> Relation:
         source, other = self.below(depth), self.below(depth)

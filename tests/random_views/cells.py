@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -40,6 +40,8 @@ _WHOLE = (1, 2, 3, 0, -1, 100)
 _POINT = tuple(map(Decimal, ("1.10", "2.20", "0.00", "-3.00", "999.99")))
 _DOUBLE = (1.5, 0.0, -0.0, float("nan"), 2.25, float("inf"), float("-inf"))
 """Sums of them are the same in any order."""
+_TENTHS = (0.1, 0.2, 0.3, 0.6, 0.7, 1.1)
+"""Sums of them are not."""
 _TIMES = (
     datetime(2024, 2, 29, 12, 30, 0, 1),
     datetime(1969, 12, 31, 23, 59, 59),
@@ -71,10 +73,15 @@ KINDS = (
     ),
 )
 
+SUMMED = (4, 11)
+"""Of KINDS, those that have values of SUMMED_KINDS instead where sums of doubles are played."""
+
+SUMMED_KINDS = {place: replace(KINDS[place], values=_TENTHS) for place in SUMMED}
+
 LITERALS: dict[Family, tuple[str, ...]] = {
     Family.WHOLE: ("1", "2", "0"),
     Family.DECIMAL: ("1.10", "2.2"),
-    Family.DOUBLE: ("1.5D", "0.0D"),
+    Family.DOUBLE: ("1.5D", "0.0D", "0.6D", "0.3D"),
     Family.TEXT: ("'p'", "'q'", "''"),
     Family.DATE: ("DATE'2024-02-29'",),
     Family.TIME: ("TIMESTAMP'2024-03-01 00:00:00Z'",),

@@ -211,6 +211,40 @@ TIED_OVER = (
 )
 
 
+SUMMED_MEASURES = (
+    *[Function("sum({0})", (D,), D)] * 6,
+    *[Function("avg({0})", (D,), D)] * 3,
+    *(Function(f"{name}({{0}})", (D,), D) for name in ("stddev", "stddev_pop", "variance", "var_pop", "skewness")),
+    *(Function(f"{name}({{0}}, {{1}})", (D, D), D) for name in ("covar_pop", "covar_samp", "regr_slope", "regr_sxy")),
+    Function("sum(DISTINCT {0})", (D,), D),
+    Function("sum({0}) FILTER (WHERE {1})", (D, IS), D),
+    Function("avg({0})", (W,), D),
+    Function("max({0})", (D,), D),
+    Function("count(DISTINCT {0})", (D,), W),
+    Function("round(sum({0}), 1)", (D,), D),
+    Function("count(*)", (), W),
+    Function("sum({0})", (W,), W),
+    Function("min({0})", (T,), T),
+    Function("count_if({0})", (IS,), W),
+    Function("max_by({0}, struct({all}))", (W,), W),
+)
+"""Most add doubles."""
+
+SUMMED_OVER = (
+    *[Function("sum({0}) OVER ({part})", (D,), D)] * 3,
+    Function("sum({0}) OVER ({part} ORDER BY {1})", (D, None), D),
+    Function("sum({0}) OVER ({part} ORDER BY {order} ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)", (D,), D),
+    Function("avg({0}) OVER ({part} ORDER BY {1} RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)", (D, None), D),
+    Function("stddev({0}) OVER ({part})", (D,), D),
+    Function("covar_pop({0}, {1}) OVER ({part})", (D, D), D),
+    Function("row_number() OVER ({part} ORDER BY {0} DESC, {order})", (D,), W),
+    Function("rank() OVER ({part} ORDER BY {0})", (D,), W),
+    Function("dense_rank() OVER ({part} ORDER BY {0} DESC)", (D,), W),
+    Function("lag({0}) OVER ({part} ORDER BY {order})", (D,), D),
+    Function("count(*) OVER ({part} ORDER BY {0})", (D,), W),
+)
+
+
 def text_of(expression: Expression, columns: Sequence[Named], wanted: Family | None = None) -> Named:
     """The expression over these columns, as a value of the family that is wanted (None: any)."""
     match expression:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tests.random_views.cells import KINDS, Kind, value_of
+from tests.random_views.cells import KINDS, SUMMED_KINDS, Kind, value_of
 
 TABLE_NAMES = ("t", "u", "v")
 
@@ -20,12 +20,16 @@ Rows = Mapping[int, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """`summed`: it has doubles whose sums are others in another order."""
+
     kind: int = 0
     nullable: bool = True
+    summed: bool = False
 
     @property
     def of(self) -> Kind:
-        return KINDS[self.kind % len(KINDS)]
+        kind = self.kind % len(KINDS)
+        return SUMMED_KINDS.get(kind, KINDS[kind]) if self.summed else KINDS[kind]
 
 
 @dataclass(frozen=True, slots=True)

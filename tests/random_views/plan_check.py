@@ -29,7 +29,7 @@ from iscp.core.netting import Op
 from iscp.core.totals import QueryTotals
 from tests.random_views.cases import Case
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
-from tests.random_views.query_tree import NoQueryError
+from tests.random_views.query_tree import Mode, NoQueryError
 from tests.random_views.ranged_check import PARTS, ranged_results
 from tests.random_views.row_bags import Bag, alike, bag_of, countable, difference
 
@@ -150,9 +150,9 @@ class PlanCheck:
         return SignedPlans(analyzed.catalyst, moves, Instants())
 
     def _wanted(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
-        """The query's rows as Spark computes them; where some tie, as views do, of rows in whichever order."""
+        """The query's rows as Spark computes them; where they follow from an order, as views do, in any."""
         wanted = self._of_spark(case, rows)
-        if not case.ties:
+        if case.mode is Mode.PLAIN:
             return wanted
         analyzed = self._analyzed(case)
         with closing(self._unchanged(case, analyzed, rows)) as plans, _needing_values():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.random_views.cases import Case, case_of
 from tests.random_views.plan_check import UnfitCaseError, Wrong
+from tests.random_views.query_tree import Mode
 from tests.random_views.shrinking import shrink
 
 COMMAND = ".venv/bin/python -m tests.random_views"
@@ -34,11 +35,11 @@ class PlayedSeeds:
         return "\n".join([*lines, *[f"  {number} × {why}" for why, number in self.unfit.most_common(12)]])
 
 
-def play_seeds(seeds: Iterable[int], trial: Trial, command: str, *, ties: bool = False) -> PlayedSeeds:
-    """`command` replays one by `--seed`. `ties`: of queries that leave open which of several rows is taken."""
+def play_seeds(seeds: Iterable[int], trial: Trial, command: str, mode: Mode = Mode.PLAIN) -> PlayedSeeds:
+    """`command` replays one by `--seed`."""
     played = PlayedSeeds()
     for seed in seeds:
-        case = case_of(seed, ties=ties)
+        case = case_of(seed, mode)
         try:
             wrong = tried(trial, case)
         except UnfitCaseError as unfit:

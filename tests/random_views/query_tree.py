@@ -11,6 +11,8 @@ from tests.random_views.cells import KINDS, LITERALS, Family
 from tests.random_views.expressions import (
     MEASURES,
     OVER,
+    SUMMED_MEASURES,
+    SUMMED_OVER,
     TIED_MEASURES,
     TIED_OVER,
     Expression,
@@ -174,17 +176,35 @@ class Query:
         return [replace(each, text=f"{alias}.{each.text}") for each in self.columns]
 
 
-def query_of(tree: Relation, tables: Sequence[Table], *, ties: bool = False) -> str:
-    """Raises NoQueryError. `ties`: the query leaves open which of several rows is taken."""
+class Mode(StrEnum):
+    """What is played: queries that leave open which of several rows is taken (TIES); SUMS of doubles, which are others
+    in another order, and by which much is decided."""
+
+    PLAIN = "plain"
+    TIES = "ties"
+    SUMS = "sums"
+
+
+_MEASURES = {Mode.PLAIN: MEASURES, Mode.TIES: TIED_MEASURES, Mode.SUMS: SUMMED_MEASURES}
+_OVER = {Mode.PLAIN: OVER, Mode.TIES: TIED_OVER, Mode.SUMS: SUMMED_OVER}
+
+
+def functions_of(mode: Mode) -> tuple[Sequence[Function], Sequence[Function]]:
+    """Of groups, and of windows."""
+    return _MEASURES[mode], _OVER[mode]
+
+
+def query_of(tree: Relation, tables: Sequence[Table], mode: Mode = Mode.PLAIN) -> str:
+    """Raises NoQueryError."""
     if not tables or not all(table.columns for table in tables):
         raise NoQueryError
-    return _Writer(tables, ties).query(tree).text
+    return _Writer(tables, mode).query(tree).text
 
 
 @dataclass
 class _Writer:
     tables: Sequence[Table]
-    ties: bool
+    mode: Mode
     numbers: count[int] = field(default_factory=count)
 
     def query(self, node: Relation) -> Query:
@@ -214,7 +234,7 @@ class _Writer:
                 columns = source.under(alias)
                 keys = [columns[each % len(columns)].text for each in node.partition]
                 part = f"PARTITION BY {', '.join(keys)}" if keys else ""
-                over = TIED_OVER if self.ties else OVER
+                _, over = functions_of(self.mode)
                 found = [self.call(_one(over, each), each.arguments, columns, part) for each in node.measures]
                 return self.select([*columns[: COLUMNS_MAX - len(found)], *found], f"{source.text} {alias}")
             case Limited():
@@ -226,15 +246,15 @@ class _Writer:
 
     @property
     def measures(self) -> Sequence[Function]:
-        return TIED_MEASURES if self.ties else MEASURES
+        return functions_of(self.mode)[0]
 
     def call(
         self, function: Function, arguments: Sequence[Expression], columns: Sequence[Named], partition: str = ""
     ) -> Named:
-        return call_of(function, arguments, columns, partition, ties=self.ties)
+        return call_of(function, arguments, columns, partition, ties=self.mode is Mode.TIES)
 
     def order(self, columns: Sequence[Named]) -> str:
-        return order_with_ties(columns) if self.ties else total_order(columns)
+        return order_with_ties(columns) if self.mode is Mode.TIES else total_order(columns)
 
     def part(self, node: Relation) -> tuple[Query, str]:
         """As it stands behind FROM, and its alias."""
@@ -325,7 +345,7 @@ class _Writer:
                 by = f" GROUP BY {shape}({', '.join(named)})"
         if keys and node.shape % len(SHAPES):
             measures.append(Named("CAST(grouping_id() AS BIGINT)", Family.WHOLE))
-        having = f" HAVING {_having(node.having, keys, columns)}" if node.having is not None else ""
+        having = f" HAVING {_having(node.having, measures, keys, columns)}" if node.having is not None else ""
         count_all = Named("count(*)", Family.WHOLE)
         return self.select([*keys, *measures] or [count_all], f"{source.text} {alias}{by}{having}")
 
@@ -356,10 +376,12 @@ def _one(functions: Sequence[Function], measured: Measured) -> Function:
     return functions[measured.number % len(functions)]
 
 
-def _having(condition: Expression | None, keys: Sequence[Named], columns: Sequence[Named]) -> str:
-    """Over the keys, and the number of rows."""
+def _having(
+    condition: Expression | None, measures: Sequence[Named], keys: Sequence[Named], columns: Sequence[Named]
+) -> str:
+    """Over the measures, the keys, and the number of rows."""
     counted = [Named("count(*)", Family.WHOLE), Named(f"count({columns[0].text})", Family.WHOLE)]
-    return text_of(condition or Expression(), [*counted, *keys], Family.TRUTH).text
+    return text_of(condition or Expression(), [*measures, *counted, *keys], Family.TRUTH).text
 
 
 def _alike(wanted: Sequence[Named], there: Sequence[Named]) -> list[Named]:

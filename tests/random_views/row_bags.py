@@ -9,6 +9,9 @@ from typing import Any
 
 RELATIVE_MOST = 1e-9
 
+CANCELLED_MOST = 1e-14
+"""Random doubles are nought or some tenths."""
+
 Bag = Counter[Any]
 """Of rows, each as a tuple that can be counted."""
 
@@ -18,8 +21,10 @@ def bag_of(rows: Iterable[Any]) -> Bag:
 
 
 def countable(value: Any) -> Any:
-    """NaN equals itself, and so do zeros; of doubles ten digits count."""
+    """NaN equals itself, and so do zeros; of doubles ten digits count, and what cancels is nothing."""
     match value:
+        case float() if abs(value) < CANCELLED_MOST:
+            return 0.0
         case float():
             return "NaN" if math.isnan(value) else float(f"{value:.9e}") + 0.0
         case list() | tuple():

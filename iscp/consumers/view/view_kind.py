@@ -18,7 +18,7 @@ from iscp.consumers.view.view_memory import ViewMemory
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
-from iscp.core.query_plan import QueryShape, explain_operators
+from iscp.core.query_plan import EXACT_REMEDY, QueryShape, explain_operators, said_of_undecided
 from iscp.core.refresh_choice import Policy
 from iscp.core.source_holds import unread_property
 from iscp.core.spec import ConsumerSpec
@@ -147,6 +147,12 @@ def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
 
 
 def _refuse_whole(shape: QueryShape) -> None:
+    if shape.undecided:
+        raise InvalidRequest(
+            f"is strict, and cannot be kept by what changed: {said_of_undecided(shape.undecided)}",
+            field=f"{CONSUMER_PATH}.options.refresh",
+            remedy=EXACT_REMEDY,
+        )
     whole = next((each for each in explain_operators(shape.root) if each.upkeep is OperatorUpkeep.WHOLE), None)
     if whole is not None:
         raise InvalidRequest(

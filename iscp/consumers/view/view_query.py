@@ -34,6 +34,7 @@ from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans
 from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.query_plan import said_of_undecided
 from iscp.core.refresh_choice import Scans
 from iscp.core.scan_costs import ScanEstimator
 from iscp.core.sql_names import OP
@@ -228,6 +229,8 @@ class ViewQuery:
 
     @contextmanager
     def _between(self, spans: Spans) -> Iterator[SignedPlans]:
+        if self.analyzed.undecided:
+            raise ChangesUnavailableError(said_of_undecided(self.analyzed.undecided))
         with ExitStack() as stack:
             tables = {name: self._changed_table(name, uri, spans, stack) for name, uri in self.view.tables.items()}
             instants = Instants(spans.as_of_s, self.end.instant_s)

@@ -23,6 +23,7 @@ from tests.random_views.query_tree import (
     Groups,
     Limited,
     Measured,
+    Mode,
     Projection,
     Relation,
     Selection,
@@ -120,7 +121,7 @@ def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime
 )
 @pytest.mark.timeout(3000)
 def test_where_rows_tie_changes_give_what_is_computed_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
-    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --ties", ties=True)
+    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --ties", Mode.TIES)
     assert played.failed == []
     assert played.played > len(seeds) * 0.9
 

@@ -6,13 +6,17 @@ Doubles are added in the order of the files, which others may rewrite between tw
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.query.query_analysis import analyze_query
@@ -20,7 +24,12 @@ from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Instants, TableChange
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.errors import InvalidRequest
+from iscp.core.query_explanation import OperatorUpkeep
 from tests.random_views.row_bags import alike, bag_of
+from tests.selection import in_full
+
+from .conftest import Lake, ViewBench
 
 pytestmark = pytest.mark.spark
 
@@ -61,14 +70,16 @@ class Kept:
         changed = None if held is None else frame_of_arrow(self.session, held)
         return TableChange(lambda at: self._frame(name, rows[at]), lambda: changed, 1, lambda: held)
 
+    def plans(self, **later: Sequence[Row]) -> SignedPlans:
+        moves = {name: self._change(name, later.get(name, rows)) for name, rows in self.rows.items()}
+        return SignedPlans(self.analyzed.catalyst, moves, Instants(), 1_000)
+
     def all_rows(self) -> Counter[Any]:
-        moves = {name: self._change(name, rows) for name, rows in self.rows.items()}
-        with closing(SignedPlans(self.analyzed.catalyst, moves, Instants())) as plans:
+        with closing(self.plans()) as plans:
             return bag_of(plans.result(self.analyzed.root, At.NEW).collect())
 
     def refresh(self, **later: Sequence[Row]) -> None:
-        moves = {name: self._change(name, later.get(name, rows)) for name, rows in self.rows.items()}
-        with closing(SignedPlans(self.analyzed.catalyst, moves, Instants(), 1_000)) as plans:
+        with closing(self.plans(**later)) as plans:
             changed = plans.changes(self.analyzed.root)
             moved = changed.to_frame().collect() if changed is not None else []
         for *row, weight in moved:
@@ -124,3 +135,133 @@ def test_what_a_sum_decided_goes_though_the_files_are_rewritten(
     assert kept.all_rows() == kept.held
     kept.refresh(t=[])
     assert kept.held == kept.all_rows()
+
+
+MEASURES = (
+    *(f"{name}(d)" for name in ("sum", "avg", "stddev", "stddev_pop", "variance", "var_pop", "skewness", "kurtosis")),
+    *(f"{name}(d, CASE WHEN d > 0.15D AND d <> 7 THEN d * d - d END)" for name in ("corr", "covar_pop", "covar_samp")),
+    *(
+        f"regr_{name}(d * d - d, CASE WHEN d <> 7 THEN d END)"
+        for name in ("slope", "intercept", "r2", "sxx", "syy", "sxy", "avgx", "avgy")
+    ),
+    *("sum(CAST(d AS FLOAT))", "avg(CAST(d AS FLOAT))", "sum(d) FILTER (WHERE d > 0.15D)", "try_sum(d)", "try_avg(d)"),
+    *("avg(CAST(g AS INT))", "avg(g)", "avg(DISTINCT g)", "sum(DISTINCT d)"),
+)
+GROUPS: dict[int, Sequence[float | None]] = {
+    1: (0.1, 0.2, 0.3, 0.7, 1.9, 2.8),
+    2: (None, None),
+    3: (0.1,),
+    4: (7.0, 7.0, None, 7.0),
+    5: (float("nan"), 1.0, 2.0),
+    6: (float("inf"), 1.0),
+    7: (float("inf"), float("-inf"), 3.0),
+    8: (1e-310, 2e-310, 5e-324),
+    9: (-0.0, -0.0),
+    11: (-5.5, 12.25, 3.125, -0.375, 99.0, 1e3, 1e-3),
+    12: (float("-inf"),),
+}
+LARGE = [(10, 1.7e308), (10, 1.7e308)]
+"""Their squares are beyond all doubles: moments of them Spark has as 0 in windows, and as NaN in groups."""
+
+
+def deciding(measure: str, by: str = "GROUP BY g") -> str:
+    """All of them, in an order."""
+    return f"SELECT * FROM (SELECT g, {measure} AS v FROM t {by}) ORDER BY v LIMIT 1000"
+
+
+@pytest.mark.parametrize("measure", in_full(MEASURES, [*MEASURES[:3], *MEASURES[6:9], *MEASURES[11:13]]))
+def test_exact_functions_give_what_spark_gives(session: SparkSession, measure: str) -> None:
+    rows = [row for group, values in GROUPS.items() for row in grouped(values, group)]
+    rows += LARGE if measure.startswith(("sum(d)", "avg(d)")) else []
+    over = (
+        [deciding(f"{measure} OVER (PARTITION BY g)", "")]
+        if "DISTINCT" not in measure and "FILTER" not in measure
+        else []
+    )
+    for sql in (deciding(measure), *over):
+        kept = Kept(session, sql, t=rows)
+        kept._frame("t", rows).createOrReplaceTempView("t")
+        assert alike(bag_of(session.sql(sql).collect()), kept.held)
+
+
+def test_exact_sums_are_rounded_once(session: SparkSession) -> None:
+    """Against Python's own exact sums."""
+    draw = random.Random(7)
+    far = (1e100, -1e100, 1.0, 1e-100)
+    groups = {
+        number: [draw.choice((draw.uniform(-1, 1), *far, 10.0 ** draw.randint(-300, 300))) for _ in range(1 + number)]
+        for number in range(60)
+    }
+    groups[60] = [1.7e308, 1.7e308, -1.7e308]
+    groups[61] = [1.0, 2.0**-53, 2.0**-106]
+    groups[62] = [1.0, 2.0**-53]
+    rows = [row for group, values in groups.items() for row in grouped(values, group)]
+    kept = Kept(session, deciding("sum(d)"), t=draw.sample(rows, len(rows)))
+    with closing(kept.plans()) as plans:
+        found = dict(plans.result(kept.analyzed.root, At.NEW).collect())
+    assert found == {group: float(sum(map(Fraction, values))) for group, values in groups.items()}
+
+
+class TenthsLake(Lake):
+    """`t` has three rows in one file, which add up to 0.6; and to more, once somebody has sorted it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uris = {name: str(root / name) for name in SCHEMAS}
+        rows = {"t": grouped(SMALL_LAST), "u": [(0.6, 3), (0.5, 4)]}
+        for name, uri in self.uris.items():
+            table = pa.table([*zip(*rows[name], strict=True)], schema=SCHEMAS[name])
+            write_deltalake(uri, table, configuration={"delta.enableChangeDataFeed": "true"})
+
+    def sort(self) -> None:
+        before = DeltaTable(self.uris["t"]).file_uris()
+        DeltaTable(self.uris["t"]).optimize.z_order(["d"])
+        assert DeltaTable(self.uris["t"]).file_uris() != before
+
+
+@pytest.mark.parametrize("name", in_full(DECIDED, ["having", "correlated"]))
+def test_a_view_follows_tables_whose_files_are_rewritten(
+    tmp_path: Path, spark_runtime: SparkRuntime, name: str
+) -> None:
+    lake = TenthsLake(tmp_path)
+    view = ViewBench(lake, spark_runtime, DECIDED[name], refresh="incremental")
+    view.refresh()
+    lake.sort()
+    view.restart()
+    assert view.verify().equal
+    assert view.refresh().strategy == "unchanged"
+    DeltaTable(lake.uris["t"]).delete()
+    assert view.refresh().strategy == "incremental"
+    view.assert_equal()
+
+
+APPROXIMATE = "SELECT b, count(*) AS n FROM (SELECT a, percentile_approx(d, 0.5) AS b FROM t GROUP BY a) GROUP BY b"
+
+
+def test_what_a_function_decides_that_cannot_be_exact_is_recomputed(
+    new_view: Callable[..., ViewBench], spark_runtime: SparkRuntime
+) -> None:
+    view = new_view(APPROXIMATE, seed=1, refresh="incremental")
+    view.refresh()
+    DeltaTable(view.lake.uris["t"]).delete()
+    done = view.refresh()
+    assert (done.strategy, "percentile_approx" in done.reason) == ("full", True)
+    root, *others = view.kind.explain(view.spec, view.catalog).operators
+    assert "decided by percentile_approx" in root.reason
+    assert "percentile" in root.remedy
+    assert {each.upkeep for each in (root, *others)} == {OperatorUpkeep.WHOLE}
+    with pytest.raises(InvalidRequest, match="percentile_approx"):
+        ViewBench(view.lake, spark_runtime, APPROXIMATE, refresh="strict")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a, percentile_approx(d, 0.5) AS m FROM t GROUP BY a",
+        "SELECT a, percentile_approx(d, 0.5) AS m FROM t GROUP BY a ORDER BY m LIMIT 3",
+        "SELECT percentile_approx(d, 0.5) AS m FROM t GROUP BY a",
+    ],
+)
+def test_what_is_only_shown_or_kept_by_group_follows_changes(new_view: Callable[..., ViewBench], sql: str) -> None:
+    view = new_view(sql)
+    assert not any("decided by" in each.reason for each in view.kind.explain(view.spec, view.catalog).operators)

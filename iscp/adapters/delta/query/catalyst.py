@@ -198,6 +198,10 @@ class Catalyst:
         of times by UTC, and sums of doubles that something is decided by are exact."""
         return self._classes.sums.settled(self._classes.ties.settled(self._classes.ranges.settled(plan)))
 
+    def undecided(self, plan: Plan) -> str:
+        """Functions that decide something in a plan that is `reproducible`, and whose value differs between runs."""
+        return str(self._classes.sums.unsettled(plan))
+
     # --- expressions within operators -----------------------------------------------------------------------------
 
     def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:

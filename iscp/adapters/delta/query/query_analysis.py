@@ -58,7 +58,7 @@ class AnalyzedQuery:
 
     `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
     what distinguishes its rows, and those of the result. `needed`: of each table the columns that the result follows
-    from.
+    from. `undecided`: functions that something in it is decided by, and that give another value each time.
     """
 
     root: PlanNode
@@ -69,6 +69,7 @@ class AnalyzedQuery:
     kept_keys: ResultKeys | None
     keys: ResultKeys | None
     needed: Mapping[str, frozenset[str]]
+    undecided: str
 
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
         """Of a table's changed rows, whose columns are `names`; at least one, as it may be that rows only count."""
@@ -133,7 +134,8 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         whole = {name: _whole(found, name) for name in schemas}
         kept_operator = kept.operator if kept is not None else None
-        return QueryShape(found.root.operator, str(found.columns.json()), named, kept_operator, by_group, whole)
+        schema_json = str(found.columns.json())
+        return QueryShape(found.root.operator, schema_json, named, kept_operator, by_group, whole, found.undecided)
 
     return shape
 
@@ -157,7 +159,8 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     marked = marks.marked(analyzed)
     if marks.values:
         execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
-    root = read_tree(catalyst, catalyst.reproducible(execution.optimizedPlan()), names, marks.values)
+    plan = catalyst.reproducible(execution.optimizedPlan())
+    root = read_tree(catalyst, plan, names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
     for each in columns.fields:
         each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
@@ -166,7 +169,13 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     kept = kept if sums is None else sums.node
     kept_keys = result_keys(catalyst, kept) if kept else None
     keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
-    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed)
+    undecided = catalyst.undecided(_recomputed_before(kept or root, kept_keys if kept else keys).plan)
+    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed, undecided)
+
+
+def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:
+    """The node of which it has to be known what it gave before the changes. Groups are replaced by their keys."""
+    return keys.node if keys is not None and keys.unique else rows
 
 
 def _refuse_special_time(found: str) -> None:

@@ -10,7 +10,15 @@ from iscp.core.change_costs import CostEstimator
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.progress import UNKNOWN, TableSize
 from iscp.core.query_explanation import CHANGED_ROWS, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.query_plan import Operator, OperatorKind, QueryShape, explain_operators, upkeep_of
+from iscp.core.query_plan import (
+    EXACT_REMEDY,
+    Operator,
+    OperatorKind,
+    QueryShape,
+    explain_operators,
+    said_of_undecided,
+    upkeep_of,
+)
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 from iscp.ports.catalog import Catalog
 
@@ -49,6 +57,10 @@ def _with_state(
         each = replace(each, state="its counts, sums and extremes, in the view's commits")
     elif operator is shape.kept:
         each = replace(each, state="its rows")
+    if shape.undecided:
+        each = replace(each, upkeep=OperatorUpkeep.WHOLE)
+        if operator is shape.root:
+            each = replace(each, reason=said_of_undecided(shape.undecided), remedy=EXACT_REMEDY)
     return replace(each, costs=estimator.costs(operator, each.upkeep))
 
 

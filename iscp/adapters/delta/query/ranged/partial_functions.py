@@ -1,7 +1,7 @@
 """What a function of an aggregate comes to for a part of its rows, and how that of several parts is put together.
 
 After Spark's own partial aggregation: of each part is kept what the function holds after its rows, and the last step is
-Spark's. So sums of doubles are those that Spark gives too, in some order of a table's files.
+Spark's. So sums of doubles are those that Spark gives too, in some order of a table's files; exact ones are the same.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.classic.column import Column
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.totals.total_functions import WHOLE, fails_beyond_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 
 class PartialKind(Enum):
@@ -28,6 +26,8 @@ class PartialKind(Enum):
     LEAST = "least"
     MOST = "most"
     MOMENTS = "moments"
+    EXACT = "exact"
+    """Of doubles: what is kept of a part says all of it (`ExactAggregate`, in `jvm/src`)."""
 
 
 _KINDS = {
@@ -40,6 +40,7 @@ _KINDS = {
     "StddevSamp": PartialKind.MOMENTS,
     "VariancePop": PartialKind.MOMENTS,
     "VarianceSamp": PartialKind.MOMENTS,
+    "ExactAggregate": PartialKind.EXACT,
 }
 _PLAIN = (
     *WHOLE,
@@ -84,6 +85,12 @@ class PartialFunction:
         found = [catalyst.alias(each, f"a{self.place}_{number}") for number, each in enumerate(self.arguments)]
         return found + ([] if self.condition is None else [catalyst.alias(self.condition, f"f{self.place}")])
 
+    def held(self, catalyst: Catalyst) -> list[Expression]:
+        """The columns that stand for what `function` holds after all rows."""
+        if self.kind is PartialKind.EXACT:
+            return [self.function.evaluateExpression()]
+        return catalyst.items(self.function.aggBufferAttributes())
+
     def partials(self) -> list[Column]:
         """Of the `inputs` of some rows."""
         value = F.when(self._counts(), F.col(f"a{self.place}_0"))
@@ -102,6 +109,9 @@ class PartialFunction:
             case PartialKind.MOMENTS:
                 number = count.cast("double")
                 found = [number, F.avg(value), F.var_pop(value) * number]
+            case PartialKind.EXACT:
+                values = [F.when(self._counts(), F.col(f"a{self.place}_{each}")) for each in range(len(self.arguments))]
+                found = [Column(self.function.part(*[each._jc for each in values]))]
             case _:
                 assert_never(self.kind)
         return [column.alias(name) for column, name in zip(found, self._names(len(found)), strict=True)]
@@ -122,11 +132,13 @@ class PartialFunction:
                 return [F.sum(self._name(0)).alias(self._name(0))]
             case PartialKind.AVERAGE:
                 return [F.sum(name).alias(name) for name in self._names(2)]
+            case PartialKind.EXACT:
+                return [Column(self.function.whole(F.col(self._name(0))._jc)).alias(self._name(0))]
             case _:
                 assert_never(self.kind)
 
     def buffers(self, attributes: list[Expression]) -> list[Column]:
-        """What Spark's function holds after all rows, of what is `merged`; `attributes`: Spark's own for that."""
+        """What the function holds after all rows, of what is `merged`; `attributes`: those of `held`."""
         first, second = (F.col(name) for name in self._names(2))
         match self.kind:
             case PartialKind.COUNT:
@@ -135,7 +147,7 @@ class PartialFunction:
                 values = [first, first.isNull()]
             case PartialKind.AVERAGE:
                 values = [F.coalesce(first, F.lit(0)), F.coalesce(second, F.lit(0))]
-            case PartialKind.LEAST | PartialKind.MOST:
+            case PartialKind.LEAST | PartialKind.MOST | PartialKind.EXACT:
                 values = [first]
             case PartialKind.MOMENTS:
                 values = [first[name] for name in ("n", "mean", "m2")]
@@ -170,7 +182,7 @@ def partial_function(catalyst: Catalyst, place: int, aggregate: Expression) -> P
 
 def _can_be_merged(found: PartialFunction) -> bool:
     match found.kind:
-        case PartialKind.COUNT:
+        case PartialKind.COUNT | PartialKind.EXACT:
             return True
         case PartialKind.LEAST | PartialKind.MOST:
             return is_plain(found.type)

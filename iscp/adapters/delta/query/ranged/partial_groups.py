@@ -60,7 +60,7 @@ def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> D
     columns: list[Column] = [F.col(each) for each in groups.keys]
     wanted: list[Expression] = list(_keys_of(node))
     for each in groups.functions:
-        attributes = catalyst.items(each.function.aggBufferAttributes())
+        attributes = each.held(catalyst)
         columns += each.buffers(attributes)
         wanted += attributes
     held = merged.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])

@@ -20,8 +20,9 @@ import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.Serializable;
 import java.io.UncheckedIOException;
+import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BindReferences$;
@@ -37,6 +38,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.RegrSlope;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Sum;
 import org.apache.spark.sql.catalyst.expressions.aggregate.TypedImperativeAggregate;
 import org.apache.spark.sql.catalyst.expressions.package$;
+import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
@@ -87,11 +89,31 @@ public class ExactAggregate extends TypedImperativeAggregate<ExactSums> implemen
         return result;
     }
 
+    /** What is known of a part of the rows, of a column in the place of its argument. */
+    public Column part(Column value) {
+        return part(List.of(ExpressionUtils.expression(value)));
+    }
+
+    public Column part(Column first, Column second) {
+        return part(List.of(ExpressionUtils.expression(first), ExpressionUtils.expression(second)));
+    }
+
+    private Column part(List<Expression> values) {
+        DeclarativeAggregate over = (DeclarativeAggregate) function.withNewChildren(TieBreaking.seq(values));
+        return ExpressionUtils.column(new ExactPart(over, 0, 0).toAggregateExpression());
+    }
+
+    /** What it comes to, of a column of such parts. */
+    public Column whole(Column parts) {
+        ExactWhole found = new ExactWhole(function, 0, 0, ExpressionUtils.expression(parts));
+        return ExpressionUtils.column(found.toAggregateExpression());
+    }
+
     // --- what is added --------------------------------------------------------------------------------------------
 
     @Override
     public ExactSums createAggregationBuffer() {
-        if (children().size() == 2) {
+        if (function.children().size() == 2) {
             return ExactSums.ofPairs();
         }
         boolean plain = function instanceof Sum || function instanceof Average;
@@ -291,17 +313,19 @@ public class ExactAggregate extends TypedImperativeAggregate<ExactSums> implemen
 
     @Override
     public boolean equals(Object other) {
-        if (!canEqual(other)) {
-            return false;
-        }
-        ExactAggregate same = (ExactAggregate) other;
-        return function.equals(same.function)
-                && mutableOffset == same.mutableOffset
-                && inputOffset == same.inputOffset;
+        return canEqual(other) && elements(this).equals(elements((ExactAggregate) other));
     }
 
     @Override
     public int hashCode() {
-        return Objects.hash(function, mutableOffset, inputOffset);
+        return elements(this).hashCode();
+    }
+
+    private static List<Object> elements(ExactAggregate aggregate) {
+        List<Object> found = new ArrayList<>();
+        for (int place = 0; place < aggregate.productArity(); place++) {
+            found.add(aggregate.productElement(place));
+        }
+        return found;
     }
 }
