@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.random_views.cells import KINDS, SUMMED
+from tests.random_views.cells import KINDS, SUMMED, Family
 from tests.random_views.expressions import (
     FUNCTIONS,
     MEASURES,
+    SUMMED_MEASURES,
     Call,
     Expression,
     Literal,
@@ -39,6 +40,18 @@ from tests.random_views.query_tree import (
 
 COUNTED = 6
 """The first of MEASURES, that are counts, sums and averages of exact numbers."""
+
+SUMS = 9
+"""The first of SUMMED_MEASURES, that are sums and averages of doubles."""
+
+COUNTS = next(place for place, each in enumerate(SUMMED_MEASURES) if each.template == "count(*)")
+
+COMPARED = [
+    place
+    for place, each in enumerate(each for each in FUNCTIONS if each.result is Family.TRUTH)
+    if each.arguments == (Family.DOUBLE, Family.DOUBLE)
+]
+"""Of the functions that give truth those that compare doubles."""
 
 _TOTALS = ("count", "sum", "avg", "min", "max", "bool_")
 ADDING_UP = [place for place, each in enumerate(MEASURES) if each.template.startswith(_TOTALS)]
@@ -112,13 +125,13 @@ class _Draw:
         summed = self.mode is Mode.SUMS
         kinds = [*kinds[: COLUMNS_MAX - 2], *SUMMED] if summed else kinds
         self.random.shuffle(kinds)
-        columns = tuple(Column(kind, self.random.random() < 0.75, summed) for kind in kinds)
+        columns = tuple(Column(each, self.random.random() < 0.75, summed and each in SUMMED) for each in kinds)
         rows = self.random.choice((0, 1, 3, ROWS_MAX, ROWS_MAX))
         return Table(name, columns, tuple(self.row(columns) for _ in self.some(rows)))
 
     def row(self, columns: Sequence[Column]) -> tuple[int, ...]:
         few = self.random.choice((2, 3, 3, 5, NUMBER_MAX))
-        return tuple(self.random.randrange(few) for _ in columns)
+        return tuple(self.random.randrange(NUMBER_MAX if each.summed else few) for each in columns)
 
     def commits(self, tables: Sequence[Table]) -> tuple[Commit, ...]:
         found = []
@@ -161,6 +174,8 @@ class _Draw:
     def query(self) -> Relation:
         """Often one of those that are kept by more than their rows."""
         drawn = self.random.random()
+        if self.mode is Mode.SUMS and drawn < 0.7:
+            return self.decided()
         if drawn < 0.1:
             return self.counted()
         if drawn < 0.2:
@@ -168,6 +183,27 @@ class _Draw:
         if drawn < 0.27:
             return self.totaled()
         return self.relation(self.random.randint(1, DEPTH_MAX))
+
+    def decided(self) -> Relation:
+        """By the sum of a group, or of all rows, which is shown besides, or is not."""
+        keys = (Expression(self.number()),) * self.random.choice((0, 1, 1, 1))
+        added = Measured(self.random.randrange(SUMS), tuple(Expression(self.number()) for _ in range(2)))
+        source, place = Groups(0, self.relation(self.random.randint(0, 1)), keys, (added,)), len(keys)
+        there = Relation(self.number())
+        match self.random.randrange(6):
+            case 0:
+                return Projection(0, source, (Expression(place),), True)
+            case 1:
+                found: Relation = Groups(0, source, (Expression(place),), (Measured(COUNTS),))
+            case 2:
+                found = Joined(0, there, source, self.random.choice(list(Joins)), ((self.number(), place),))
+            case 3:
+                found = Windows(0, source, (self.measured(self.over),), (place,))
+            case 4:
+                found = Among(0, there, source, self.random.choice(list(Membership)), ((self.number(), place),))
+            case _:
+                found = Selection(0, source, Call(self.random.choice(COMPARED), (Expression(place), Literal(2))))
+        return Projection(0, found, tuple(self.expression(1) for _ in self.some(2)))
 
     def counted(self) -> Relation:
         """Groups by columns of a table, with counts, sums and averages of others."""

@@ -35,6 +35,7 @@ from tests.random_views.query_tree import (
 pytestmark = pytest.mark.spark
 
 PLANS_SHORT, PLANS_LONG = range(4), range(4, 400)
+SUMS_SHORT, SUMS_LONG = range(3000, 3003), range(3003, 3300)
 TIES_SHORT, TIES_LONG = range(2000, 2003), range(2003, 2300)
 LAKES_SHORT, LAKES_LONG = range(1000, 1001), range(1001, 1060)
 
@@ -122,6 +123,16 @@ def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime
 @pytest.mark.timeout(3000)
 def test_where_rows_tie_changes_give_what_is_computed_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
     played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --ties", Mode.TIES)
+    assert played.failed == []
+    assert played.played > len(seeds) * 0.9
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(SUMS_SHORT, id="short"), pytest.param(SUMS_LONG, id="long", marks=pytest.mark.full)]
+)
+@pytest.mark.timeout(3000)
+def test_what_sums_of_doubles_decide_follows_changes(spark_runtime: SparkRuntime, seeds: range) -> None:
+    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --sums", Mode.SUMS)
     assert played.failed == []
     assert played.played > len(seeds) * 0.9
 

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
-from iscp.adapters.delta.query.totals.total_functions import WHOLE, fails_beyond_type
+from iscp.adapters.delta.query.totals.total_functions import EXACT, WHOLE, fails_beyond_type, last_step
 
 
 class PartialKind(Enum):
@@ -27,7 +27,7 @@ class PartialKind(Enum):
     MOST = "most"
     MOMENTS = "moments"
     EXACT = "exact"
-    """Of doubles: what is kept of a part says all of it (`ExactAggregate`, in `jvm/src`)."""
+    """What is kept of a part says all of it (`ExactAggregate`, in `jvm/src`)."""
 
 
 _KINDS = {
@@ -40,7 +40,7 @@ _KINDS = {
     "StddevSamp": PartialKind.MOMENTS,
     "VariancePop": PartialKind.MOMENTS,
     "VarianceSamp": PartialKind.MOMENTS,
-    "ExactAggregate": PartialKind.EXACT,
+    EXACT: PartialKind.EXACT,
 }
 _PLAIN = (
     *WHOLE,
@@ -88,7 +88,7 @@ class PartialFunction:
     def held(self, catalyst: Catalyst) -> list[Expression]:
         """The columns that stand for what `function` holds after all rows."""
         if self.kind is PartialKind.EXACT:
-            return [self.function.evaluateExpression()]
+            return [self.function.result()]
         return catalyst.items(self.function.aggBufferAttributes())
 
     def partials(self) -> list[Column]:
@@ -166,6 +166,13 @@ class PartialFunction:
 
     def _names(self, number: int) -> list[str]:
         return [self._name(each) for each in range(number)]
+
+
+def last_of_parts(aggregate: Expression) -> Expression:
+    """The last step of a function, over the columns of `held`."""
+    function = aggregate.aggregateFunction()
+    exact = str(function.getClass().getSimpleName()) == EXACT
+    return function.result() if exact else last_step(aggregate)
 
 
 def partial_function(catalyst: Catalyst, place: int, aggregate: Expression) -> PartialFunction | None:

@@ -9,7 +9,12 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.plan_tree import PlanNode
-from iscp.adapters.delta.query.ranged.partial_functions import PartialFunction, is_plain, partial_function
+from iscp.adapters.delta.query.ranged.partial_functions import (
+    PartialFunction,
+    is_plain,
+    last_of_parts,
+    partial_function,
+)
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At
 from iscp.adapters.delta.query.totals.total_functions import aggregates_of, finished
@@ -66,7 +71,7 @@ def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> D
     held = merged.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
     rows = catalyst.renamed_as(catalyst.plan_of(held), wanted)
     expressions = catalyst.items(node.plan.aggregateExpressions())
-    return catalyst.frame(catalyst.project([finished(catalyst, each) for each in expressions], rows))
+    return catalyst.frame(catalyst.project([finished(catalyst, each, last_of_parts) for each in expressions], rows))
 
 
 def _grouped(rows: DataFrame, keys: list[str], measures: list[Column]) -> DataFrame:

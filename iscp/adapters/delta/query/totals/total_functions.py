@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import types as T
@@ -24,6 +24,7 @@ _KINDS = {
     "Max": TotalKind.MOST,
     "Min": TotalKind.LEAST,
 }
+EXACT = "ExactAggregate"
 WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _EXTREMES = (*WHOLE, T.DecimalType, T.DateType, T.BooleanType)
 
@@ -72,8 +73,14 @@ def aggregates_of(catalyst: Catalyst, expression: Expression) -> Iterator[Expres
         yield from aggregates_of(catalyst, each)
 
 
-def _total_function(catalyst: Catalyst, aggregate: Expression) -> TotalFunction | None:
+def spark_function(aggregate: Expression) -> Expression:
+    """Spark's own, also where it is taken exactly (`ExactAggregate`, in `jvm/src`)."""
     function = aggregate.aggregateFunction()
+    return function.function() if str(function.getClass().getSimpleName()) == EXACT else function
+
+
+def _total_function(catalyst: Catalyst, aggregate: Expression) -> TotalFunction | None:
+    function = spark_function(aggregate)
     kind = _KINDS.get(str(function.getClass().getSimpleName()))
     arguments = tuple(catalyst.children(function))
     if kind is None or not arguments:
@@ -152,8 +159,15 @@ def _literal(text: str | None, buffer: Expression) -> str:
     return f"CAST('{text}' AS {kind})"
 
 
-def finished(catalyst: Catalyst, expression: Expression) -> Expression:
-    """With Spark's own last step of each function, over what it holds after all rows."""
+def last_step(aggregate: Expression) -> Expression:
+    """Spark's own, over what the function holds after all rows."""
+    return aggregate.aggregateFunction().evaluateExpression()
+
+
+def finished(
+    catalyst: Catalyst, expression: Expression, last: Callable[[Expression], Expression] = last_step
+) -> Expression:
+    """With the last step of each function."""
     if catalyst.is_a(expression, "AggregateExpression"):
-        return expression.aggregateFunction().evaluateExpression()
-    return catalyst.with_arguments(expression, lambda each: finished(catalyst, each))
+        return last(expression)
+    return catalyst.with_arguments(expression, lambda each: finished(catalyst, each, last))

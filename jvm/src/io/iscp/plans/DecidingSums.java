@@ -215,12 +215,11 @@ public final class DecidingSums {
             return subquery((SubqueryExpression) expression, decides);
         }
         if (expression instanceof AggregateExpression) {
-            boolean changed = aggregate((AggregateExpression) expression, decides);
-            return changed ? ExactFunctions.settled((AggregateExpression) expression) : expression;
+            return aggregate((AggregateExpression) expression, decides);
         }
         if (expression instanceof WindowExpression) {
             WindowExpression window = (WindowExpression) expression;
-            return window.copy(overWindow(window.windowFunction(), decides), window.windowSpec());
+            return window.copy(settled(window.windowFunction(), decides), window.windowSpec());
         }
         List<Expression> found = new ArrayList<>();
         List<Expression> children = CollectionConverters.asJava(expression.children());
@@ -239,16 +238,7 @@ public final class DecidingSums {
         return (Expression) expression.withNewPlan(below(plan));
     }
 
-    private Expression overWindow(Expression function, boolean decides) {
-        if (!(function instanceof AggregateExpression)) {
-            return settled(function, decides);
-        }
-        boolean changed = aggregate((AggregateExpression) function, decides);
-        return changed ? ExactFunctions.settledOne((AggregateExpression) function) : function;
-    }
-
-    /** Whether its value decides. */
-    private boolean aggregate(AggregateExpression expression, boolean decides) {
+    private Expression aggregate(AggregateExpression expression, boolean decides) {
         AggregateFunction function = expression.aggregateFunction();
         boolean near = !decides && !expression.isDistinct() && ExactFunctions.follows(function);
         all(function.children(), !near);
@@ -256,7 +246,7 @@ public final class DecidingSums {
         if (decides && ExactFunctions.isUnsettled(function)) {
             unsettled.add(function.prettyName());
         }
-        return decides;
+        return decides ? ExactFunctions.settled(expression) : expression;
     }
 
     /** Whether the value goes as that of its argument at this place does: near values give near ones. */

@@ -79,8 +79,13 @@ public class ExactAggregate extends TypedImperativeAggregate<ExactSums> implemen
         return function;
     }
 
-    /** A column that holds what it comes to after all rows, as Spark's own functions have for what they hold then. */
-    public AttributeReference evaluateExpression() {
+    /** The last step, of what Spark's function holds after all rows. */
+    public Expression evaluateExpression() {
+        return function.evaluateExpression();
+    }
+
+    /** A column that stands for what it comes to after all rows. */
+    public AttributeReference result() {
         if (result == null) {
             Seq<String> nothing = TieBreaking.seq(List.of());
             result = new AttributeReference(

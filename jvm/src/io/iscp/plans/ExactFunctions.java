@@ -13,13 +13,7 @@
  */
 package io.iscp.plans;
 
-import java.util.List;
-import org.apache.spark.sql.catalyst.expressions.Cast$;
-import org.apache.spark.sql.catalyst.expressions.Divide;
-import org.apache.spark.sql.catalyst.expressions.EvalMode$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.NamedExpression;
-import org.apache.spark.sql.catalyst.expressions.NumericEvalContext;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ApproxTopK;
@@ -28,7 +22,6 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.ApproxTopKCombine;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ApproximatePercentile;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Average;
 import org.apache.spark.sql.catalyst.expressions.aggregate.CentralMomentAgg;
-import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Covariance;
 import org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
@@ -47,55 +40,25 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.ThetaSketchAgg;
 import org.apache.spark.sql.catalyst.expressions.aggregate.ThetaUnionAgg;
 import org.apache.spark.sql.types.ByteType$;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.IntegerType$;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.ShortType$;
-import scala.Option;
 
 /** Functions of groups and windows whose value follows, in its last digits, from the order in which rows come. */
 final class ExactFunctions {
-    private static final DataType LONG = DataTypes.createDecimalType(20, 0);
-
     private ExactFunctions() {}
 
-    /** As what gives the same in whichever order rows come; what does so already stays as it is. */
-    static Expression settled(AggregateExpression expression) {
+    /** As one whose value does not follow from it, if it is no such already. */
+    static AggregateExpression settled(AggregateExpression expression) {
         AggregateFunction function = expression.aggregateFunction();
-        boolean whole = function instanceof Average && isLargeWhole(typeOf(function)) && !expression.isDistinct();
-        return whole ? averageOfWhole(expression, typeOf(function)) : settledOne(expression);
-    }
-
-    /** As one function. */
-    static AggregateExpression settledOne(AggregateExpression expression) {
-        AggregateFunction function = expression.aggregateFunction();
-        return addsDoubles(function) ? with(expression, ExactAggregate.of((DeclarativeAggregate) function)) : expression;
-    }
-
-    /** Of what Spark adds up exactly, and is kept where sums are. */
-    private static Expression averageOfWhole(AggregateExpression expression, DataType type) {
-        Expression value = expression.aggregateFunction().children().head();
-        boolean fits = type instanceof IntegerType$; // whose sums are of 64 bits
-        Expression added = fits ? value : Cast$.MODULE$.apply(value, LONG, Option.empty(), true);
-        NumericEvalContext failing = NumericEvalContext.apply(EvalMode$.MODULE$.ANSI(), true);
-        NumericEvalContext lenient = NumericEvalContext.apply(EvalMode$.MODULE$.LEGACY(), true);
-        Expression sum = another(expression, new Sum(added, failing));
-        Expression count = another(expression, new Count(TieBreaking.seq(List.of(value))));
-        return new Divide(asDouble(sum), asDouble(count), lenient);
-    }
-
-    private static Expression asDouble(Expression number) {
-        return Cast$.MODULE$.apply(number, DataTypes.DoubleType, Option.empty(), true);
-    }
-
-    private static AggregateExpression with(AggregateExpression expression, AggregateFunction function) {
+        if (!addsDoubles(function)) {
+            return expression;
+        }
         return expression.copy(
-                function, expression.mode(), expression.isDistinct(), expression.filter(), expression.resultId());
-    }
-
-    private static AggregateExpression another(AggregateExpression expression, AggregateFunction function) {
-        return expression.copy(
-                function, expression.mode(), false, expression.filter(), NamedExpression.newExprId());
+                ExactAggregate.of((DeclarativeAggregate) function),
+                expression.mode(),
+                expression.isDistinct(),
+                expression.filter(),
+                expression.resultId());
     }
 
     private static boolean addsDoubles(AggregateFunction function) {
