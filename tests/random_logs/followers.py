@@ -1,0 +1,142 @@
+"""Jobs that follow a table, run as nodes run them, without a cluster: what each holds after an iteration."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.demo.lake import read
+from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
+from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.config import DIRECT_BYTES_MAX
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.ports.consumer import ConsumerKind
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.read_policy import refuse_unfit
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.random_logs.cases import Follower, Kind
+from tests.random_logs.columns import COLUMNS, FIRST_COLUMNS, Row
+
+KINDS: dict[str, ConsumerKind] = {"replica": ReplicaKind(), "changefeed": ChangefeedKind(), "view": ViewKind()}
+_SHARDS = 2
+
+
+@dataclass
+class Node:
+    """What runs a follower; it remembers what it has read of the source. `by_spark`: Spark reads all changes."""
+
+    runtime: SparkRuntime
+    root: Path
+    by_spark: bool
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self._engine = SparkEngine(self.runtime.root, self.runtime.new_session)
+        self.restart()
+
+    def restart(self) -> None:
+        small, failpoints = 0 if self.by_spark else DIRECT_BYTES_MAX, ScriptedFailpoints()
+        source = DeltaChangeSource(small, table_opener(self.runtime.root))
+        pool = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, source)
+        kept = DeltaKeptCommits(str(self.root), source, failpoints, small)
+        ports = IterationPorts(
+            self._engine, source, KINDS.__getitem__, pool, SystemClock(), failpoints, lambda: 1, kept=kept
+        )
+        self._runner = Runner(ports, Bounds())
+
+    def run(self, row: JobRow, purpose: Purpose = Purpose.APPLY) -> JobOutcome:
+        iteration = Iteration(next(self._numbers), row.key.table_id, row.table_uri, (row,), purpose=purpose)
+        (outcome,) = self._runner.run(iteration, OpenGuard())
+        return outcome
+
+
+@dataclass
+class Job:
+    """A follower's job: registered when it is made. Raises InvalidRequest where it is refused."""
+
+    follower: Follower
+    node: Node
+    source: str
+    target: str
+    other: str
+
+    def __post_init__(self) -> None:
+        spec = self._spec()
+        catalog = DeltaCatalog.of(self.node.runtime.root)
+        described, job_spec = catalog.describe(self.source), JobSpec(spec)
+        if self.follower.kind is not Kind.VIEW:
+            refuse_unfit(job_spec, described)
+        KINDS[spec.kind].validate(spec, described, catalog)
+        key = JobKey("default", described.table_id, "job")
+        self.row = JobRow(key, "job-1", job_spec.to_json(), self.source, self.source)
+
+    def _spec(self) -> ConsumerSpec:
+        follower = self.follower
+        columns = tuple(column.name for column in COLUMNS[:FIRST_COLUMNS]) if follower.narrow else ()
+        match follower.kind:
+            case Kind.VIEW:
+                named = {"t": self.source, **({"u": self.other} if " u" in follower.sql else {})}
+                return ConsumerSpec(
+                    "view", self.target, options={"sql": follower.sql, "tables": named, "refresh": "incremental"}
+                )
+            case Kind.ARCHIVE:
+                return ConsumerSpec("replica", self.target, columns=columns, where=follower.condition)
+            case Kind.KEYED:
+                return ConsumerSpec("replica", self.target, ("k",), columns, follower.condition)
+            case Kind.FEED:
+                shards = {"shards": _SHARDS}
+                return ConsumerSpec("changefeed", self.target, ("k",), columns, follower.condition, shards)
+
+    def run(self) -> JobOutcome:
+        outcome = self.node.run(self.row)
+        if outcome.ok:
+            self.row = self.row._replace(seq=outcome.seq, watermark=outcome.watermark)
+        return outcome
+
+    def verify(self) -> bool:
+        """Whether `job verify` says that the target is equal. Raises IscpError."""
+        outcome = self.node.run(self.row, Purpose.VERIFY)
+        assert outcome.verified is not None
+        return outcome.verified.equal
+
+    def damage(self) -> bool:
+        """As somebody else may: a row of the target comes once more; False where it has none."""
+        held = read(self.target)
+        if len(held):
+            write_deltalake(DeltaTable(self.target), held.slice(0, 1), mode="append")
+        return len(held) > 0
+
+    def held(self) -> Counter[Row]:
+        """The rows of the target; of replicas and feeds those of the table's first columns."""
+        rows = read(self.target).to_pylist()
+        if self.follower.kind is Kind.VIEW:
+            return Counter(tuple(row.values()) for row in rows)
+        return Counter(_first(row) for row in rows)
+
+    def events(self) -> list[tuple[str, Row]]:
+        """Of a feed: the operation and row of each, in order."""
+        rows = sorted(read(self.target).to_pylist(), key=lambda each: each["ulid"])
+        return [(each["operation"], _first(each["row"])) for each in rows]
+
+
+def _first(row: dict[str, Any]) -> Row:
+    return tuple(row[column.name] for column in COLUMNS[:FIRST_COLUMNS])
