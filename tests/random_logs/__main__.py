@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="and then no further seed")
     parser.add_argument("--shrinks", type=int, default=SHRINKS_MAX, help="cases that are tried to make one smaller")
     options = parser.parse_args()
+    logging.disable(logging.WARNING)  # refused and lost changes are what cases are made of
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     until_s = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as work:

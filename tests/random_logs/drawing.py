@@ -26,7 +26,7 @@ from tests.random_logs.cases import (
 )
 from tests.random_logs.columns import COLUMNS, PARTITIONS, Numbers
 
-VERSIONS_MAX, ROWS_MAX, STEPS_MAX, FILES_MAX, PLACES_MAX = 7, 6, 3, 8, 16
+VERSIONS_MAX, ROWS_MAX, STEPS_MAX, FILES_MAX, PLACES_MAX = 6, 6, 3, 8, 16
 
 OFTEN = {
     Deed.INSERT: 10,
@@ -54,7 +54,7 @@ class _Draw:
     def case(self) -> LogCase:
         setup = self.setup()
         versions = tuple(self.version() for _ in range(self.random.randint(1, VERSIONS_MAX)))
-        followers = tuple(self.follower(len(versions)) for _ in range(self.random.choice((1, 2, 2, 3))))
+        followers = tuple(self.follower(len(versions)) for _ in range(self.random.choice((1, 1, 1, 2))))
         return LogCase(setup, versions, followers)
 
     def chance(self, share: float) -> bool:
@@ -86,7 +86,7 @@ class _Draw:
             dress=self.dress(),
             checkpoint=self.checkpoint() if self.chance(0.25) else None,
             compacted=self.random.randint(2, 4) if self.chance(0.08) else 0,
-            run=self.chance(0.5),
+            run=self.chance(0.35),
             restart=self.chance(0.3),
         )
 

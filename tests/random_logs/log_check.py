@@ -104,16 +104,20 @@ class _Play:
         return self.writer.state.version
 
     def _round(self) -> Wrong | None:
-        rows = self.check.rows(self.source, self.version)
-        if rows != self.writer.bags[-1]:
-            return Wrong(MODEL, difference(rows, self.writer.bags[-1]))
+        """Spark is asked for the newest rows, and wherever a follower has others than the generator."""
         for place, each in enumerate(self.followed):
             if each.stopped or min(each.follower.begins, len(self.case.versions)) > self.version:
                 continue
             wrong = self._follow(each, str(self.root / f"target{place}"))
             if wrong is not None:
-                return wrong
-        return None
+                return self._misjudged() or wrong
+        return self._misjudged() if self.version == len(self.case.versions) else None
+
+    def _misjudged(self) -> Wrong | None:
+        rows = self.check.rows(self.source, self.version)
+        if rows == self.writer.bags[-1]:
+            return None
+        return Wrong(MODEL, difference(rows, self.writer.bags[-1]))
 
     def _follow(self, each: _Followed, target: str) -> Wrong | None:
         if wrong := self._iterate(each, target):

@@ -15,7 +15,6 @@ from tests.random_logs.columns import COLUMNS, PARTITIONS, Row, partition_values
 from tests.random_logs.data_files import Action, DataFiles, LogFile
 from tests.random_logs.table_state import FEED, LogState
 
-_OTHER_VECTOR = {"storageType": "i", "pathOrInlineDv": "never", "sizeInBytes": 4, "cardinality": 1}
 _NEVER = "never-there.parquet"
 
 
@@ -155,9 +154,8 @@ class VersionSteps:
     def _remove_other_vector(self, step: Step) -> None:
         if (file := self._live(step)) is not None and self.state.featured:
             self._touched.add(file.path)
-            action = file.remove(self.at_ms, data_change=step.data_change, bare=self.plan.dress.bare)
-            action["remove"]["deletionVector"] = _OTHER_VECTOR
-            self.removes.append(action)
+            other = self.files.mask(file, [len(file.rows)], Vector.INLINE)
+            self.removes.append(other.remove(self.at_ms, data_change=step.data_change, bare=self.plan.dress.bare))
 
     def _restore(self, step: Step) -> None:
         there = {path for path, _ in self.state.live} | self._touched

@@ -1,0 +1,86 @@
+"""Cases that found something: logs that were read wrongly once, with what was wrong."""
+
+from __future__ import annotations
+
+from tests.random_logs.cases import (
+    OPERATIONS,
+    QUERIES,
+    Checkpoint,
+    CheckpointKind,
+    Deed,
+    Dress,
+    Follower,
+    Kind,
+    LogCase,
+    Metrics,
+    Setup,
+    Step,
+    Version,
+)
+from tests.random_logs.columns import PARTITIONS
+
+ROWS = ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 0), (3, 0, 1, 2))
+"""Of which two are of the partition `x`."""
+
+FRESH = (Step(Deed.INSERT, rows=((4, 1, 0, 0),)),)
+MERGED_NOTHING = Dress(operation=OPERATIONS.index("MERGE"), metrics=Metrics.ZERO)
+BY_P = PARTITIONS.index(("p",))
+OVERWRITTEN = Step(Deed.OVERWRITE, file=BY_P, rows=((1, 1, 1, 1), (5, 2, 0, 0)))
+WHERE_P, WHERE_G_AND_P = 1, 5
+GROUPS, GROUPS_OF_X, SELECTED, JOINED = (QUERIES.index(QUERIES[place]) for place in range(4))
+
+
+def _followed(versions: tuple[Version, ...], follower: Follower, setup: Setup) -> LogCase:
+    return LogCase(setup, versions, (follower,))
+
+
+def _view(query: int, begins: int = 0) -> Follower:
+    return Follower(Kind.VIEW, query=query, begins=begins)
+
+
+SIDECARS = (Version(FRESH, checkpoint=Checkpoint(CheckpointKind.V2_PARQUET, 2), run=True), Version(FRESH, run=True))
+TORN = (Version(FRESH, checkpoint=Checkpoint(CheckpointKind.TORN), run=True), Version(FRESH, run=True))
+MERGED = (Version(FRESH, MERGED_NOTHING),)
+ADDED_AGAIN = (Version((Step(Deed.ADD_AGAIN),), run=True),)
+REPARTITIONED = (Version((OVERWRITTEN,), run=True), Version(FRESH))
+REPARTITIONED_AT_ONCE = (Version(FRESH), Version((OVERWRITTEN,)), Version(FRESH))
+
+PLAIN, FED = Setup(ROWS), Setup(ROWS, feed=True)
+FEATURED = Setup(ROWS, featured=True)
+BY_X, BY_X_FED = Setup(ROWS, partition=BY_P), Setup(ROWS, partition=BY_P, feed=True)
+"""Partitioned by `p` at first; repartitioned otherwise, what is kept of it is of files that were so."""
+
+UNPARTED = Step(Deed.OVERWRITE, file=0, rows=((1, 1, 1, 1), (5, 2, 0, 0)))
+UNPARTITIONED_AT_ONCE = (Version(FRESH), Version((UNPARTED,)), Version(FRESH))
+
+REGRESSIONS = {
+    "a view is built from a checkpoint with sidecars": _followed(SIDECARS, _view(SELECTED, begins=1), FEATURED),
+    "groups are counted anew from a checkpoint with sidecars": _followed(SIDECARS, _view(4, begins=1), FEATURED),
+    "a view is built though a checkpoint lacks a part": _followed(TORN, _view(SELECTED, begins=1), PLAIN),
+    "groups are counted though a checkpoint lacks a part": _followed(TORN, _view(GROUPS, begins=1), PLAIN),
+    "an archive gets what a MERGE without rows inserts": _followed(MERGED, Follower(Kind.ARCHIVE), FED),
+    "a replica gets what a MERGE without rows inserts": _followed(MERGED, Follower(), FED),
+    "a changefeed gets what a MERGE without rows inserts": _followed(MERGED, Follower(Kind.FEED), FED),
+    "a view gets what a MERGE without rows inserts": _followed(MERGED, _view(GROUPS), FED),
+    "an archive gets no rows of a file that is there already": _followed(ADDED_AGAIN, Follower(Kind.ARCHIVE), FED),
+    "an archive of a table without a feed gets none either": _followed(ADDED_AGAIN, Follower(Kind.ARCHIVE), PLAIN),
+    "a changefeed gets no rows of a file that is there already": _followed(ADDED_AGAIN, Follower(Kind.FEED), FED),
+    "groups count a file once that is added twice": _followed(ADDED_AGAIN, _view(GROUPS), FED),
+    "rows are selected once of a file that is added twice": _followed(ADDED_AGAIN, _view(SELECTED), FED),
+} | {
+    f"{what} where a table was {how}": _followed(versions, follower, setup)
+    for how, versions, setup in (
+        ("partitioned by what is selected by", REPARTITIONED, FED),
+        ("partitioned so between others' commits", REPARTITIONED_AT_ONCE, FED),
+        ("partitioned so without a feed", REPARTITIONED_AT_ONCE, PLAIN),
+        ("unpartitioned between others' commits", UNPARTITIONED_AT_ONCE, BY_X_FED),
+        ("unpartitioned without a feed", UNPARTITIONED_AT_ONCE, BY_X),
+    )
+    for what, follower in (
+        ("a replica holds", Follower(where=WHERE_P)),
+        ("a changefeed has", Follower(Kind.FEED, where=WHERE_P)),
+        ("a view counts", _view(GROUPS_OF_X)),
+        ("a view joins", _view(10)),
+    )
+}
+"""By what has to be so."""
