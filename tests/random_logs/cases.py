@@ -32,6 +32,7 @@ class Deed(StrEnum):
     FEED = "switch the feed"
     PROPERTY = "set a property"
     UPGRADE = "upgrade the protocol"
+    DOWNGRADE = "drop the protocol's features"
     TRANSACTION = "set a transaction's version"
     DOMAIN = "set a domain's metadata"
 
@@ -141,7 +142,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Version 0. `featured`: it has table features, with deletion vectors and v2 checkpoints among them."""
+    """Version 0. `featured`: it has table features, with deletion vectors and v2 checkpoints among them.
+
+    `stamps`: it has in-commit timestamps. `bounds`: files have full statistics. `marked`: data files have a column
+    `_change_type` besides; `repeated`: and the partition columns.
+    """
 
     rows: tuple[Numbers, ...] = ()
     partition: int = 0
@@ -150,6 +155,8 @@ class Setup:
     stamps: bool = False
     placing: Placing = Placing.PLAIN
     bounds: bool = False
+    marked: bool = False
+    repeated: bool = False
     run: bool = True
 
     @property
@@ -184,8 +191,10 @@ QUERIES = (
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """A job. `begins`: the first version at which it runs. `narrow`: it names its columns. `verify`: it is compared
-    with its source by `job verify`, too; `damage`: once more after somebody has added a row to its target.
+    """A job. `begins`: the first version at which it runs. `narrow`: it names its columns.
+
+    `ranged`: its first rows are built by ranges. `verify`: it is compared with its source by `job verify`, too;
+    `damage`: once more after somebody has added a row to its target.
     """
 
     kind: Kind = Kind.KEYED
@@ -194,6 +203,7 @@ class Follower:
     by_spark: bool = False
     begins: int = 0
     narrow: bool = False
+    ranged: bool = False
     verify: bool = False
     damage: bool = False
 
@@ -211,6 +221,7 @@ class Follower:
             *["by Spark"] * self.by_spark,
             *[f"from version {self.begins}"] * (self.begins > 0),
             *["of named columns"] * self.narrow,
+            *["built by ranges"] * self.ranged,
             *["verified"] * self.verify,
             *["damaged"] * self.damage,
         ]
@@ -232,6 +243,8 @@ class LogCase:
             "with a feed" * setup.feed,
             "with table features" * setup.featured,
             "with in-commit timestamps" * setup.stamps,
+            "marked files" * setup.marked,
+            "partition columns in files" * setup.repeated,
             f"files {setup.placing}" if setup.placing is not Placing.PLAIN else "",
         ]
         lines = [", ".join(each for each in first if each) + ("; run" if setup.run else "")]

@@ -25,6 +25,8 @@ _MAGIC, _COOKIE = 1_681_511_377, 12_346
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
+CHANGE_TYPE = "_change_type"
+
 Action = dict[str, dict[str, Any]]
 
 
@@ -77,7 +79,7 @@ class LogFile:
 
 
 def unique_id(vector: Mapping[str, Any] | None) -> str:
-    """By which the protocol tells vectors of one file apart; empty: there is none."""
+    """What distinguishes vectors of one file in the protocol; empty: there is none."""
     if vector is None:
         return ""
     offset = f"@{vector['offset']}" if "offset" in vector else ""
@@ -91,14 +93,18 @@ class DataFiles:
     root: Path
     placing: Placing
     bounds: bool
+    marked: bool = False
+    repeated: bool = False
     _number: int = 0
 
     def write(self, rows: Sequence[Row], partitions: tuple[str, ...], columns: int, at_ms: int) -> LogFile:
         """A data file of rows that are of one partition."""
         values = partition_values(rows[0], partitions)
-        names = [column.name for column in COLUMNS[:columns] if column.name not in partitions]
-        place = self._place(values)
-        size = self._parquet(place, arrow_of(rows, names))
+        names = [column.name for column in COLUMNS[:columns] if self.repeated or column.name not in partitions]
+        place, held = self._place(values), arrow_of(rows, names)
+        if self.marked:
+            held = held.append_column(CHANGE_TYPE, pa.nulls(len(held), pa.string()))
+        size = self._parquet(place, held)
         path = Path(self.root, place).as_uri() if self.placing is Placing.ABSOLUTE else quote(place, safe="/=-_.~")
         stats = compact(statistics(rows, columns, partitions, bounds=self.bounds))
         return LogFile(path, tuple(rows), partitions, values, size, at_ms, columns, stats)
@@ -110,7 +116,7 @@ class DataFiles:
         kinds = pa.array([kind for kind, _ in changes], pa.string())
         self._number += 1
         place = f"_change_data/cdc-{self._number:05}.parquet"
-        size = self._parquet(place, arrow_of(rows, names).append_column("_change_type", kinds))
+        size = self._parquet(place, arrow_of(rows, names).append_column(CHANGE_TYPE, kinds))
         values = partition_values(rows[0], partitions)
         return {"cdc": {"path": place, "partitionValues": values, "size": size, "dataChange": False}}
 

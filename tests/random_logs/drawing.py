@@ -43,6 +43,11 @@ OFTEN = {
 DEEDS = tuple(deed for deed in Deed for _ in range(OFTEN.get(deed, 1)))
 
 
+SHARING = (Kind.KEYED, Kind.ARCHIVE, Kind.FEED)
+VERIFIED = (Kind.KEYED, Kind.VIEW)
+"""Of a feed nobody verifies anything, and of an archive only while its source grows."""
+
+
 def case_of(seed: int) -> LogCase:
     return _Draw(Random(seed)).case()
 
@@ -54,8 +59,7 @@ class _Draw:
     def case(self) -> LogCase:
         setup = self.setup()
         versions = tuple(self.version() for _ in range(self.random.randint(1, VERSIONS_MAX)))
-        followers = tuple(self.follower(len(versions)) for _ in range(self.random.choice((1, 1, 1, 2))))
-        return LogCase(setup, versions, followers)
+        return LogCase(setup, versions, self.followers(len(versions)))
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -77,6 +81,8 @@ class _Draw:
             stamps=self.chance(0.1),
             placing=placing,
             bounds=self.chance(0.6),
+            marked=self.chance(0.1),
+            repeated=self.chance(0.1),
             run=self.chance(0.7),
         )
 
@@ -119,15 +125,25 @@ class _Draw:
             cleaned=self.chance(0.3),
         )
 
-    def follower(self, versions: int) -> Follower:
-        kind = self.random.choice((Kind.KEYED, Kind.ARCHIVE, Kind.FEED, Kind.VIEW, Kind.VIEW))
+    def followers(self, versions: int) -> tuple[Follower, ...]:
+        """A view, which takes longest, or some that share what is read."""
+        drawn = self.random.random()
+        views = 0 if drawn < 0.5 else 1
+        others = 0 if 0.5 <= drawn < 0.9 else self.random.randint(1, 3)
+        by_spark = self.chance(0.1)
+        kinds = [Kind.VIEW] * views + [self.random.choice(SHARING) for _ in range(others)]
+        return tuple(self.follower(kind, versions, by_spark) for kind in kinds)
+
+    def follower(self, kind: Kind, versions: int, by_spark: bool) -> Follower:
+        is_view = kind is Kind.VIEW
         return Follower(
             kind,
-            where=self.random.choice((0, 0, self.random.randrange(len(CONDITIONS)))) if kind is not Kind.VIEW else 0,
-            query=self.random.randrange(len(QUERIES)) if kind is Kind.VIEW else 0,
-            by_spark=self.chance(0.1),
+            where=0 if is_view else self.random.choice((0, 0, self.random.randrange(len(CONDITIONS)))),
+            query=self.random.randrange(len(QUERIES)) if is_view else 0,
+            by_spark=by_spark,
             begins=self.random.randrange(versions) if self.chance(0.3) else 0,
-            narrow=self.chance(0.3),
-            verify=kind is not Kind.FEED and self.chance(0.1),
+            narrow=not is_view and self.chance(0.3),
+            ranged=self.chance(0.05),
+            verify=kind in VERIFIED and self.chance(0.1),
             damage=self.chance(0.3),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
+from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
@@ -22,27 +24,31 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.config import DIRECT_BYTES_MAX
+from iscp.core.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.verification import VerifyReport
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.random_logs.cases import Follower, Kind
 from tests.random_logs.columns import COLUMNS, FIRST_COLUMNS, Row
 
 KINDS: dict[str, ConsumerKind] = {"replica": ReplicaKind(), "changefeed": ChangefeedKind(), "view": ViewKind()}
-_SHARDS = 2
+_SHARDS, _RANGE_BYTES = 2, 1_500
 
 
 @dataclass
 class Node:
-    """What runs a follower; it remembers what it has read of the source. `by_spark`: Spark reads all changes."""
+    """What runs followers; it remembers what it has read of the source. `by_spark`: Spark reads all changes."""
 
     runtime: SparkRuntime
     root: Path
@@ -58,15 +64,38 @@ class Node:
         source = DeltaChangeSource(small, table_opener(self.runtime.root))
         pool = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, source)
         kept = DeltaKeptCommits(str(self.root), source, failpoints, small)
-        ports = IterationPorts(
+        self._ports = IterationPorts(
             self._engine, source, KINDS.__getitem__, pool, SystemClock(), failpoints, lambda: 1, kept=kept
         )
-        self._runner = Runner(ports, Bounds())
+        self._runner = Runner(self._ports, Bounds())
 
-    def run(self, row: JobRow, purpose: Purpose = Purpose.APPLY) -> JobOutcome:
-        iteration = Iteration(next(self._numbers), row.key.table_id, row.table_uri, (row,), purpose=purpose)
-        (outcome,) = self._runner.run(iteration, OpenGuard())
-        return outcome
+    def run(self, rows: Sequence[JobRow]) -> list[JobOutcome]:
+        return list(self._runner.run(self._iteration(rows), OpenGuard()))
+
+    def verify(self, row: JobRow) -> VerifyReport:
+        (outcome,) = self._runner.run(self._iteration([row], Purpose.VERIFY), OpenGuard())
+        assert outcome.verified is not None
+        return outcome.verified
+
+    def build(self, row: JobRow) -> JobRow:
+        """Its first rows, by ranges. Raises IscpError for what an iteration fails with."""
+        ports = replace(self._ports, builds=BuildConfig(table_bytes_min=1, range_bytes=_RANGE_BYTES))
+        nodes = [SnapshotRangeBuilder(ports, DeltaRangeReader()) for _ in range(2)]
+        runner = Runner(ports, Bounds())
+
+        def run(each: JobRow) -> JobOutcome:
+            (outcome,) = runner.run(self._iteration([each]), OpenGuard())
+            if not outcome.ok:
+                raise IscpError(outcome.error_msg, code=ErrorCode(outcome.error_code))
+            return outcome
+
+        driver = BuildDriver([row], nodes, run)
+        driver.finish()
+        return driver.rows[0]
+
+    def _iteration(self, rows: Sequence[JobRow], purpose: Purpose = Purpose.APPLY) -> Iteration:
+        first = rows[0]
+        return Iteration(next(self._numbers), first.key.table_id, first.table_uri, tuple(rows), purpose=purpose)
 
 
 @dataclass
@@ -86,8 +115,9 @@ class Job:
         if self.follower.kind is not Kind.VIEW:
             refuse_unfit(job_spec, described)
         KINDS[spec.kind].validate(spec, described, catalog)
-        key = JobKey("default", described.table_id, "job")
-        self.row = JobRow(key, "job-1", job_spec.to_json(), self.source, self.source)
+        name = Path(self.target).name
+        key = JobKey("default", described.table_id, name)
+        self.row = JobRow(key, f"{name}-1", job_spec.to_json(), self.source, self.source)
 
     def _spec(self) -> ConsumerSpec:
         follower = self.follower
@@ -106,17 +136,14 @@ class Job:
                 shards = {"shards": _SHARDS}
                 return ConsumerSpec("changefeed", self.target, ("k",), columns, follower.condition, shards)
 
-    def run(self) -> JobOutcome:
-        outcome = self.node.run(self.row)
+    @property
+    def is_built(self) -> bool:
+        return self.row.watermark.version >= 0
+
+    def note(self, outcome: JobOutcome) -> None:
+        """As the owner notes it."""
         if outcome.ok:
             self.row = self.row._replace(seq=outcome.seq, watermark=outcome.watermark)
-        return outcome
-
-    def verify(self) -> bool:
-        """Whether `job verify` says that the target is equal. Raises IscpError."""
-        outcome = self.node.run(self.row, Purpose.VERIFY)
-        assert outcome.verified is not None
-        return outcome.verified.equal
 
     def damage(self) -> bool:
         """As somebody else may: a row of the target comes once more; False where it has none."""

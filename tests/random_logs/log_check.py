@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.errors import PERMANENT_FROM, IscpError, PermanentError
 from tests.random_logs.cases import Follower, Kind, LogCase
 from tests.random_logs.columns import COLUMNS, Row
 from tests.random_logs.expected import OTHER_ROWS, Bag, archive_bounds, passing, wanted
@@ -70,6 +70,7 @@ class _Followed:
 
     follower: Follower
     node: Node
+    target: str
     job: Job | None = None
     stopped: bool = False
     seen: int = -1
@@ -80,8 +81,10 @@ class _Play:
     def __init__(self, check: LogCheck, case: LogCase, root: Path) -> None:
         self.check, self.case, self.root = check, case, root
         self.source = str(root / "source")
+        ways = {each.by_spark for each in case.followers}
+        self.nodes = {by_spark: Node(check.runtime, root / "kept", by_spark) for by_spark in ways}
         self.followed = [
-            _Followed(each, Node(check.runtime, root / f"log{place}", each.by_spark))
+            _Followed(each, self.nodes[each.by_spark], str(root / f"target{place}"))
             for place, each in enumerate(case.followers)
         ]
 
@@ -89,13 +92,12 @@ class _Play:
         self.writer = LogWriter(Path(self.source), self.case.setup)
         if self.case.setup.run and (wrong := self._round()):
             return wrong
-        for number, version in enumerate(self.case.versions, start=1):
+        for version in self.case.versions:
             self.writer.commit(version)
-            last = number == len(self.case.versions)
             if version.restart:
-                for each in self.followed:
-                    each.node.restart()
-            if (version.run or last) and (wrong := self._round()):
+                for node in self.nodes.values():
+                    node.restart()
+            if (version.run or self._is_last) and (wrong := self._round()):
                 return wrong
         return None
 
@@ -103,15 +105,17 @@ class _Play:
     def version(self) -> int:
         return self.writer.state.version
 
+    @property
+    def _is_last(self) -> bool:
+        return self.version == len(self.case.versions)
+
     def _round(self) -> Wrong | None:
-        """Spark is asked for the newest rows, and wherever a follower has others than the generator."""
-        for place, each in enumerate(self.followed):
-            if each.stopped or min(each.follower.begins, len(self.case.versions)) > self.version:
-                continue
-            wrong = self._follow(each, str(self.root / f"target{place}"))
-            if wrong is not None:
-                return self._misjudged() or wrong
-        return self._misjudged() if self.version == len(self.case.versions) else None
+        """Spark is queried for the newest rows, and wherever a follower has others than the generator."""
+        wrong = self._iterate()
+        for each in self.followed:
+            if wrong is None and each.job is not None and not each.stopped:
+                wrong = self._compared(each, each.job)
+        return self._misjudged() or wrong if wrong is not None or self._is_last else None
 
     def _misjudged(self) -> Wrong | None:
         rows = self.check.rows(self.source, self.version)
@@ -119,39 +123,70 @@ class _Play:
             return None
         return Wrong(MODEL, difference(rows, self.writer.bags[-1]))
 
-    def _follow(self, each: _Followed, target: str) -> Wrong | None:
-        if wrong := self._iterate(each, target):
-            return wrong
-        job = each.job
-        if each.stopped or job is None:
-            return None
+    # --- iterations -----------------------------------------------------------------------------------------------
+
+    def _iterate(self) -> Wrong | None:
+        """Those that do not read by themselves share an iteration."""
+        for each in self.followed:
+            if (
+                each.job is None
+                and not each.stopped
+                and min(each.follower.begins, len(self.case.versions)) <= self.version
+            ):
+                self._begin(each)
+        going = [(each, each.job) for each in self.followed if each.job is not None and not each.stopped]
+        for node in self.nodes.values():
+            shared = [(each, job) for each, job in going if each.node is node and each.follower.kind is not Kind.VIEW]
+            if wrong := self._bring(node, shared):
+                return wrong
+        for each, job in going:
+            if each.follower.kind is Kind.VIEW and (wrong := self._bring(each.node, [(each, job)])):
+                return wrong
+        return None
+
+    def _begin(self, each: _Followed) -> None:
+        try:
+            each.job = Job(each.follower, each.node, self.source, each.target, self.check.other)
+            if each.follower.ranged and self.writer.state.live:
+                each.job.row = each.node.build(each.job.row)
+                self.check.ways[f"{each.follower.kind} by ranges"] += 1
+        except IscpError as error:
+            if error.code.temporary:
+                raise
+            self._stop(each, str(error))
+
+    def _stop(self, each: _Followed, message: str) -> None:
+        self.check.refused[f"{each.follower.kind}: {message.replace(str(self.root), '')[:150]}"] += 1
+        each.stopped = True
+
+    def _bring(self, node: Node, left: list[tuple[_Followed, Job]]) -> Wrong | None:
+        """To the newest version. What is refused for good is right, if the error says so."""
+        message = ""
+        for _ in range(TRIES_MAX):
+            if not left:
+                return None
+            outcomes = node.run([job.row for _, job in left])
+            behind = []
+            for (each, job), outcome in zip(left, outcomes, strict=True):
+                job.note(outcome)
+                if outcome.ok and outcome.watermark.version == self.version:
+                    self.check.ways[f"{each.follower.kind} {outcome.strategy or outcome.data_type}"] += 1
+                elif outcome.error_code >= PERMANENT_FROM:
+                    self._stop(each, outcome.error_msg)
+                else:
+                    behind.append((each, job))
+                    message = outcome.error_msg or f"stays at version {outcome.watermark.version}"
+            left = behind
+        return Wrong(f"a {left[0][0].follower.kind} fails for ever", message) if left else None
+
+    # --- comparisons ----------------------------------------------------------------------------------------------
+
+    def _compared(self, each: _Followed, job: Job) -> Wrong | None:
         wrong = self._compare(each, job)
-        each.seen, last = self.version, self.version == len(self.case.versions)
-        if each.follower.verify and last and each.follower.kind in (Kind.KEYED, Kind.VIEW):
+        each.seen = self.version
+        if each.follower.verify and self._is_last and each.follower.kind in (Kind.KEYED, Kind.VIEW):
             return self._verify(each, job, wrong)
         return wrong
-
-    def _iterate(self, each: _Followed, target: str) -> Wrong | None:
-        """To the newest version. What is refused for good is right, if the error says so."""
-        kind = each.follower.kind
-        for _ in range(TRIES_MAX):
-            try:
-                if each.job is None:
-                    each.job = Job(each.follower, each.node, self.source, target, self.check.other)
-                outcome = each.job.run()
-                code, message = outcome.error_code, outcome.error_msg
-            except PermanentError as error:
-                code, message = error.code, str(error)
-            if code == ErrorCode.OK:
-                self.check.ways[f"{kind} {outcome.strategy or outcome.data_type}"] += 1
-                if outcome.watermark.version == self.version:
-                    return None
-                message = f"stays at version {outcome.watermark.version}"
-            elif code >= ErrorCode.INVALID_REQUEST:
-                self.check.refused[f"{kind}: {message.replace(str(self.root), '')[:150]}"] += 1
-                each.stopped = True
-                return None
-        return Wrong(f"a {kind} fails for ever", message)
 
     def _compare(self, each: _Followed, job: Job) -> Wrong | None:
         kind, rows = each.follower.kind, self.writer.bags[-1]
@@ -179,14 +214,15 @@ class _Play:
 
     def _verify(self, each: _Followed, job: Job, wrong: Wrong | None) -> Wrong | None:
         """`job verify` has to say what Spark's rows say, and see a row that is too many."""
+        where = f"job verify of a {each.follower.kind}"
         try:
-            said = job.verify()
+            said = each.node.verify(job.row).equal
         except PermanentError:
             return wrong
         if said and wrong is not None:
             return Wrong(f"{wrong.where}, and job verify says it is equal", wrong.rows)
         if not said and wrong is None:
-            return Wrong(f"job verify of a {each.follower.kind}", "says that it differs, and it is equal")
-        if wrong is None and each.follower.damage and job.damage() and job.verify():
-            return Wrong(f"job verify of a {each.follower.kind}", "says that it is equal, and it was damaged")
+            return Wrong(where, "says that it differs, and it is equal")
+        if wrong is None and each.follower.damage and job.damage() and each.node.verify(job.row).equal:
+            return Wrong(where, "says that it is equal, and it was damaged")
         return wrong

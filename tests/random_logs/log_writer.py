@@ -34,7 +34,8 @@ class LogWriter:
         self.log.mkdir(parents=True)
         table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, str(self.root)))
         self.state = LogState.of(self.setup, table_id, int(time.time()) * 1_000 - _AGE_MS)
-        self.files = DataFiles(self.root, self.setup.placing, self.setup.bounds)
+        setup = self.setup
+        self.files = DataFiles(self.root, setup.placing, setup.bounds, setup.marked, setup.repeated)
         first = VersionSteps(self.state, self.files, Version((Step(rows=self.setup.rows),)))
         actions = first.actions()
         self._written: list[list[Action]] = []

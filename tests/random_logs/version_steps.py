@@ -199,8 +199,15 @@ class VersionSteps:
         self.state.configuration["touched"] = str(step.file)
 
     def _upgrade(self, step: Step) -> None:
-        if not self.state.featured:
+        if not self.state.featured and not self.others:
             self.state.featured = True
+            self.others.append({"protocol": self.state.protocol()})
+
+    def _downgrade(self, step: Step) -> None:
+        """Nothing may be left that needs them."""
+        used = self.state.stamped or self.state.domains or any(file.vector for file in self.state.live.values())
+        if self.state.featured and not used and not self.others:
+            self.state.featured = False
             self.others.append({"protocol": self.state.protocol()})
 
     def _transaction(self, step: Step) -> None:
@@ -249,6 +256,7 @@ class VersionSteps:
             Deed.FEED: VersionSteps._feed,
             Deed.PROPERTY: VersionSteps._property,
             Deed.UPGRADE: VersionSteps._upgrade,
+            Deed.DOWNGRADE: VersionSteps._downgrade,
             Deed.TRANSACTION: VersionSteps._transaction,
             Deed.DOMAIN: VersionSteps._domain,
         },

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from tests.random_logs.cases import LogCase
 from tests.random_logs.log_check import LogCheck
 from tests.random_logs.playing import play_seeds
-from tests.random_logs.regressions import REGRESSIONS
+from tests.random_logs.regressions import EACH_TIME, REGRESSIONS
+from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
@@ -29,9 +29,9 @@ def logs(tmp_path: Path, spark_runtime: SparkRuntime) -> LogCheck:
     return LogCheck(spark_runtime, tmp_path)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in REGRESSIONS.items()])
-def test_logs_that_were_read_wrongly_once(logs: LogCheck, case: LogCase) -> None:
-    assert logs.check(case) is None
+@pytest.mark.parametrize("name", in_full(REGRESSIONS, but=EACH_TIME))
+def test_logs_that_were_read_wrongly_once(logs: LogCheck, name: str) -> None:
+    assert logs.check(REGRESSIONS[name]) is None
     assert not logs.refused
 
 
