@@ -230,9 +230,12 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class LogCase:
+    """`judged`: Spark is queried though nobody holds rows that the generator has not."""
+
     setup: Setup = field(default_factory=Setup)
     versions: tuple[Version, ...] = ()
     followers: tuple[Follower, ...] = ()
+    judged: bool = True
 
     def shown(self) -> str:
         """For people: each version with what it does and what is unusual in how it is written."""
