@@ -35,7 +35,10 @@ class PlayedLogs:
         return "\n".join([*lines, *[f"  {n} × {where}" for where, n in Counter(self.failed.values()).most_common()]])
 
 
-def play_seeds(seeds: Iterable[int], trial: Trial, shrinks_max: int = SHRINKS_MAX) -> PlayedLogs:
+def play_seeds(
+    seeds: Iterable[int], trial: Trial, shrinks_max: int = SHRINKS_MAX, failures_max: int = sys.maxsize
+) -> PlayedLogs:
+    """After so many failures no further seed is played."""
     played = PlayedLogs()
     for seed in seeds:
         case, begun_s = case_of(seed), time.monotonic()
@@ -46,6 +49,8 @@ def play_seeds(seeds: Iterable[int], trial: Trial, shrinks_max: int = SHRINKS_MA
             played.failed[seed] = wrong.where
             sys.stdout.write(report(seed, case, wrong, trial, shrinks_max))
             sys.stdout.flush()
+            if len(played.failed) >= failures_max:
+                break
     return played
 
 

@@ -21,7 +21,12 @@ pytestmark = pytest.mark.spark
 SEEDS_SHORT, SHORT_S = range(100), 60.0
 """Each time; seeds for which there is no time are left to the long run."""
 
+SHRINKS_MAX = 30
+"""Within the time that a test may take."""
+
 SEEDS_LONG = range(100, 3_100)
+FAILURES_MAX = 10
+"""Of the long run, each of which is made as small as it gets."""
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def test_logs_that_were_read_wrongly_once(logs: LogCheck, name: str) -> None:
 
 def test_followers_hold_what_spark_reads(logs: LogCheck) -> None:
     until_s = time.monotonic() + SHORT_S
-    played = play_seeds((seed for seed in SEEDS_SHORT if time.monotonic() < until_s), logs.check)
+    played = play_seeds((seed for seed in SEEDS_SHORT if time.monotonic() < until_s), logs.check, SHRINKS_MAX, 1)
     assert played.failed == {}
     assert logs.ways, "followers have run"
 
@@ -45,5 +50,5 @@ def test_followers_hold_what_spark_reads(logs: LogCheck) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_followers_of_many_logs_hold_what_spark_reads(logs: LogCheck) -> None:
-    played = play_seeds(SEEDS_LONG, logs.check)
+    played = play_seeds(SEEDS_LONG, logs.check, failures_max=FAILURES_MAX)
     assert played.failed == {}
