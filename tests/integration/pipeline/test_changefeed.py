@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
@@ -17,6 +17,7 @@ from iscp.core.errors import EngineError, ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec
+from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 
 from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline, rows

@@ -18,8 +18,8 @@ from iscp.core.job_row import JobRow
 from tests.fakes.guards import OpenGuard
 
 from .conftest import BOTH_WAYS, DIRECTLY, SPARK_IN_FULL, Pipeline
+from .feeding import Feed
 from .test_builds import Cluster
-from .test_changefeed import Feed
 from .test_kept_commits import batch, tail
 from .test_verify import verify
 

@@ -67,7 +67,7 @@ def test_a_loaded_state_has_the_statistics_that_are_looked_at(uri: str) -> None:
 @pytest.mark.parametrize("odd", ["added again", "removed and not there", "of an unknown kind"])
 def test_a_commit_that_cannot_be_followed_is_not_read_and_the_state_is_loaded_behind_it(uri: str, odd: str) -> None:
     reader = StateReader(uri, load_plain_state)
-    add = next(iter(reader.read(9).adds.values())) | {"dataChange": True}
+    add = {**next(iter(reader.read(9).adds.values())), "dataChange": True}
     remove = {"path": "gone.parquet", "dataChange": True, "partitionValues": {}}
     line = {"added again": {"add": add}, "removed and not there": {"remove": remove}}.get(odd, {"future": {}})
     append_actions(uri, 10, {"commitInfo": {}}, line)
