@@ -74,7 +74,7 @@ def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> 
             raise ChangesUnavailableError(f"{uri} was replaced")
         span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
         if span.to.version < newest.to.version:
-            # It ends before a commit whose changes cannot be told, and from there on nothing is resolved: this raises.
+            # It ends before a commit whose changes are not known, and from there on nothing is resolved: this raises.
             source.resolve(uri, span.to, newest.to.version, _UNBOUNDED)
         _refuse_unfit(uri, span, mark.watermark.at_s)
         found[uri] = span

@@ -101,7 +101,7 @@ def test_targets_hold_what_a_snapshot_holds(pipeline: Pipeline) -> None:
         if make is not merges_and_says_nothing:
             for outcome in pipeline.run(*jobs):
                 assert (outcome.data_type, outcome.error_msg) == (DataType.DIFFERENCE, "")
-                assert "is not told by its commit" in outcome.warning
+                assert "is not known: " in outcome.warning
         assert_as_snapshot(pipeline)
         pipeline.insert([2_000 + HISTORIES.index(make)])
         assert {each.data_type for each in pipeline.run(*jobs)} == {DataType.TAIL}, make

@@ -2,7 +2,7 @@
 
 Changes are read from a commit's actions alone (Delta protocol, "Actions"), so each kind and field that bears on them
 is listed here. A commit with anything else, or without something that is needed, is not wrong: a newer writer may have
-made it. But its changes cannot be told from it here, and whoever wants them has to compare whole versions, as Spark
+made it. But its changes are not known here, and whoever wants them has to compare whole versions, as Spark
 reads them. `commitInfo` may say anything, since nothing that it says is believed without the other actions.
 """
 
@@ -62,7 +62,7 @@ def key_of_file(path: str) -> FileKey:
 
 
 def find_unclear(actions: Sequence[Mapping[str, Any]]) -> str:
-    """Return why the changes of a commit with these actions cannot be told from them; empty: they can."""
+    """Return why these actions do not show which rows their commit has changed; empty: they do."""
     for action in actions:
         for kind, body in action.items():
             if kind != "commitInfo" and (why := _find_unknown(kind, body)):

@@ -62,7 +62,7 @@ class Commit:
     `metadata_id` and `schema_json` are set where the commit carries the table's metadata. `reshapes`: it carries
     metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows`: of an UPDATE by delta-rs
     with change data, the rows that it says to have updated. `files` are those that it added and removed. `unclear` says
-    why its changes cannot be told from its actions; empty: they can, as far as the commit itself shows.
+    why its actions do not show its changes; empty: they do, as far as the commit goes.
     """
 
     version: int

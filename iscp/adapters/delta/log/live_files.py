@@ -90,7 +90,7 @@ class StateReader:
             began, before = self._version, self._state
         else:
             began, before = self._begin(version)
-        self._version = -1  # whatever is raised now: the next one begins anew
+        self._version = -1  # whatever is raised now: the next one begins again
         state = self._followed(before, range(began + 1, version + 1))
         if not state.protocol or not state.metadata:
             raise NotReadableHere

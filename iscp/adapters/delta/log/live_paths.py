@@ -35,7 +35,7 @@ reads that version any more, and StorageError and EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownPaths:
     """The files as of `version`; `odd` are the versions from `first` on whose files are not as they should be, and why.
 
     `stamp` is that of the version's commit, by which another log in the same place is noticed.
@@ -54,7 +54,7 @@ class LivePaths:
     def __init__(self, list_paths: ListPaths, bytes_max: int = LIVE_PATHS_BYTES_MAX) -> None:
         self._list_paths = list_paths
         self._bytes_max = bytes_max
-        self._tables: OrderedDict[str, _Known] = OrderedDict()
+        self._tables: OrderedDict[str, _KnownPaths] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -73,18 +73,18 @@ class LivePaths:
         self._remember(uri, replace(known, stamp=commit_stamp(uri, known.version)))
         return next(((each.version, known.odd[each.version]) for each in commits if each.version in known.odd), None)
 
-    def _recall(self, uri: str) -> _Known | None:
+    def _recall(self, uri: str) -> _KnownPaths | None:
         with self._lock:
             known = self._tables.get(uri)
         same = known is not None and known.version >= 0 and commit_stamp(uri, known.version) == known.stamp
         return known if same else None
 
-    def _load(self, uri: str, version: int) -> _Known:
+    def _load(self, uri: str, version: int) -> _KnownPaths:
         paths = self._list_paths(uri, version) if version >= 0 else ()
         keys = np.unique(np.fromiter(map(key_of_file, paths), np.uint64))
-        return _Known(version, version, None, keys)
+        return _KnownPaths(version, version, None, keys)
 
-    def _remember(self, uri: str, known: _Known) -> None:
+    def _remember(self, uri: str, known: _KnownPaths) -> None:
         with self._lock:
             before = self._tables.pop(uri, None)
             self._tables[uri] = known
@@ -93,7 +93,7 @@ class LivePaths:
                 self._bytes -= self._tables.popitem(last=False)[1].keys.nbytes
 
 
-def _follow(known: _Known, commit: Commit) -> _Known:
+def _follow(known: _KnownPaths, commit: Commit) -> _KnownPaths:
     """Take in the next version."""
     moves, odd, first, keys = commit.files, known.odd, known.first, known.keys
     if why := _find_unfit(keys, moves):
@@ -107,7 +107,7 @@ def _follow(known: _Known, commit: Commit) -> _Known:
         added = np.sort(np.fromiter(moves.added, np.uint64))
         new = added[np.isin(added, keys[_places(keys, moves.added)], invert=True)]
         keys = np.insert(keys, np.searchsorted(keys, new), new)
-    return _Known(first, commit.version, None, keys, odd)
+    return _KnownPaths(first, commit.version, None, keys, odd)
 
 
 def _find_unfit(keys: Keys, moves: FileMoves) -> str:

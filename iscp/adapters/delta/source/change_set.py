@@ -210,7 +210,7 @@ class DeltaChangeSet:
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
         bounds = bounds_of_arrow(net, bounded(self._schema, key))
         stamps = [field for field in _STAMP_FIELDS if field.name not in left_out]
-        named = {*net.column_names}  # which are made anew each time
+        named = {*net.column_names}  # which are made again each time
         fields = [field for field in self._schema.fields if field.name in named]
         schema = T.StructType([*fields, *stamps, T.StructField(OP, T.StringType())])
 

@@ -21,7 +21,7 @@ from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
-from iscp.adapters.delta.source.range_cut import find_untold, steps_of, within
+from iscp.adapters.delta.source.range_cut import find_unclear_version, steps_of, within
 from iscp.adapters.delta.source.retyped_columns import fields_lost, retyped_columns
 from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
@@ -123,20 +123,20 @@ class DeltaChangeSource:
     def _take(
         self, uri: str, since: Watermark, wanted: int, bounds: Bounds, from_at_s: float
     ) -> tuple[list[Commit], Shape | None]:
-        """The commits that are read, up to the first whose changes cannot be told; and what the table was before them,
+        """The commits that are read, up to the first whose changes are not known; and what the table was before them,
         where it may have been another. Raises ChangesUnavailableError where that is the very first.
         """
         from_version = since.version
         taken = within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
         reshaped = from_version >= 0 and any(commit.metadata_id is not None for commit in taken)
         before = self._shapes.before(uri, from_version, from_at_s, taken[-1]) if reshaped else None
-        untold = find_untold(taken, before.partitions if before else None)
+        unclear = find_unclear_version(taken, before.partitions if before else None)
         odd = self._live.find_odd(uri, from_version, taken)
-        first = min((each for each in (untold, odd) if each is not None), default=None)
+        first = min((each for each in (unclear, odd) if each is not None), default=None)
         if first is None:
             return taken, before
         if first[0] == from_version + 1:
-            raise ChangesUnavailableError(f"what version {first[0]} changed is not told by its commit: {first[1]}")
+            raise ChangesUnavailableError(f"what version {first[0]} changed is not known: {first[1]}")
         return [commit for commit in taken if commit.version < first[0]], before
 
     def read_cdf(

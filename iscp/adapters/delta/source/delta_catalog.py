@@ -19,6 +19,7 @@ from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.query.special_times import special_time
+from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
@@ -218,21 +219,7 @@ class DeltaCatalog:
             raise InvalidRequest(
                 f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
             ) from error
-        if not shape.fields:
-            raise InvalidRequest(
-                f"{table} has no columns",
-                field="table",
-                remedy="Register the job when it has some",
-                code=ErrorCode.TABLE_UNREADABLE,
-            )
-        if shape.doubled:
-            raise InvalidRequest(
-                f"{table} has columns whose names differ by case alone, which Spark does not tell apart: "
-                f"{' and '.join(shape.doubled)}",
-                field="table",
-                remedy="Rename or drop one of them",
-                code=ErrorCode.TABLE_UNREADABLE,
-            )
+        _refuse_columns(table, shape)
         commit = read_commit(uri, version)
         described = TableDescription(
             table_id=shape.table_id,
@@ -257,6 +244,18 @@ class DeltaCatalog:
                 empty=not handle.file_uris(),
                 target_fault=target_fault(handle),
             )
+
+
+def _refuse_columns(table: str, shape: Shape) -> None:
+    if not shape.fields:
+        why, remedy = "has no columns", "Register the job when it has some"
+    elif shape.doubled:
+        named = " and ".join(shape.doubled)
+        why = f"has columns whose names differ by case alone, which are the same to Spark: {named}"
+        remedy = "Rename or drop one of them"
+    else:
+        return
+    raise InvalidRequest(f"{table} {why}", field="table", remedy=remedy, code=ErrorCode.TABLE_UNREADABLE)
 
 
 def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:

@@ -67,7 +67,7 @@ class BrokenLogError(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownShape:
     """A version that was read, what the table was then, and when it was committed."""
 
     version: int
@@ -81,7 +81,7 @@ class KnownShapes:
 
     def __init__(self, by_spark: BySpark | None) -> None:
         self._by_spark = by_spark
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownShape] = {}
         self._checkpoints: dict[str, tuple[str, ...]] = {}
 
     def at(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
@@ -94,7 +94,7 @@ class KnownShapes:
             shape = known.shape
         else:
             shape = open_followed(uri, version, self._by_spark)
-        self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
+        self._known[uri] = _KnownShape(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
 
     def before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> Shape:
@@ -138,7 +138,7 @@ class KnownShapes:
         self._checkpoints[uri] = names
 
 
-def _same_shape(uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
+def _same_shape(uri: str, known: _KnownShape, version: int, read: Mapping[int, Commit]) -> bool:
     """`version` may be before the one that is known, or after it."""
     if commit_stamp(uri, known.version) != known.stamp:
         return False

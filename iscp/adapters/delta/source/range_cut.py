@@ -25,8 +25,8 @@ def within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commi
     return taken
 
 
-def find_untold(commits: Iterable[Commit], partitions: tuple[str, ...] | None) -> tuple[int, str] | None:
-    """Return the first version whose changes cannot be told from its actions, and why; None: all can be.
+def find_unclear_version(commits: Iterable[Commit], partitions: tuple[str, ...] | None) -> tuple[int, str] | None:
+    """Return the first version whose actions do not show its changes, and why; None: all do.
 
     `partitions` are the table's partition columns before; None: no commit changes them. Where they change, files that
     are removed have their partitions' values under columns that the table has in its files now, or the other way round.

@@ -1,4 +1,4 @@
-"""Commits whose changes cannot be told from their actions: what is not known is named, and nothing is passed over."""
+"""Commits whose actions do not show their changes: what is not known is named, and nothing is passed over."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_deltalake_writes_is_clear(tmp_path: Any) -> None:
         assert find_unclear(read_actions(uri, version) or ()) == ""
 
 
-def test_a_commit_says_why_its_changes_cannot_be_told(tmp_path: Any) -> None:
+def test_a_commit_says_why_its_changes_are_not_known(tmp_path: Any) -> None:
     write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     path = commit_path(str(tmp_path), 0)
     path.write_text(path.read_text() + "\n" + json.dumps({"future": {}}))

@@ -55,7 +55,7 @@ def test_states_are_loaded_once_and_then_followed(uri: str) -> None:
     assert reader.read(9) is reader.read(9)
 
 
-def test_a_loaded_state_has_the_statistics_that_are_looked_at(uri: str) -> None:
+def test_a_loaded_state_has_the_statistics_that_bound_keys(uri: str) -> None:
     state = load_plain_state(uri, 6)
     stats = [json.loads(add["stats"]) for add in state.adds.values()]
     assert sorted((each["minValues"]["id"], each["maxValues"]["v"], each["numRecords"]) for each in stats) == [
