@@ -61,6 +61,7 @@ class DueTables:
         if due_s is None or due_s > now_s:
             return None
         table = self._tables[due_s][self._passed]
+        self._passed += 1
         self.clear(table)
         return table
 
