@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import find_shared_keys
+from iscp.core.digest import ranges_for
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec
+from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed
 from iscp.ports.sink import Compared, Sink
+from iscp.ports.source import ChangeSource, ChangesUnavailableError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
-class ReplicaCheck:
-    """Port Check. `filtered` makes of the source's rows those that the target should hold."""
+class Filtering(Protocol):
+    """Makes of the source's rows those that the target should hold."""
 
-    def __init__(self, spec: ConsumerSpec, sink: Sink, filtered: Callable[[DataFrame], DataFrame]) -> None:
+    def kept_of(self, frame: DataFrame) -> DataFrame: ...
+
+    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
+        """None: that takes Spark."""
+
+
+class ReplicaCheck:
+    """Port HeldCheck. `tables` are read as sources are."""
+
+    def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec
         self._sink = sink
-        self._filtered = filtered
+        self._filtering = filtering
+        self._tables = tables
+
+    def compare_held(self, context: ConsumeContext, source: pa.Table) -> Comparison | None:
+        key, position = self._spec.key, context.position
+        wanted = self._filtering.kept_of_held(source) if key and not position.dead.rows else None
+        if wanted is None or not self._sink.schema_matches(
+            from_arrow_schema(wanted.schema, prefer_timestamp_ntz=True).json()
+        ):
+            return None
+        try:
+            held = self._tables.small_snapshot(context.session, self._spec.target, position.base_version)
+        except ChangesUnavailableError:
+            return None
+        changes = None if held is None else differing_rows(wanted, held.rows, key)
+        if held is None or changes is None or len(changes):
+            return None
+        return Comparison(len(wanted), len(held.rows), ranges=ranges_for(len(held.rows)).number)
 
     @contextmanager
     def compare(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
@@ -40,7 +73,7 @@ class ReplicaCheck:
             yield compared
 
     def _select_wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
-        wanted, key = self._filtered(source), self._spec.key
+        wanted, key = self._filtering.kept_of(source), self._spec.key
         if not context.position.dead.rows or (shared := find_shared_keys(wanted, key)) is None:
             return wanted
         shared.release()

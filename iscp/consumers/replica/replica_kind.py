@@ -103,9 +103,8 @@ class ReplicaKind:
         return ReplicaConsumer(spec, environment.sink(target), dead, environment.source)
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaCheck:
-        return ReplicaCheck(
-            row.spec.consumer, environment.sink(row.spec.consumer.target), self.open(row, environment).kept_of
-        )
+        spec, filtering = row.spec.consumer, self.open(row, environment)
+        return ReplicaCheck(spec, environment.sink(spec.target), filtering, environment.source)
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:
