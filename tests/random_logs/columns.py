@@ -1,4 +1,4 @@
-"""The columns of the tables whose logs are drawn: few values each, so that rows meet, are equal and share keys."""
+"""The columns of the tables whose logs are drawn: few values each, so that rows meet and are equal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class LogColumn:
     values: tuple[Any, ...]
 
 
+KEYS = 40
+"""Keys that there are, but for null: so many that few rows share one, if all of them are drawn."""
+
 COLUMNS = (
-    LogColumn("k", "long", pa.int64(), (0, 1, 2, 3, 4, 5, 6, None)),
+    LogColumn("k", "long", pa.int64(), (*range(KEYS), None)),
     LogColumn("v", "string", pa.string(), ("a", "b", "c", None, "", "ü%")),
     LogColumn("g", "long", pa.int64(), (1, 2, 3, -7, None)),
     LogColumn("p", "string", pa.string(), ("x", "y", "a b", None, "%=/é")),

@@ -24,7 +24,7 @@ from tests.random_logs.cases import (
     Vector,
     Version,
 )
-from tests.random_logs.columns import COLUMNS, PARTITIONS, Numbers
+from tests.random_logs.columns import COLUMNS, KEYS, PARTITIONS, Numbers
 
 VERSIONS_MAX, ROWS_MAX, STEPS_MAX, FILES_MAX, PLACES_MAX = 6, 6, 3, 8, 16
 
@@ -46,7 +46,7 @@ OFTEN = {
 DEEDS = tuple(deed for deed in Deed for _ in range(OFTEN.get(deed, 1)))
 
 
-SHARING = (Kind.KEYED, Kind.ARCHIVE, Kind.FEED)
+SHARING = (Kind.KEYED, Kind.ARCHIVE, Kind.ARCHIVE, Kind.FEED, Kind.FEED)
 VERIFIED = (Kind.KEYED, Kind.VIEW)
 """Of a feed nobody verifies anything, and of an archive only while its source grows."""
 
@@ -58,6 +58,7 @@ def case_of(seed: int) -> LogCase:
 class _Draw:
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.keys = random.choice((3, KEYS, KEYS, KEYS + 1))
 
     def case(self) -> LogCase:
         setup = self.setup()
@@ -69,7 +70,8 @@ class _Draw:
 
     def row(self) -> Numbers:
         few = self.random.choice((2, 3, 3, 5))
-        return tuple(self.random.randrange(few if self.chance(0.9) else len(column.values)) for column in COLUMNS)
+        others = (self.random.randrange(few if self.chance(0.9) else len(column.values)) for column in COLUMNS[1:])
+        return self.random.randrange(self.keys), *others
 
     def rows(self, most: int = ROWS_MAX) -> tuple[Numbers, ...]:
         return tuple(self.row() for _ in range(self.random.randint(1, most)))

@@ -9,9 +9,9 @@ from contextlib import closing
 from itertools import pairwise
 
 from tests.random_logs.cases import Follower, Kind
-from tests.random_logs.columns import COLUMNS, FIRST_COLUMNS, Row
+from tests.random_logs.columns import COLUMNS, FIRST_COLUMNS, KEYS, Row
 
-OTHER_ROWS = ((0, "m"), (1, "m"), (1, "n"), (2, "n"), (7, "o"), (None, "o"))
+OTHER_ROWS = ((0, "m"), (1, "m"), (1, "n"), (None, "o"), *((key, "n") for key in range(2, KEYS, 3)))
 """Of the table `u`, with the columns `k` and `x`."""
 
 Bag = Counter[Row]
