@@ -14,10 +14,11 @@ from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.kept_commits import KEPT
 from iscp.core.build_task import BuildPlan, StagingBatch, StagingTask
 from iscp.core.errors import Canceled, PlanOutdated
-from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.iteration import Bounds, DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.progress import NOTHING
 from iscp.core.start_rule import ProbeState
+from iscp.ports.range_builder import TablePlace
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.worker.source_probe import probe_source
 from tests.fakes.build_driver import BuildDriver, after
@@ -261,6 +262,22 @@ def test_vacuum_right_after_a_repair_was_probed_and_kept_loses_nothing(
 
 
 @SPARK_IN_FULL
+def test_columns_that_a_commit_takes_away_are_kept_with_it_and_not_said_of_others(pipeline: Pipeline) -> None:
+    """The release before knows nothing of them, and reads what is kept of all other commits."""
+    ports, version = pipeline.new_ports(pipeline.failpoints), DeltaTable(pipeline.source).version()
+    pipeline.sql("ALTER TABLE SOURCE ADD COLUMNS (more STRUCT<x: INT>)")
+    pipeline.sql(f"RESTORE TABLE SOURCE TO VERSION AS OF {version}")
+    table, lost = TablePlace(str(DeltaTable(pipeline.source).metadata().id), pipeline.source), {}
+    for each in (version + 1, version + 2):
+        with pipeline.engine.session() as session:
+            ports.kept.keep(session, table, each, OpenGuard())
+        (manifest,) = Path(str(pipeline.root), KEPT).glob(f"*/{each}/manifest.json")
+        span = pipeline.new_ports(pipeline.failpoints).kept.resolve(table, each - 1, each, Bounds())
+        assert span is not None
+        lost[each] = json.loads(manifest.read_text())["span"].get("lost"), span.lost
+    assert lost == {version + 1: (None, ()), version + 2: (["more"], ("more",))}
+
+
 def test_who_is_stopped_keeps_nothing_and_deletes_nothing(pipeline: Pipeline) -> None:
     cluster = Cluster(pipeline)
     driver = begun(cluster, replica(pipeline))

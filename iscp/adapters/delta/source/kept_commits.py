@@ -76,6 +76,8 @@ class _KeptCommit:
     def document(self) -> dict[str, Any]:
         rows = {name: getattr(self.rows, name) for name in ("add_actions", "schema_json", "rows", "bytes")}
         span = {name: value for name, value in asdict(self.span).items() if name not in _OF_READING}
+        if not self.span.lost:
+            del span["lost"]  # the release before does not know it, and what it does not know it takes for damaged
         said = {"format": _FORMAT, "span": span, "readable": self.readable, "columns": self.columns, **rows}
         return {**said, "digest": _digest(said)}
 
