@@ -169,7 +169,7 @@ def test_names_that_differ_by_case_alone_are_refused_and_stop_the_jobs_that_run(
     refuse(
         pipeline,
         with_column("v", change),
-        f"has columns whose names differ by case alone, which Spark does not tell apart: {names}",
+        f"has columns whose names differ by case alone, which Spark does not distinguish: {names}",
     )
     shutil.rmtree(pipeline.source)
     made(pipeline, plain)

@@ -29,18 +29,18 @@ SQL = "SELECT id FROM t"
 
 class Whole(CustomConsumer):
     def position(self) -> Position:
-        raise NotImplementedError
+        raise AssertionError("nobody runs it")
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> None:
-        raise NotImplementedError
+        raise AssertionError("nobody runs it")
 
 
 class Sharded(ShardedConsumer):
     def read_watermark(self, key: str) -> str | None:
-        raise NotImplementedError
+        raise AssertionError("nobody runs it")
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> None:
-        raise NotImplementedError
+        raise AssertionError("nobody runs it")
 
 
 KINDS: dict[str, tuple[ConsumerKind, ConsumerSpec]] = {

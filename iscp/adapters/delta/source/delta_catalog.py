@@ -251,7 +251,7 @@ def _refuse_columns(table: str, shape: Shape) -> None:
         why, remedy = "has no columns", "Register the job when it has some"
     elif shape.doubled:
         named = " and ".join(shape.doubled)
-        why = f"has columns whose names differ by case alone, which are the same to Spark: {named}"
+        why = f"has columns whose names differ by case alone, which Spark does not distinguish: {named}"
         remedy = "Rename or drop one of them"
     else:
         return
