@@ -10,7 +10,7 @@ from iscp.coordination.schedule.in_flight import InFlightIteration
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
-from iscp.core.backoff import delay_s, jittered_s, quarantined
+from iscp.core.backoff import delay_s, doubled_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
 from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
@@ -198,8 +198,10 @@ class Settlement:
         if code >= PERMANENT_FROM:
             job.failed, job.retry_at_s, reason = True, 0.0, Reason.NONE
         else:
-            job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
-            reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
+            # A log that is restored shows in no new version.
+            rarely = quarantined(self._backoff, job.failures) and code != ErrorCode.LOG_CORRUPT
+            job.wait(self._now_s, (delay_s if rarely else doubled_s)(self._backoff, job.failures, draw))
+            reason = Reason.QUARANTINED if rarely else Reason.RETRYING
         status = replace(
             self._status(outcome, code, message),
             doubted_at_s=job.doubted_at_s,

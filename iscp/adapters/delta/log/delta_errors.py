@@ -33,6 +33,18 @@ def is_full(error: BaseException) -> bool:
     return full or any(text in str(error) for text in _FULL_TEXTS)
 
 
+class CheckpointDamagedError(DeltaError):
+    """A checkpoint of a log is damaged; `file` is its path, which deltalake does not say."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file}, a checkpoint of the table, cannot be read: {why}")
+
+
+_CHECKPOINT_REMEDY = (
+    "Restore the file; or, if every commit from version 0 on is there, remove it and _last_checkpoint. Jobs go on then"
+)
+
+
 @contextmanager
 def storage_faults(what: str) -> Iterator[None]:
     """Turn OSError into StorageError; FileNotFoundError passes: only the caller knows what it means."""
@@ -92,4 +104,7 @@ def storage_error(error: BaseException, what: str, why: str | None = None, remed
         return StorageError(
             f"{what}: {NO_SPACE}", code=ErrorCode.NO_SPACE, remedy="Free space on the disk that holds the table"
         )
-    return StorageError(f"{what}: {(why or str(error))[:MESSAGE_LENGTH_MAX]}", remedy=remedy)
+    text = f"{what}: {(why or str(error))[:MESSAGE_LENGTH_MAX]}"
+    if isinstance(error, CheckpointDamagedError):
+        return StorageError(text, code=ErrorCode.LOG_CORRUPT, remedy=_CHECKPOINT_REMEDY)
+    return StorageError(text, remedy=remedy)

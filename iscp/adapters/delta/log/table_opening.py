@@ -8,8 +8,11 @@ from functools import partial
 from typing import TypeVar
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX
+from iscp.adapters.delta.log.checkpointed import HINT, damage_of_checkpoints, hinted_version
+from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, CheckpointDamagedError
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.core.errors import StorageError
 
@@ -17,6 +20,12 @@ log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 8
 """Listings of a table's log before a commit that is missing between two others counts as missing."""
+
+_OF_PARQUET = "Parquet"
+"""In what deltalake says of a checkpoint that it cannot read."""
+
+_NO_CHECKPOINT = "_last_checkpoint hint"
+"""In what it says where it does not find the one that is named there."""
 
 _GAPS = ("found gap", "DELTA_VERSIONS_NOT_CONTIGUOUS")
 """As deltalake and Spark say it."""
@@ -26,7 +35,31 @@ R = TypeVar("R")
 
 def open_delta(uri: str, version: int | None = None) -> DeltaTable:
     """As of `version`, or of the newest. Raises what deltalake raises, ConfigurationError."""
-    return list_again(partial(DeltaTable, uri, version=version, storage_options=table_options(uri)))
+    try:
+        return list_again(partial(DeltaTable, uri, version=version, storage_options=table_options(uri)))
+    except DeltaError as error:
+        if _NO_CHECKPOINT in str(error):
+            return _open_before_hint(uri, version, error)
+        if _OF_PARQUET in str(error) and (damage := damage_of_checkpoints(uri)):
+            raise CheckpointDamagedError(*damage) from error
+        raise
+
+
+def _open_before_hint(uri: str, version: int | None, error: DeltaError) -> DeltaTable:
+    """Where `_last_checkpoint` names a checkpoint that was removed: deltalake goes by it, but for earlier versions.
+
+    Delta's protocol has it as a hint, which other readers do without.
+    """
+    before = hinted_version(uri) - 1
+    try:
+        if before < 0:
+            raise error
+        table = list_again(partial(DeltaTable, uri, version=before, storage_options=table_options(uri)))
+        list_again(table.update_incremental if version is None else partial(table.load_as_version, version))
+    except DeltaError:
+        named = f"{log_of(uri)}/{HINT}"
+        raise CheckpointDamagedError(named, "it names a checkpoint that is not there") from error
+    return table
 
 
 def bring_up(table: DeltaTable) -> None:

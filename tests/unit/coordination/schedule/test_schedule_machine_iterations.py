@@ -100,7 +100,17 @@ def test_a_job_that_the_node_has_died_of_again_and_again_is_quarantined_at_once(
     world.wait(3_500)
     assert world.running == {}
     world.wait(101)
-    assert world.now_running == [(("x",), 3)]
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_log_that_is_damaged_is_tried_again_as_often_as_one_that_has_just_failed(world: Timetable) -> None:
+    """Its repair shows in no new version."""
+    world.start(job("x", 2))
+    for number in range(1, 8):
+        world.fail(number, code=ErrorCode.LOG_CORRUPT)
+        world.wait(BACKOFF.cap_s + 1)
+        assert world.now_running == [(("x",), None)]
+    assert {reason for _, reason in world.told("x")} == {"retrying"}
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(ErrorCode.FILE_LOST, 1), (ErrorCode.ENGINE, 0)])

@@ -10,7 +10,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from iscp.adapters.delta.log.checkpointed import damage_of_checkpoints, hinted_version
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, delta_faults
+from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
 from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, list_again, open_delta
+from iscp.core.errors import ErrorCode, StorageError
 
 VERSIONS = 4
 
@@ -65,3 +69,71 @@ def test_a_table_is_opened_and_brought_up(uri: str) -> None:
 def test_a_directory_without_a_table_is_listed_once(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
         open_delta(str(tmp_path))
+
+
+@pytest.mark.parametrize("left", [b"garbage" * 100, None])
+def test_a_checkpoint_that_is_damaged_is_named(uri: str, left: bytes | None) -> None:
+    """None: its footer is whole, and its rows are not. What is newer, or removed, is opened as if it had been whole."""
+    DeltaTable(uri).create_checkpoint()
+    (path,) = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    kept = path.read_bytes()
+    path.write_bytes(kept[:4] + bytes(400) + kept[404:] if left is None else left)
+    for version in (None, VERSIONS - 1):
+        with pytest.raises(StorageError) as raised, delta_faults(f"open {uri}"):
+            open_delta(uri, version)
+        assert raised.value.code is ErrorCode.LOG_CORRUPT
+        assert f"open {uri}: {path}, a checkpoint of the table, cannot be read: " in raised.value.message
+        assert "_last_checkpoint" in raised.value.remedy
+    with pytest.raises(FOREIGN_ERRORS):
+        open_delta(uri)
+    path.write_bytes(kept)
+    assert open_delta(uri).version() == VERSIONS - 1
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_checkpoint_that_was_removed_is_done_without_though_the_log_names_it(uri: str, emptied: bool) -> None:
+    """deltalake takes an empty file for none."""
+    DeltaTable(uri).create_checkpoint()
+    (path,) = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    path.write_bytes(b"") if emptied else path.unlink()
+    write_deltalake(open_delta(uri), pa.table({"id": [VERSIONS]}), mode="append")
+    for version in (None, VERSIONS, VERSIONS - 1, VERSIONS - 2, 0):
+        table = open_delta(uri, version)
+        assert table.version() == (VERSIONS if version is None else version)
+        assert table.to_pyarrow_table()["id"].to_pylist() == list(range(table.version(), -1, -1))
+    with pytest.raises(DeltaError):
+        open_delta(uri, VERSIONS + 1)
+
+
+@pytest.mark.parametrize("hint", ['{"version": 0, "size": 1}', '{"version": 2, "size": 1}'])
+def test_a_hint_that_cannot_be_done_without_is_named(uri: str, hint: str) -> None:
+    path = Path(uri, "_delta_log", "_last_checkpoint")
+    path.write_text(hint)
+    commit(uri, 0).unlink()
+    with pytest.raises(StorageError) as raised, delta_faults(f"open {uri}"):
+        open_delta(uri)
+    assert raised.value.code is ErrorCode.LOG_CORRUPT
+    assert f"{path}, a checkpoint of the table, cannot be read: it names a checkpoint" in raised.value.message
+
+
+@pytest.mark.parametrize("hint", ["", "[]", "{}", '{"version": "1"}', '{"version": -4}', '{"version": true}', "{"])
+def test_a_hint_that_says_nothing_is_none(uri: str, hint: str) -> None:
+    Path(uri, "_delta_log", "_last_checkpoint").write_text(hint)
+    assert hinted_version(uri) == -1
+
+
+def test_what_is_wrong_elsewhere_is_no_damage_of_a_checkpoint(uri: str) -> None:
+    DeltaTable(uri).create_checkpoint()
+    assert damage_of_checkpoints(uri) is None
+    Path(uri, "_delta_log", f"{VERSIONS:020}.json").write_text("{")
+    with pytest.raises(StorageError) as raised, delta_faults(f"open {uri}"):
+        open_delta(uri)
+    assert raised.value.code is ErrorCode.STORAGE
+
+
+def test_a_checkpoint_that_is_damaged_is_left_to_spark_where_files_are_listed_here(uri: str) -> None:
+    DeltaTable(uri).create_checkpoint()
+    (path,) = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    path.write_bytes(b"garbage" * 100)
+    with pytest.raises(NotReadableHere):
+        StateReader(uri).read(VERSIONS - 1)

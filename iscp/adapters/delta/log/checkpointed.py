@@ -1,0 +1,59 @@
+"""Finds out which file is at fault where deltalake does not open a log by its checkpoints, as it does not say that.
+
+Nothing of what a table is comes from here: a checkpoint's rows are read to see that they can be, and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.commits import log_of, version_of
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.table_files import files_of
+
+HINT = "_last_checkpoint"
+HINT_BYTES_MAX = 1024**2
+"""Bytes of a log's hint which checkpoint is its newest; one that has more is not read."""
+
+CHECKED_MAX = 20
+"""Commits and checkpoints of a log, the newest, among which is searched for one that deltalake cannot read; older ones
+are left out."""
+
+
+def hinted_version(uri: str) -> int:
+    """Of which the newest checkpoint is by the log's own hint; -1: there is none, or it does not say."""
+    try:
+        found = json.loads(files.read_head(f"{log_of(uri)}/{HINT}", HINT_BYTES_MAX)).get("version")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return -1
+    return found if is_count(found) else -1
+
+
+def damage_of_checkpoints(uri: str) -> tuple[str, str] | None:
+    """The newest of a log's checkpoints that is damaged, by its path, and what is wrong with it; None: none is."""
+    store = files_of(uri)
+    try:
+        names = [name for name in files.names(log_of(uri)) if version_of(name, checkpoints=True) is not None]
+        for name in sorted(names, reverse=True)[:CHECKED_MAX]:
+            if name.endswith(".parquet") and (damage := _damage(store, f"_delta_log/{name}")):
+                return f"{log_of(uri)}/{name}", damage
+    except OSError:
+        return None
+    return None
+
+
+def _damage(store: pafs.FileSystem, path: str) -> str:
+    """By its footer and all of its rows, of which no more than a row group is held; empty: it is whole."""
+    try:
+        with store.open_input_file(path) as file:
+            parquet = pq.ParquetFile(file)
+            for number in range(parquet.num_row_groups):
+                parquet.read_row_group(number)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        return str(error)
+    return ""
