@@ -76,6 +76,17 @@ def test_views_follow_changes_of_such_texts(new_view: Callable[..., ViewBench], 
     assert bench.view.verify().equal
 
 
+@pytest.mark.further  # each time: by deletion vectors, above
+@pytest.mark.parametrize("name", ["groups", "bag"])
+def test_views_that_are_merged_follow_changes_of_such_texts(new_view: Callable[..., ViewBench], name: str) -> None:
+    bench = BytesBench(new_view(QUERIES[name], refresh="incremental", deletion_vectors=False, tables=["t"]))
+    bench.refresh()
+    for change in CHANGES:
+        bench.change(change)
+        bench.refresh()
+        bench.assert_equal()
+
+
 def test_a_view_that_begins_with_such_texts_follows_others(new_view: Callable[..., ViewBench]) -> None:
     bench = BytesBench(new_view(QUERIES["groups"], seed=5, refresh="incremental"))
     bench.change(CHANGES[0])

@@ -108,7 +108,7 @@ def test_one_that_fails_or_waits_for_its_build_is_not_forgotten(failing: bool) -
     def body(each: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         (outcome,) = applied(each, 4)
         other = {"error_code": ErrorCode.STORAGE} if failing else {"build": object()}
-        return (replace(outcome, **other),)  # type: ignore[arg-type]
+        return (replace(outcome, **other),)
 
     SurvivingRunner(FakeRunner(body), deaths).run(iteration("b"), OpenGuard())
     assert deaths.known["b"].count == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def rows(*values: tuple[int, bytes, str]) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "k": texts(*keys), "_iscp_op": pa.array(ops)})
 
 
-def put(uri: str, table: pa.Table, ends: dict[str, dict[str, str]] | None = None) -> int:
+def put(uri: str, table: pa.Table, ends: Mapping[str, Mapping[str, object]] | None = None) -> int:
     """A commit of somebody who takes such texts, with these statistics; the new version."""
     version = DeltaTable(uri).version() + 1
     path = Path(uri, f"part-{version}.parquet")
@@ -75,7 +76,7 @@ def test_a_merge_that_would_meet_them_in_the_target_is_left_to_spark(uri: str, o
 
 
 def test_one_that_does_not_meet_them_is_not(uri: str) -> None:
-    ends = {"minValues": {"id": 5, "k": "c"}, "maxValues": {"id": 6, "k": "\ufffd\ufffdA"}}  # type: ignore[dict-item]
+    ends = {"minValues": {"id": 5, "k": "c"}, "maxValues": {"id": 6, "k": "\ufffd\ufffdA"}}
     version = put(uri, rows((5, BAD, ""), (6, b"c", "")).drop_columns(["_iscp_op"]), ends)
     assert writer(uri).merge(rows((2, b"new", "u")), ["id"], version, properties(1))
     assert DeltaTable(uri).version() == version + 1
