@@ -82,8 +82,9 @@ def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
         lost = lost if newest != before else []
         if not raced and not lost:
             break
-        to_version = run.iteration.to_version if raced else None
-        run = replace(run, iteration=replace(run.iteration, jobs=(*raced, *lost), to_version=to_version))
+        run = run.of_jobs([*raced, *lost])
+        if lost:  # the version that they were to come to may be the one whose files are gone
+            run = replace(run, iteration=replace(run.iteration, to_version=None))
     return outcomes
 
 

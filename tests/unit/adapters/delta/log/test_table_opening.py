@@ -12,7 +12,6 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.log.checkpointed import damage_of_checkpoints, hinted_version
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, delta_faults
-from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
 from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, list_again, open_delta
 from iscp.core.errors import ErrorCode, StorageError
 
@@ -129,11 +128,3 @@ def test_what_is_wrong_elsewhere_is_no_damage_of_a_checkpoint(uri: str) -> None:
     with pytest.raises(StorageError) as raised, delta_faults(f"open {uri}"):
         open_delta(uri)
     assert raised.value.code is ErrorCode.STORAGE
-
-
-def test_a_checkpoint_that_is_damaged_is_left_to_spark_where_files_are_listed_here(uri: str) -> None:
-    DeltaTable(uri).create_checkpoint()
-    (path,) = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
-    path.write_bytes(b"garbage" * 100)
-    with pytest.raises(NotReadableHere):
-        StateReader(uri).read(VERSIONS - 1)
