@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.build_nodes import NODES, SPEEDUP_AIM, measure_nodes
+from benchmarks.build_nodes import NODES, SPEEDUP_AIM, bytes_of, measure_nodes, refuse_small
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
@@ -114,7 +114,7 @@ def write_source(uri: str, rows: int) -> int:
             "note": [f"note {each % 77} of {each}" for each in ids],
         }
         write_deltalake(uri, pa.table(table), mode="append")
-    return sum(pa.table(DeltaTable(uri).get_add_actions())["size_bytes"].to_pylist())
+    return bytes_of(uri)
 
 
 def measure(bench: Bench, size: int, ranges: int, rounds: int) -> dict[str, float]:
@@ -151,6 +151,7 @@ def measure_ratios(rows: int, ranges: int, rounds: int) -> dict[str, Any]:
         try:
             bench = Bench(Path(folder), spark)
             size = write_source(bench.source, rows)
+            refuse_small(size, "--rows")
             return figures(measure(bench, size, ranges, rounds)) | {"rows": rows, "bytes": size, "ranges": ranges}
         finally:
             spark.stop()
@@ -177,14 +178,17 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 @click.option("--part", type=click.Choice(["all", "ratios", "nodes"]), default="all", show_default=True)
 @click.option("--delay-ms", type=click.IntRange(min=0), default=50, show_default=True, help="Of each answer by S3.")
 @click.option("--files", type=click.IntRange(min=1), default=128, show_default=True, help="Of the table on S3.")
+@click.option("--rows-of-file", type=click.IntRange(min=1), default=ROWS_OF_FILE, show_default=True, help="Of these.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def main(rows: int, ranges: int, rounds: int, part: str, delay_ms: int, files: int, as_json: bool) -> None:
+def main(
+    rows: int, ranges: int, rounds: int, part: str, delay_ms: int, files: int, rows_of_file: int, as_json: bool
+) -> None:
     """Measure builds by ranges beside Spark's own copy, and by several nodes beside one."""
     found: dict[str, Any] = {}
     if part != "nodes":
         found |= measure_ratios(rows, ranges, rounds)
     if part != "ratios":
-        found |= measure_nodes(files, files * ROWS_OF_FILE, delay_ms / 1000, rounds)
+        found |= measure_nodes(files, files * rows_of_file, delay_ms / 1000, rounds)
     result = judged(found)
     click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 

@@ -16,11 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
+from iscp.core.config import DIRECT_BYTES_MAX
 from tests.e2e.harness import wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.fakes.s3 import FakeS3, asking, s3_server
@@ -77,12 +79,27 @@ def _start(cluster: ManyNodes, s3: FakeS3, files: int, rows: int) -> str:
         ids = np.arange(part, rows, files)
         table = {"id": pa.array(ids, pa.int64()), "amount": draw.random(len(ids)), "text": [f"t{n}" for n in ids]}
         write_deltalake(source, pa.table(table), mode="append")
+    refuse_small(bytes_of(source), "--files")
     report_progress("the table on S3", files=files, rows=rows)
     size = 2 * rows * 8  # of what does not compress
     builds = {"ISCP_BUILD__TABLE_BYTES_MIN": "1", "ISCP_BUILD__RANGE_BYTES": str(size // files)}
     cluster.start(**s3.settings, ISCP_LOG__URI=s3.uri("joblog"), ISCP_SPARK__MASTER="local[1]", **builds)
     report_progress("the nodes serve", nodes=NODES)
     return source
+
+
+def bytes_of(uri: str) -> int:
+    """Of the files of a table."""
+    return sum(pa.table(DeltaTable(uri).get_add_actions())["size_bytes"].to_pylist())
+
+
+def refuse_small(size: int, option: str) -> None:
+    """What a node reads directly is built from one snapshot, however small the ranges: nothing would be compared."""
+    if size <= DIRECT_BYTES_MAX:
+        raise click.UsageError(
+            f"{option} makes a table of {size} bytes, and only one of more than {DIRECT_BYTES_MAX} is built by ranges."
+            " Give a larger number"
+        )
 
 
 def measure_nodes(files: int, rows: int, delay_s: float, rounds: int) -> dict[str, Any]:

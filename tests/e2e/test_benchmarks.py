@@ -39,7 +39,7 @@ class Smallest:
 
 SMALLEST = {
     "build": Smallest(
-        "--rows 1000 --ranges 2 --rounds 1 --files 2 --delay-ms 1",
+        "--rows 300000 --ranges 2 --rounds 1 --files 4 --rows-of-file 200000 --delay-ms 1",
         "ctas_s one_piece_s ranges_s keyed_s five_jobs_s ratio_one_job ratio_five_jobs one_node_s 3_nodes_s",
     ),
     "build_tasks": Smallest(
