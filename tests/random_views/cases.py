@@ -127,9 +127,9 @@ class _Draw:
         """The first columns are of types that others have too, so that tables can be joined."""
         kinds = [0, 1] + [self.random.randrange(len(KINDS)) for _ in self.some(COLUMNS_MAX - 2)]
         summed = self.mode is Mode.SUMS
-        kinds = [*kinds[: COLUMNS_MAX - 2], *SUMMED] if summed else kinds
+        kinds = [*kinds[: COLUMNS_MAX - 2], SUMMED, SUMMED] if summed else kinds
         self.random.shuffle(kinds)
-        columns = tuple(Column(each, self.random.random() < 0.75, summed and each in SUMMED) for each in kinds)
+        columns = tuple(Column(each, self.random.random() < 0.75, summed and each == SUMMED) for each in kinds)
         rows = self.random.choice((0, 1, 3, ROWS_MAX, ROWS_MAX))
         number = range(ROWS_MAX) if summed else self.some(rows)  # of two or three the sum is mostly the same
         return Table(name, columns, tuple(self.row(columns) for _ in number))
@@ -211,7 +211,7 @@ class _Draw:
                 found = Among(0, there, source, self.random.choice(list(Membership)), ((self.number(), place),))
             case _:
                 found = Selection(0, source, Call(self.random.choice(COMPARED), (Expression(place), Literal(2))))
-        return Projection(0, found, tuple(self.expression(1) for _ in self.some(2)))
+        return self.random.choice((found, Groups(0, found, (Expression(self.number()),), (Measured(COUNTS),))))
 
     def counted(self) -> Relation:
         """Groups by columns of a table, with counts, sums and averages of others."""

@@ -73,10 +73,10 @@ KINDS = (
     ),
 )
 
-SUMMED = (4, 11)
-"""Of KINDS, those that have values of SUMMED_KINDS instead where sums of doubles are played."""
+SUMMED = 4
+"""Of KINDS, that which has values of SUMMED_KIND instead where sums of doubles are played."""
 
-SUMMED_KINDS = {place: replace(KINDS[place], values=_TENTHS) for place in SUMMED}
+SUMMED_KIND = replace(KINDS[SUMMED], values=_TENTHS)
 
 LITERALS: dict[Family, tuple[str, ...]] = {
     Family.WHOLE: ("1", "2", "0"),

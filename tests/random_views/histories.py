@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tests.random_views.cells import KINDS, SUMMED_KINDS, Kind, value_of
+from tests.random_views.cells import KINDS, SUMMED_KIND, Kind, value_of
 
 TABLE_NAMES = ("t", "u", "v")
 
@@ -28,8 +28,7 @@ class Column:
 
     @property
     def of(self) -> Kind:
-        kind = self.kind % len(KINDS)
-        return SUMMED_KINDS.get(kind, KINDS[kind]) if self.summed else KINDS[kind]
+        return SUMMED_KIND if self.summed else KINDS[self.kind % len(KINDS)]
 
 
 @dataclass(frozen=True, slots=True)
