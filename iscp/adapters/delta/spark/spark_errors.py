@@ -37,6 +37,13 @@ _FILE = re.compile(
 )
 _NO_FILE = re.compile(r"java\.io\.FileNotFoundException: (?:File )?(?P<file>\S.*?)(?: does not exist| \(|$)", re.M)
 _LEADING = re.compile(r"^file:/*")
+# How Spark says that a file has a column of a type that it does not read as the table's.
+_MISFIT = re.compile(
+    r"Data type mismatches when reading Parquet column \[(?P<column>.*?)\]\.\s+"
+    r"Expected Spark type (?P<wanted>.+?), actual Parquet type (?P<held>\w+)"
+)
+_ILLEGAL = re.compile(r"Illegal Parquet type: (?P<held>.+?)\.?\s*(?:SQLSTATE|\n|$)")
+_NANOSECONDS = "NANOS"
 _NO_URI = "java.net.URISyntaxException"
 _UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
 # What a query refuses itself (`raise_error`), also while it reads a file, whose fault it is not.
@@ -166,8 +173,31 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
             "there, remove the checkpoint's files and _last_checkpoint",
         )
     if _RAISED not in text and any(mark in text for mark in _UNREAD):
-        return _unread(what, text)
+        return _of_no_type(what, text) or _unread(what, text)
     return EngineError(f"{what}: {said_by(error)}"[:MESSAGE_LENGTH_MAX])
+
+
+def _of_no_type(what: str, text: str) -> PermanentError | None:
+    """A file with a column of a type that Spark does not read; None: it is another fault."""
+    misfit, illegal = _MISFIT.search(text), _ILLEGAL.search(text)
+    if misfit is None and illegal is None:
+        return None
+    found = _FILE.search(text)
+    file = _LEADING.sub("/", found["file"]) if found else "a file of the table"
+    column = f"the column {misfit['column']}" if misfit else "a column"
+    # Of times Spark reads all but nanoseconds, and says of these only how they are stored.
+    of_time = misfit is not None and misfit["wanted"].startswith("timestamp") and misfit["held"] == "INT64"
+    if of_time or (illegal is not None and _NANOSECONDS in illegal["held"]):
+        why, unit = f"times in nanoseconds in {column}", "in microseconds"
+    else:
+        held = misfit["held"] if misfit else illegal["held"] if illegal else ""
+        why = f"{held} in {column}" + (f", which is {misfit['wanted']} in the table" if misfit else "")
+        unit = "in the table's types"
+    return PermanentError(
+        f"{file} has {why}, which Spark does not read: {what} failed"[:MESSAGE_LENGTH_MAX],
+        remedy=f"Have its writer write {unit}, and rewrite its rows; then resume the job",
+        code=ErrorCode.TABLE_UNREADABLE,
+    )
 
 
 def _unread(what: str, text: str) -> StorageError:
