@@ -37,7 +37,7 @@ OFTEN = {
     Deed.UPDATE: 5,
     Deed.REWRITE: 3,
     Deed.ADD_AGAIN: 4,
-    Deed.OVERWRITE: 3,
+    Deed.OVERWRITE: 5,
     Deed.RESTORE: 2,
     Deed.REMOVE_GONE: 2,
 }
@@ -88,14 +88,14 @@ class _Draw:
             bounds=self.chance(0.6),
             marked=self.chance(0.1),
             repeated=self.chance(0.1),
-            run=self.chance(0.7),
+            run=self.chance(0.85),
         )
 
     def version(self) -> Version:
         return Version(
             steps=tuple(self.step() for _ in range(self.random.choice((1, 1, 1, 2, 2, STEPS_MAX)))),
             dress=self.dress(),
-            checkpoint=self.checkpoint() if self.chance(0.25) else None,
+            checkpoint=self.checkpoint() if self.chance(0.35) else None,
             compacted=self.random.randint(2, 4) if self.chance(0.08) else 0,
             run=self.chance(0.35),
             restart=self.chance(0.3),
@@ -124,7 +124,7 @@ class _Draw:
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
-            kind=self.random.choice((CheckpointKind.CLASSIC, *CheckpointKind)),
+            kind=self.random.choice((*CheckpointKind, CheckpointKind.TORN, CheckpointKind.V2_PARQUET)),
             parts=self.random.randrange(4),
             pointer=self.random.choice((*[Pointer.RIGHT] * 3, *Pointer)),
             cleaned=self.chance(0.3),
@@ -143,10 +143,10 @@ class _Draw:
         is_view = kind is Kind.VIEW
         return Follower(
             kind,
-            where=0 if is_view else self.random.choice((0, 0, self.random.randrange(len(CONDITIONS)))),
+            where=0 if is_view else self.random.choice((0, 1, self.random.randrange(len(CONDITIONS)))),
             query=self.random.randrange(len(QUERIES)) if is_view else 0,
             by_spark=by_spark,
-            begins=self.random.randrange(versions) if self.chance(0.3) else 0,
+            begins=self.random.randrange(versions + 1) if self.chance(0.4) else 0,
             narrow=not is_view and self.chance(0.3),
             ranged=self.chance(0.05),
             verify=kind in VERIFIED and self.chance(0.03),
