@@ -230,11 +230,14 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class LogCase:
-    """`judged`: Spark is queried though nobody holds rows that the generator has not."""
+    """`judged`: Spark is queried though nobody holds rows that the generator has not.
 
-    setup: Setup = field(default_factory=Setup)
-    versions: tuple[Version, ...] = ()
+    What makes a case smallest is first: it is made smaller in that order.
+    """
+
     followers: tuple[Follower, ...] = ()
+    versions: tuple[Version, ...] = ()
+    setup: Setup = field(default_factory=Setup)
     judged: bool = True
 
     def shown(self) -> str:

@@ -137,10 +137,10 @@ class DataFiles:
         blocks = [_block(_bitmap([0]))] * (self._number % 2) + [_block(body)]
         path.write_bytes(b"\x01" + b"".join(blocks))
         offset = 1 + sum(map(len, blocks[:-1]))
-        if kind is Vector.ABSOLUTE:
-            storage, where = "p", path.as_uri()
-        else:
+        if kind in (Vector.RELATIVE, Vector.PREFIXED):
             storage, where = "u", folder + _z85(name.bytes)
+        else:
+            storage, where = "p", path.as_uri()
         vector = {"storageType": storage, "pathOrInlineDv": where, "offset": offset} | said
         return replace(file, gone=places, vector=vector)
 

@@ -63,7 +63,7 @@ class _Draw:
     def case(self) -> LogCase:
         setup = self.setup()
         versions = tuple(self.version() for _ in range(self.random.randint(1, VERSIONS_MAX)))
-        return LogCase(setup, versions, self.followers(len(versions)), judged=self.chance(JUDGED))
+        return LogCase(self.followers(len(versions)), versions, setup, judged=self.chance(JUDGED))
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share

@@ -140,10 +140,6 @@ class Job:
                 shards = {"shards": _SHARDS}
                 return ConsumerSpec("changefeed", self.target, ("k",), columns, follower.condition, shards)
 
-    @property
-    def is_built(self) -> bool:
-        return self.row.watermark.version >= 0
-
     def note(self, outcome: JobOutcome) -> None:
         """As the owner notes it."""
         if outcome.ok:

@@ -15,7 +15,7 @@ from tests.random_views.shrinking import shrink
 
 COMMAND = ".venv/bin/python -m tests.random_logs"
 
-SHRINKS_MAX = 250
+SHRINKS_MAX = 120
 """Cases that are tried to make one that fails smaller."""
 
 Trial = Callable[[LogCase], Wrong | None]

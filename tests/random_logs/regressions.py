@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.random_logs.cases import (
     OPERATIONS,
-    QUERIES,
     Checkpoint,
     CheckpointKind,
     Deed,
@@ -26,12 +25,13 @@ FRESH = (Step(Deed.INSERT, rows=((4, 1, 0, 0),)),)
 MERGED_NOTHING = Dress(operation=OPERATIONS.index("MERGE"), metrics=Metrics.ZERO)
 BY_P = PARTITIONS.index(("p",))
 OVERWRITTEN = Step(Deed.OVERWRITE, file=BY_P, rows=((1, 1, 1, 1), (5, 2, 0, 0)))
-WHERE_P, WHERE_G_AND_P = 1, 5
-GROUPS, GROUPS_OF_X, SELECTED, JOINED = (QUERIES.index(QUERIES[place]) for place in range(4))
+WHERE_P = 1
+GROUPS, GROUPS_OF_X, SELECTED = 0, 1, 2
+"""Places among the queries of views."""
 
 
 def _followed(versions: tuple[Version, ...], follower: Follower, setup: Setup) -> LogCase:
-    return LogCase(setup, versions, (follower,))
+    return LogCase((follower,), versions, setup)
 
 
 def _view(query: int, begins: int = 0) -> Follower:
