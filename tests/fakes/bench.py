@@ -10,6 +10,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import POLICIES, ConsumerSpec, JobSpec
+from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
@@ -23,7 +24,7 @@ NUMBERS = count(1)
 class Bench:
     """A source with rows at version 1, and a runner over it."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
+    def __init__(self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
         self.kept = FakeKeptCommits()
@@ -34,6 +35,7 @@ class Bench:
                 *(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock),
                 kept=self.kept,
                 require_places=lambda row: self.require_places(row),
+                deaths=deaths,
             ),
             bounds or Bounds(),
             on_committed=lambda outcome: self.on_committed(outcome),

@@ -28,6 +28,7 @@ from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
+from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.range_builder import KeptCommits, NothingKept
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
@@ -483,6 +484,7 @@ def fake_ports(
     epoch: int = 7,
     kept: KeptCommits | None = None,
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job,
+    deaths: JobDeaths = NO_DEATHS,
 ) -> IterationPorts:
     """Consumers of fakes open no sinks: their environment holds none."""
     environment = cast(ConsumerEnvironment, None)
@@ -496,4 +498,5 @@ def fake_ports(
         lambda: epoch,
         kept=kept or NothingKept(),
         require_places=require_places,
+        deaths=deaths,
     )

@@ -18,6 +18,7 @@ from iscp.core.errors import (
     PlanOutdated,
     StorageError,
 )
+from iscp.core.job_deaths import Deaths
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNCOUNTED, TableSize
 from iscp.core.range_tree import children
@@ -25,6 +26,7 @@ from iscp.ports.sink import BuildEnd
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.bench import URI, job
+from tests.fakes.deaths import FakeDeaths
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.pipeline import FakeEngine, FakeSource, fake_ports
 from tests.fakes.staged_builds import ROW_BYTES, FakeRangeKind, FakeRangeReader, FakeStagedRanges, rows_in_range
@@ -40,8 +42,11 @@ class Builds:
         self.source, self.kind, self.engine = FakeSource(), FakeRangeKind(), FakeEngine()
         self.reader, self.failpoints, self.guard = FakeRangeReader(self.source), ScriptedFailpoints(), OpenGuard()
         self.elsewhere: list[str] = []
+        self.deaths = FakeDeaths()
         ports = fake_ports(
-            *(self.source, lambda name: self.kind, self.engine, self.failpoints), require_places=self._require_places
+            *(self.source, lambda name: self.kind, self.engine, self.failpoints),
+            require_places=self._require_places,
+            deaths=self.deaths,
         )
         self.node = SnapshotRangeBuilder(ports, self.reader)
         self.source.commit(ROWS)
@@ -87,6 +92,20 @@ def test_a_range_is_read_once_and_staged_for_every_job(builds: Builds) -> None:
         assert builds.staged(each).rows == {LEFT: {i: value for i, value in rows.items() if i % 2 == 0}}
     assert builds.reader.reads == [LEFT]
     assert builds.reader.once == [rows]
+
+
+def test_a_job_that_the_node_has_died_of_twice_is_built_without_ranges(builds: Builds) -> None:
+    """Its iteration says why it does not run; what is staged for the others counts."""
+    x, y = builds.jobs
+    builds.deaths.known = {x.job_id: Deaths(1), y.job_id: Deaths(2)}
+    builds.build()
+    assert builds.ranges() == [[LEFT], []]
+    assert (builds.staged(x).state().end, builds.staged(y).state().end) == (None, BuildEnd.REFUSED)
+    assert builds.deaths.begun == [[x.job_id, y.job_id]]
+    assert builds.deaths.at == []
+    builds.deaths.known[x.job_id] = Deaths(2)
+    with pytest.raises(PlanOutdated):
+        builds.build()
 
 
 def test_a_range_without_rows_is_staged_as_that(builds: Builds) -> None:

@@ -14,6 +14,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position, Watermark
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, LOST_TRIES_MAX
 from tests.fakes.bench import NUMBERS, URI, Bench, job
+from tests.fakes.deaths import FakeDeaths
 
 
 def test_the_line_about_an_iteration_says_whose_it_is(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,6 +220,20 @@ def test_consumers_run_side_by_side(bench: Bench) -> None:
     for each in jobs:
         bench.target(each).before_commit = both.wait
     assert all(outcome.ok for outcome in bench.run(*jobs))
+
+
+def test_each_consumer_is_at_work_for_its_own_job_alone() -> None:
+    deaths = FakeDeaths()
+    bench = Bench(deaths=deaths)
+    jobs = bench.built("x", "y")
+    deaths.begun.clear()
+    bench.source.commit({3: "c"})
+    seen: list[bool] = []
+    for each in jobs:
+        bench.target(each).before_commit = lambda each=each: seen.append(each.job_id in deaths.at)  # type: ignore[misc]
+    bench.run(*jobs)
+    assert sorted(deaths.begun) == [[each.job_id] for each in jobs]
+    assert (seen, deaths.at) == ([True, True], [])
 
 
 def test_each_commit_is_reported_while_other_consumers_are_still_at_work(bench: Bench) -> None:

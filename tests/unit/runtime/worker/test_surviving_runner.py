@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,38 +16,10 @@ from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.watermark import Watermark
 from iscp.ports.system import Guard
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
+from tests.fakes.deaths import FakeDeaths
 from tests.fakes.guards import OpenGuard
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.waiting import until
-
-
-class FakeDeaths:
-    """Port JobDeaths."""
-
-    def __init__(self, **counts: int) -> None:
-        self.known = {name: Deaths(count, 1.0, "Aborted") for name, count in counts.items()}
-        self.begun: list[list[str]] = []
-        self.at: list[str] = []
-
-    @contextmanager
-    def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
-        names = [row.job_id for row in rows]
-        self.begun.append(names)
-        self.at += names
-        try:
-            yield
-        finally:
-            for name in names:
-                self.at.remove(name)
-
-    def of(self, job_id: str) -> Deaths:
-        return self.known.get(job_id, Deaths())
-
-    def forget(self, job_id: str) -> None:
-        self.known.pop(job_id, None)
-
-    def forgive(self, job_id: str, reported_at_s: float) -> None:
-        self.known[job_id] = Deaths(forgiven_at_s=reported_at_s)
 
 
 def row(name: str) -> JobRow:

@@ -1,0 +1,38 @@
+"""Jobs that a node's process has died of, as a test says (port JobDeaths)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from iscp.core.job_deaths import Deaths
+from iscp.core.job_row import JobRow
+
+
+class FakeDeaths:
+    """`begun`: for which jobs threads were at work, in the order in which they began; `at`: for which they are."""
+
+    def __init__(self, **counts: int) -> None:
+        self.known = {name: Deaths(count, 1.0, "Aborted") for name, count in counts.items()}
+        self.begun: list[list[str]] = []
+        self.at: list[str] = []
+
+    @contextmanager
+    def at_work(self, rows: Sequence[JobRow]) -> Iterator[None]:
+        names = [row.job_id for row in rows]
+        self.begun.append(names)
+        self.at += names
+        try:
+            yield
+        finally:
+            for name in names:
+                self.at.remove(name)
+
+    def of(self, job_id: str) -> Deaths:
+        return self.known.get(job_id, Deaths())
+
+    def forget(self, job_id: str) -> None:
+        self.known.pop(job_id, None)
+
+    def forgive(self, job_id: str, reported_at_s: float) -> None:
+        self.known[job_id] = Deaths(forgiven_at_s=reported_at_s)
