@@ -11,7 +11,6 @@ from iscp.core.column_identity import ColumnIds
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec
-from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.core.watermark_record import WatermarkRecord
 from iscp.ports.catalog import Catalog, TableDescription
@@ -190,14 +189,6 @@ class Check(Protocol):
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         """Take over a sink that holds the source's rows at `watermark`, by an empty commit that says so."""
-
-
-@runtime_checkable
-class HeldCheck(Check, Protocol):
-    """One that compares few rows without Spark."""
-
-    def compare_held(self, context: ConsumeContext, source: pa.Table) -> Comparison | None:
-        """With all rows of the source; None: whether something differs, and what, `compare` has to say."""
 
 
 @runtime_checkable

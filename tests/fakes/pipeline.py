@@ -410,11 +410,8 @@ class FakeKind:
 
 
 class FakeCatalog:
-    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions
-    and queries, `shapes` what it makes of queries.
-
-    Directories are there but those in `missing`. `sizes`: of tables, by URI. `links`: from paths to where they lead.
-    """
+    """Port Catalog: `tables` by URI; `faults` are what the engine finds in conditions and queries, `shapes` what it makes
+    of these. Directories are there but those in `missing`. `sizes`: by URI. `links`: from paths to where they lead."""
 
     def __init__(self, *tables: TableDescription) -> None:
         self.tables = {table.uri: table for table in tables}

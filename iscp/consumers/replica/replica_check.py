@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.adapters.delta.rows.row_difference import differing_rows
+from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import find_shared_keys
 from iscp.core.digest import ranges_for
@@ -21,7 +23,6 @@ from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangeSource, ChangesUnavailableError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -35,7 +36,7 @@ class Filtering(Protocol):
 
 
 class ReplicaCheck:
-    """Port HeldCheck. `tables` are read as sources are."""
+    """Port Check, which compares few rows here too. `tables` are read as sources are."""
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec
@@ -43,9 +44,16 @@ class ReplicaCheck:
         self._filtering = filtering
         self._tables = tables
 
-    def compare_held(self, context: ConsumeContext, source: pa.Table) -> Comparison | None:
+    def compare_held(self, context: ConsumeContext, source: DataFrame, schema: pa.Schema) -> Comparison | None:
         key, position = self._spec.key, context.position
-        wanted = self._filtering.kept_of_held(source) if key and not position.dead.rows else None
+        if not key or position.dead.rows:
+            return None
+        try:
+            with spark_faults("read the source's rows"):
+                rows = source.toArrow().select(schema.names).cast(schema)
+        except (pa.ArrowException, KeyError):
+            return None
+        wanted = self._filtering.kept_of_held(rows)
         if wanted is None or not self._sink.schema_matches(
             from_arrow_schema(wanted.schema, prefer_timestamp_ntz=True).json()
         ):
