@@ -89,7 +89,7 @@ class Kept:
         self.rows |= later
 
 
-def grouped(values: Sequence[float], group: int = 3) -> list[Row]:
+def grouped(values: Sequence[float | None], group: int = 3) -> list[Row]:
     return [(group, each) for each in values]
 
 
@@ -173,12 +173,9 @@ def deciding(measure: str, by: str = "GROUP BY g") -> str:
 def test_exact_functions_give_what_spark_gives(session: SparkSession, measure: str) -> None:
     rows = [row for group, values in GROUPS.items() for row in grouped(values, group)]
     rows += LARGE if measure.startswith(("sum(d)", "avg(d)")) else []
-    over = (
-        [deciding(f"{measure} OVER (PARTITION BY g)", "")]
-        if "DISTINCT" not in measure and "FILTER" not in measure
-        else []
-    )
-    for sql in (deciding(measure), *over):
+    known = "DISTINCT" not in measure and "FILTER" not in measure  # of windows, to Spark
+    over = deciding(f"{measure} OVER (PARTITION BY g)", "")
+    for sql in (deciding(measure), *[over] * known):
         kept = Kept(session, sql, t=rows)
         kept._frame("t", rows).createOrReplaceTempView("t")
         assert alike(bag_of(session.sql(sql).collect()), kept.held)
@@ -198,7 +195,7 @@ def test_exact_sums_are_rounded_once(session: SparkSession) -> None:
     rows = [row for group, values in groups.items() for row in grouped(values, group)]
     kept = Kept(session, deciding("sum(d)"), t=draw.sample(rows, len(rows)))
     with closing(kept.plans()) as plans:
-        found = dict(plans.result(kept.analyzed.root, At.NEW).collect())
+        found: dict[int, float] = dict(map(tuple, plans.result(kept.analyzed.root, At.NEW).collect()))
     assert found == {group: float(sum(map(Fraction, values))) for group, values in groups.items()}
 
 

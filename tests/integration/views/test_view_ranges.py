@@ -98,6 +98,10 @@ ROWS_JOINED = "select t.a, u.x, t.n from t join u on t.a = u.a and u.y is not nu
 GROUPED = "select b, count(*) c, sum(n) s, avg(a) m, sum(d) f from t group by b"
 LIMITED = "select b, sum(n) s, count(*) c from t group by b order by s desc nulls last, b limit 3"
 TOTALS = "select count(*) c, sum(n) s, min(a) lo, max(n) hi, avg(a) m from t where a > 1"
+EXACT = (
+    "select * from (select b, sum(d) s, stddev(d) v, covar_pop(d, a) w, avg(a) m, sum(d) filter (where a > 1) f "
+    "from t group by b) order by s, v, w, m, f, b limit 20"
+)
 EMPTY = [
     "select b, sum(n) s from t where a > 100 group by b",
     "select a, b from t where a > 100",
@@ -106,6 +110,7 @@ EMPTY = [
 ]
 WAYS = {
     ROWS_JOINED: "rows",
+    EXACT: "groups",
     GROUPED: "groups",
     LIMITED: "sums",
     TOTALS: "totals",
@@ -126,7 +131,7 @@ WAYS = {
 }
 
 
-EACH_TIME = [ROWS_JOINED, GROUPED, LIMITED, TOTALS]
+EACH_TIME = [ROWS_JOINED, GROUPED, LIMITED, TOTALS, EXACT]
 NEVER = {
     "select a, row_number() over (partition by b order by a, d) r from t": "Window",
     "select x.a from t x join t y on x.a = y.a": "Join",

@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.classic.column import Column
+from pyspark.sql.classic.column import Column as ClassicColumn
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression
 from iscp.adapters.delta.query.totals.total_functions import EXACT, WHOLE, fails_beyond_type, last_step
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 class PartialKind(Enum):
@@ -111,7 +114,7 @@ class PartialFunction:
                 found = [number, F.avg(value), F.var_pop(value) * number]
             case PartialKind.EXACT:
                 values = [F.when(self._counts(), F.col(f"a{self.place}_{each}")) for each in range(len(self.arguments))]
-                found = [Column(self.function.part(*[each._jc for each in values]))]
+                found = [ClassicColumn(self.function.part(*[each._jc for each in values]))]
             case _:
                 assert_never(self.kind)
         return [column.alias(name) for column, name in zip(found, self._names(len(found)), strict=True)]
@@ -133,7 +136,7 @@ class PartialFunction:
             case PartialKind.AVERAGE:
                 return [F.sum(name).alias(name) for name in self._names(2)]
             case PartialKind.EXACT:
-                return [Column(self.function.whole(F.col(self._name(0))._jc)).alias(self._name(0))]
+                return [ClassicColumn(self.function.whole(F.col(self._name(0))._jc)).alias(self._name(0))]
             case _:
                 assert_never(self.kind)
 
