@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.arrow_read import SNAPSHOT_FILES_MAX
+from iscp.adapters.delta.source.arrow_read import SNAPSHOT_FILE_BYTES, SNAPSHOT_FILES_MAX
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.iteration import JobOutcome
@@ -24,6 +27,8 @@ from tests.integration.pipeline.conftest import DIRECTLY, Pipeline, rows
 pytestmark = pytest.mark.spark
 
 UTC = dt.UTC
+MANY, MANY_S = 3_000, 4.0
+"""Files, and the processor time that reading them must not take; Spark takes ten times as long as Arrow."""
 EVERY_TYPE = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),
@@ -126,17 +131,49 @@ def test_other_tables_are_left_to_spark(pipeline: Pipeline) -> None:
         for name, value in ("null", None), ("empty", ""):
             write_deltalake(f"{pipeline.root}/{name}", partition_of(value), partition_by=["g"])
             assert source.small_snapshot(session, f"{pipeline.root}/{name}", 0) is None, name
-        many = f"{pipeline.root}/many"
-        for number in range(SNAPSHOT_FILES_MAX + 1):
-            write_deltalake(many, pa.table({"id": [number]}), mode="append")
-        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX) is None, "many files"
-        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX - 1) is not None
-        size = sum(add["size_bytes"] for add in pa.table(DeltaTable(many, version=9).get_add_actions()).to_pylist())
-        assert DeltaChangeSource(size - 1).small_snapshot(session, many, 9) is None, "many bytes"
-        assert DeltaChangeSource(size).small_snapshot(session, many, 9) is not None
-        assert DeltaChangeSource(0).small_snapshot(session, many, 0) is None, "all through Spark"
-        next(Path(many).glob("*.parquet")).unlink()
-        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX - 1) is None, "Spark names the lost file"
+        few = f"{pipeline.root}/few"
+        draw = Random(3)
+        for _ in range(3):
+            values = [draw.getrandbits(60) for _ in range(10_000)]
+            write_deltalake(few, pa.table({"id": range(10_000), "v": values}), mode="append")
+        sizes = pa.table(DeltaTable(few).get_add_actions())["size_bytes"].to_pylist()
+        counted = sum(sizes) - 3 * SNAPSHOT_FILE_BYTES
+        assert min(sizes) > SNAPSHOT_FILE_BYTES
+        assert DeltaChangeSource(counted - 1).small_snapshot(session, few, 2) is None, "many bytes"
+        assert DeltaChangeSource(counted).small_snapshot(session, few, 2) is not None
+        assert DeltaChangeSource(0).small_snapshot(session, few, 0) is None, "all through Spark"
+        next(Path(few).glob("*.parquet")).unlink()
+        assert source.small_snapshot(session, few, 2) is None, "Spark names the lost file"
+
+
+def many_files(uri: str, count: int, *, there: bool = True) -> None:
+    """A table of files of one row each, in one commit; `there`: whether the files are."""
+    write_deltalake(uri, pa.table({"id": pa.array([-1], pa.int64())}))
+    actions: list[dict[str, object]] = [{"commitInfo": {"timestamp": 1_700_000_000_000, "operation": "WRITE"}}]
+    for number in range(count):
+        path = f"part-{number:05}.parquet"
+        if there:
+            pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), f"{uri}/{path}")
+        add = {"path": path, "partitionValues": {}, "size": 500, "modificationTime": 0, "dataChange": True}
+        actions.append({"add": add | {"stats": '{"numRecords": 1}'}})
+    lines = "".join(json.dumps(action) + "\n" for action in actions)
+    Path(uri, "_delta_log", f"{1:020}.json").write_text(lines)
+
+
+def test_a_table_of_thousands_of_small_files_needs_no_spark(pipeline: Pipeline) -> None:
+    """To Spark a file costs some milliseconds of processor time, each time that it is read."""
+    source = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark)
+    many, more = f"{pipeline.root}/many", f"{pipeline.root}/more"
+    many_files(many, MANY)
+    many_files(more, SNAPSHOT_FILES_MAX, there=False)
+    with pipeline.engine.session() as session:
+        began_s = time.process_time()
+        held = source.small_snapshot(session, many, 1)
+        assert time.process_time() - began_s < MANY_S
+        assert held is not None
+        assert sorted(held.rows["id"].to_pylist()) == [*range(-1, MANY)]
+        assert held.rows["id"].num_chunks == 1
+        assert source.small_snapshot(session, more, 1) is None, "too many files"
 
 
 def writers(uri: str) -> set[str]:

@@ -6,6 +6,7 @@ A file's own size bounds nothing: 8 MiB of a text that repeats itself are gigaby
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
@@ -39,16 +40,18 @@ class TooLargeError(Exception):
 
 
 class Allowance:
-    """How many bytes of memory the rows of a range may still take."""
+    """How many bytes of memory the rows of a range may still take. Safe for threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left = bytes_max
+        self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
         """Raises TooLarge where less is left."""
-        if size > self.left:
-            raise TooLargeError
-        self.left -= size
+        with self._lock:
+            if size > self.left:
+                raise TooLargeError
+            self.left -= size
 
 
 class ParquetRows:

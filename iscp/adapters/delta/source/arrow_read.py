@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +37,16 @@ FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "v
 _SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
 # The same of whole tables: of these deltalake says all that a reader must know, which of deletion vectors it does not.
 _SNAPSHOT_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
-SNAPSHOT_FILES_MAX = 100
-"""Files of a table whose rows are read here, one after another; Spark reads more of them side by side."""
+SNAPSHOT_FILES_MAX = 20_000
+"""Files of a table whose rows are read here; more are left to Spark, which takes ten times as long for a small one."""
+
+SNAPSHOT_FILE_BYTES = 16 * 1024
+"""Bytes of each file of a table that count for nothing: what they hold is little beside what a file costs Spark."""
+
+FILES_READ_AT_ONCE = 16
+"""Small files that are read side by side, as a store may take long to answer; others wait."""
+
+_CHUNKS_MAX = 100
 # Whether a path is spelled in the log as in the file system is nobody's question then.
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _STAMPS_BYTES, _NULL_BYTES = 48, 16
@@ -154,7 +163,7 @@ def read_changes(
 
 
 def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: Allowance) -> pa.Table:
-    """All rows as of `version`, of files that have no more than `bytes_max` together.
+    """All rows as of `version`, of files that have no more than `bytes_max` together beyond SNAPSHOT_FILE_BYTES each.
 
     Raises as `read_changes`, and StorageError where the log cannot be read.
     """
@@ -162,7 +171,8 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
         raise NotDirectError
     with direct_work(), delta_faults(f"open {uri}"), _unfit_left_to_spark():
         files = _files_at(open_delta(uri, version=version))
-        if len(files) > SNAPSHOT_FILES_MAX or sum(file.size or 0 for file in files) > bytes_max:
+        counted = sum(max(0, (file.size or 0) - SNAPSHOT_FILE_BYTES) for file in files)
+        if len(files) > SNAPSHOT_FILES_MAX or counted > bytes_max:
             raise NotDirectError
     return read_files(uri, files, shape, allowance)
 
@@ -173,10 +183,12 @@ def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: A
         raise NotDirectError
     schema = arrow_schema(shape.selected(shape.columns))
     with direct_work(), _unfit_left_to_spark():
-        parts = [_read_file(uri, file, shape, schema, allowance) for file in files]
+        with ThreadPoolExecutor(min(FILES_READ_AT_ONCE, max(1, len(files))), "iscp-files") as pool:
+            parts = list(pool.map(lambda file: _read_file(uri, file, shape, schema, allowance), files))
         table = pa.concat_tables([schema.empty_table(), *parts])
         table.validate(full=True)
-        return table
+        # What is done with each chunk takes longer than what is done with few rows.
+        return table if len(parts) <= _CHUNKS_MAX else table.combine_chunks()
 
 
 def _files_at(table: DeltaTable) -> list[ChangeFile]:
