@@ -14,6 +14,7 @@ from tests.random_logs.cases import (
     Metrics,
     Setup,
     Step,
+    Vector,
     Version,
 )
 from tests.random_logs.columns import PARTITIONS
@@ -53,6 +54,9 @@ BY_X, BY_X_FED = Setup(ROWS, partition=BY_P), Setup(ROWS, partition=BY_P, feed=T
 UNPARTED = Step(Deed.OVERWRITE, file=0, rows=((1, 1, 1, 1), (5, 2, 0, 0)))
 UNPARTITIONED_AT_ONCE = (Version(FRESH), Version((UNPARTED,)), Version(FRESH))
 
+MASKED = (Version((Step(Deed.DELETE, vector=Vector.ABSOLUTE),), run=True), Version(FRESH))
+DROPPED = (Version((Step(Deed.DROP),), Dress(bare=True), run=True), Version(FRESH))
+
 REGRESSIONS = {
     "a view is built from a checkpoint with sidecars": _followed(SIDECARS, _view(SELECTED, begins=1), FEATURED),
     "groups are made from a checkpoint with sidecars": _followed(SIDECARS, _view(4, begins=1), FEATURED),
@@ -66,6 +70,10 @@ REGRESSIONS = {
     "an archive of a table without a feed gets none either": _followed(ADDED_AGAIN, Follower(Kind.ARCHIVE), PLAIN),
     "a changefeed gets no rows of a file that is there already": _followed(ADDED_AGAIN, Follower(Kind.FEED), FED),
     "groups count a file once that is added twice": _followed(ADDED_AGAIN, _view(GROUPS), FED),
+    "groups are made though a deletion vector's place is a URI": _followed(MASKED, _view(4), FEATURED),
+    "a replica follows a remove without extended metadata": _followed(DROPPED, Follower(), FED),
+    "a changefeed follows a remove without extended metadata": _followed(DROPPED, Follower(Kind.FEED), FED),
+    "a view follows a remove without extended metadata": _followed(DROPPED, _view(GROUPS), FED),
     "rows are selected once of a file that is added twice": _followed(ADDED_AGAIN, _view(SELECTED), FED),
 } | {
     f"{what} where a table was {how}": _followed(versions, follower, setup)
@@ -91,6 +99,8 @@ EACH_TIME = (
     "a view gets what a MERGE without rows inserts",
     "an archive gets no rows of a file that is there already",
     "groups count a file once that is added twice",
+    "groups are made though a deletion vector's place is a URI",
+    "a replica follows a remove without extended metadata",
     "a replica holds where a table was partitioned by what is selected by",
 )
 """Of each fault the shortest."""
