@@ -38,6 +38,8 @@ _NEEDED: Mapping[str, frozenset[str]] = {
 }
 _VECTOR = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"})
 _STORAGE_TYPES = ("u", "i", "p")
+_ID_LENGTH = 20
+"""Characters of a relative vector's path that are the id in its file's name; those before it are a directory."""
 _ONCE = ("metaData", "protocol")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -99,11 +101,13 @@ def _is_plain(path: str) -> bool:
 
 
 def _is_vector(vector: object) -> bool:
+    if not isinstance(vector, Mapping) or not isinstance(path := vector.get("pathOrInlineDv"), str):
+        return False
+    directory = path[:-_ID_LENGTH] if vector.get("storageType") == "u" else ""
     return (
-        isinstance(vector, Mapping)
+        (not directory or _NO_NAMES.isdisjoint(directory.split("/")))
         and _VECTOR.issuperset(name for name, value in vector.items() if value is not None)
         and vector.get("storageType") in _STORAGE_TYPES
-        and isinstance(vector.get("pathOrInlineDv"), str)
         and all(isinstance(vector.get(name), int) for name in ("sizeInBytes", "cardinality"))
     )
 

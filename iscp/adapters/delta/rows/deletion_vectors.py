@@ -17,6 +17,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import ErrorCode, StorageError
@@ -37,7 +38,9 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def read_vector(uri: str, descriptor: Descriptor) -> Places:
-    """Raises StorageError where it cannot be read."""
+    """Raises StorageError where it cannot be read, and NotReadableHere where it does not lie below the table."""
+    if descriptor.get("storageType") == "p":
+        raise NotReadableHere
     where = f"the deletion vector of {uri} at {descriptor.get('pathOrInlineDv')}"
     try:
         if descriptor["storageType"] == "i":
@@ -56,7 +59,7 @@ def read_vector(uri: str, descriptor: Descriptor) -> Places:
 def _stored(uri: str, descriptor: Descriptor) -> bytes:
     name = _path(descriptor)
     with storage_faults(f"read {name}"):
-        content, _ = files.read(name if descriptor["storageType"] == "p" else f"{place(uri)}/{name}")
+        content, _ = files.read(f"{place(uri)}/{name}")
     size, begin = descriptor["sizeInBytes"], descriptor.get("offset") or 0
     found = content[begin + 4 : begin + 4 + size]
     if struct.unpack_from(">i", content, begin)[0] != size:
@@ -68,8 +71,6 @@ def _stored(uri: str, descriptor: Descriptor) -> bytes:
 
 def _path(descriptor: Descriptor) -> str:
     text = str(descriptor["pathOrInlineDv"])
-    if descriptor["storageType"] == "p":
-        return text
     folder, coded = text[:-_OF_UUID], text[-_OF_UUID:]
     name = vectors_path(uuid.UUID(bytes=base64.b85decode(coded.translate(_TO_PYTHON))))
     return f"{folder}/{name}" if folder else name

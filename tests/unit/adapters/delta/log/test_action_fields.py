@@ -32,6 +32,7 @@ def without(body: dict[str, Any], name: str) -> dict[str, Any]:
         [{"add": ADD | {"clusteringProvider": "liquid", "of tomorrow": None}}],
         [{"remove": REMOVE | {"extendedFileMetadata": True}}],
         [{"remove": REMOVE}, {"add": ADD | {"deletionVector": VECTOR}}],
+        [{"add": ADD | {"deletionVector": VECTOR | {"pathOrInlineDv": "ab/c" + "x" * 20}}}],
         [{"remove": REMOVE | {"deletionVector": VECTOR}}, {"add": ADD | {"deletionVector": VECTOR | {"offset": 9}}}],
         [{"remove": without(REMOVE, "partitionValues")}, {"cdc": CDC}],
         [{"remove": without(REMOVE, "partitionValues") | {"dataChange": False}}],
@@ -61,6 +62,10 @@ def test_what_the_protocol_has_is_clear(actions: list[dict[str, Any]]) -> None:
         ([{"add": ADD | {"deletionVector": VECTOR | {"storageType": "z"}}}], "a deletion vector"),
         ([{"add": ADD | {"deletionVector": VECTOR | {"more": 1}}}], "a deletion vector"),
         ([{"add": ADD | {"deletionVector": []}}], "a deletion vector"),
+        *(
+            ([{"add": ADD | {"deletionVector": VECTOR | {"pathOrInlineDv": folder + "x" * 20}}}], "a deletion vector")
+            for folder in ("..", "../a", "/a", "a/../../b")
+        ),
         ([{"metaData": METADATA | {"format": {"provider": "orc"}}}], "not Parquet"),
         ([{"metaData": METADATA | {"partitionColumns": [1]}}], "not a list of names"),
         ([{"add": ADD}, {"add": ADD | {"path": "p%3D1/a.parquet"}}], "two actions add"),

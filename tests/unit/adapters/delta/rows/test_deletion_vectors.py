@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.deletion_vectors import pack_vectors, read_vector, vectors_path
 from iscp.core.errors import ErrorCode, StorageError
 
@@ -34,11 +35,12 @@ def test_an_inline_vector_of_another_writer_is_read(tmp_path: Path) -> None:
     assert read_vector(str(tmp_path), descriptor).tolist() == [3, 4, 7, 11, 18, 29]
 
 
-def test_a_vector_at_an_absolute_path_is_read(tmp_path: Path) -> None:
+def test_a_vector_at_an_absolute_path_is_left_to_spark(tmp_path: Path) -> None:
     (descriptor, *_) = stored(tmp_path)
     (path,) = tmp_path.iterdir()
-    found = read_vector("/elsewhere", {**descriptor, "storageType": "p", "pathOrInlineDv": str(path)})
-    assert found.tolist() == [0]
+    for name in (str(path), f"file://{path}"):
+        with pytest.raises(NotReadableHere):
+            read_vector(str(tmp_path), {**descriptor, "storageType": "p", "pathOrInlineDv": name})
 
 
 def test_a_vector_that_is_gone_says_so(tmp_path: Path) -> None:
