@@ -67,11 +67,19 @@ V2_KINDS = {CheckpointKind.V2_JSON, CheckpointKind.V2_PARQUET, CheckpointKind.V2
 PARTED_KINDS = {CheckpointKind.PARTS, CheckpointKind.TORN}
 
 
+_OTHERWISE = {
+    CheckpointKind.V2_JSON: CheckpointKind.PARTS,
+    CheckpointKind.V2_PARQUET: CheckpointKind.TORN,
+    CheckpointKind.V2_CLASSIC: CheckpointKind.CLASSIC,
+    CheckpointKind.PARTS: CheckpointKind.V2_JSON,
+    CheckpointKind.TORN: CheckpointKind.V2_PARQUET,
+}
+
+
 def kind_of(wanted: CheckpointKind, *, featured: bool) -> CheckpointKind:
-    """The kind that the table may have: with the feature v2Checkpoint none of parts, without it none of version 2."""
-    if (wanted in V2_KINDS) != featured and (wanted in V2_KINDS or wanted in PARTED_KINDS):
-        return CheckpointKind.CLASSIC
-    return wanted
+    """A kind that the table may have: with the feature v2Checkpoint none of parts, without it none of version 2."""
+    fits = wanted not in (PARTED_KINDS if featured else V2_KINDS)
+    return wanted if fits else _OTHERWISE[wanted]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ VERIFIED = (Kind.KEYED, Kind.VIEW)
 """Of a feed nobody verifies anything, and of an archive only while its source grows."""
 
 
+SEARCHED = (4, 6, 7, 9)
+"""Queries whose rows are searched for in the table again when some of them have changed."""
+
+
 def case_of(seed: int) -> LogCase:
     return _Draw(Random(seed)).case()
 
@@ -95,10 +99,10 @@ class _Draw:
         return Version(
             steps=tuple(self.step() for _ in range(self.random.choice((1, 1, 1, 2, 2, STEPS_MAX)))),
             dress=self.dress(),
-            checkpoint=self.checkpoint() if self.chance(0.35) else None,
+            checkpoint=self.checkpoint() if self.chance(0.4) else None,
             compacted=self.random.randint(2, 4) if self.chance(0.08) else 0,
             run=self.chance(0.35),
-            restart=self.chance(0.3),
+            restart=self.chance(0.4),
         )
 
     def step(self) -> Step:
@@ -133,8 +137,8 @@ class _Draw:
     def followers(self, versions: int) -> tuple[Follower, ...]:
         """A view, which takes longest, or some that share what is read."""
         drawn = self.random.random()
-        views = 0 if drawn < 0.5 else 1
-        others = 0 if 0.5 <= drawn < 0.9 else self.random.randint(1, 3)
+        views = 0 if drawn < 0.4 else 1
+        others = 0 if 0.4 <= drawn < 0.9 else self.random.randint(1, 3)
         by_spark = self.chance(0.1)
         kinds = [Kind.VIEW] * views + [self.random.choice(SHARING) for _ in range(others)]
         return tuple(self.follower(kind, versions, by_spark) for kind in kinds)
@@ -144,7 +148,7 @@ class _Draw:
         return Follower(
             kind,
             where=0 if is_view else self.random.choice((0, 1, self.random.randrange(len(CONDITIONS)))),
-            query=self.random.randrange(len(QUERIES)) if is_view else 0,
+            query=self.random.choice((*range(len(QUERIES)), *SEARCHED, *SEARCHED)) if is_view else 0,
             by_spark=by_spark,
             begins=self.random.randrange(versions + 1) if self.chance(0.4) else 0,
             narrow=not is_view and self.chance(0.3),
