@@ -38,8 +38,8 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def read_vector(uri: str, descriptor: Descriptor) -> Places:
-    """Raises StorageError where it cannot be read, and NotReadableHere where it does not lie below the table."""
-    if descriptor.get("storageType") == "p":
+    """Raises StorageError where it cannot be read, NotReadableHere where it is neither inline nor below the table."""
+    if descriptor.get("storageType") not in ("i", "u"):
         raise NotReadableHere
     where = f"the deletion vector of {uri} at {descriptor.get('pathOrInlineDv')}"
     try:
