@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-TIMEOUT_S = 900
+TIMEOUT_S = 1_800
 
 PROGRAMS = {
     "bare_node": "a node that benchmarks start",
