@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from iscp.core.build_request import BuildId
 from iscp.core.build_terms import NO_TERMS, BuildTerms
@@ -134,6 +134,19 @@ class Compared:
 
     comparison: Comparison
     repair: DataFrame | None = None
+
+
+@runtime_checkable
+class HeldCheck(Protocol):
+    """What compares few rows without Spark."""
+
+    def compare_held(
+        self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
+    ) -> Comparison | None:
+        """With all rows of the source, which are few and fit this schema, as Spark reads them, whoever applied them.
+
+        None: whether something differs, and what, `Check.compare` has to say.
+        """
 
 
 class Sink(Protocol):

@@ -23,7 +23,7 @@ from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangeSource, ChangesUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Filtering(Protocol):
@@ -36,7 +36,7 @@ class Filtering(Protocol):
 
 
 class ReplicaCheck:
-    """Port Check, which compares few rows here too. `tables` are read as sources are."""
+    """Ports Check, HeldCheck. `tables` are read as sources are."""
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec
@@ -44,8 +44,10 @@ class ReplicaCheck:
         self._filtering = filtering
         self._tables = tables
 
-    def compare_held(self, context: ConsumeContext, source: DataFrame, schema: pa.Schema) -> Comparison | None:
-        key, position = self._spec.key, context.position
+    def compare_held(
+        self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
+    ) -> Comparison | None:
+        key = self._spec.key
         if not key or position.dead.rows:
             return None
         try:
@@ -59,7 +61,7 @@ class ReplicaCheck:
         ):
             return None
         try:
-            held = self._tables.small_snapshot(context.session, self._spec.target, position.base_version)
+            held = self._tables.small_snapshot(session, self._spec.target, position.base_version)
         except ChangesUnavailableError:
             return None
         changes = None if held is None else differing_rows(wanted, held.rows, key)

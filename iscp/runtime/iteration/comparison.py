@@ -8,38 +8,22 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.verification import Comparison, VerifyReport
 from iscp.core.watermark import Watermark
 from iscp.ports.consumer import Archiving, Check, Checked, ConsumeContext
-from iscp.ports.sink import Compared
+from iscp.ports.sink import Compared, HeldCheck
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_run import JobRun
 from iscp.runtime.iteration.read_policy import same_log
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
-
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
-
-
-@runtime_checkable
-class HeldCheck(Protocol):
-    """A Check that compares few rows in this process."""
-
-    def compare_held(self, context: ConsumeContext, source: DataFrame, schema: pa.Schema) -> Comparison | None:
-        """With all rows of the source, as Spark reads them, which are known to be few, and to fit this schema.
-
-        None: whether something differs, and what, `compare` has to say.
-        """
 
 
 class Verifier:
@@ -113,7 +97,10 @@ class Verifier:
         rows = self._ports.source.snapshot(*where)
         if isinstance(check, HeldCheck) and not work.position.void:
             small = self._ports.source.small_snapshot(*where)
-            if small is not None and (said := check.compare_held(context, rows, small.rows.schema)) is not None:
+            said = (
+                None if small is None else check.compare_held(context.session, work.position, rows, small.rows.schema)
+            )
+            if said is not None:
                 return nullcontext(Compared(said))
         return check.compare(context, rows)
 

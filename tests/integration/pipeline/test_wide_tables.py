@@ -33,7 +33,8 @@ def verified(pipeline: Pipeline, job: JobRow) -> JobOutcome:
 
 
 def held(uri: str) -> list[dict[str, object]]:
-    return DeltaTable(uri).to_pyarrow_table().sort_by("id").to_pylist()
+    rows: list[dict[str, object]] = DeltaTable(uri).to_pyarrow_table().sort_by("id").to_pylist()
+    return rows
 
 
 @DIRECTLY
