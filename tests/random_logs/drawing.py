@@ -121,7 +121,7 @@ class _Draw:
             info=self.random.choice((*[Info.FIRST] * 4, *Info)),
             operation=self.random.choice((0, 0, 1, 1, self.random.randrange(len(OPERATIONS)))),
             metrics=self.random.choice((Metrics.NONE, Metrics.NONE, Metrics.TRUE, Metrics.ZERO)),
-            bare=self.chance(0.1),
+            bare=self.chance(0.05),
             delta_rs=self.chance(0.2),
             checksum=self.chance(0.2),
         )
