@@ -20,6 +20,7 @@ from iscp.core.errors import PlanOutdated, StorageError
 from iscp.core.job_row import JobRow
 from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize
 from iscp.core.watermark import Watermark
+from iscp.ports.engine import NO_DEATHS
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.simulation.builds.checks import size_of
@@ -224,5 +225,6 @@ def iteration_ports(process: Process) -> Any:
         context=lambda *of: None,
         engine=SimpleNamespace(session=_session, label=lambda label: None, cancel=lambda label: None),
         failpoints=SimpleNamespace(reach=lambda name: None),
+        deaths=NO_DEATHS,
         kept=SimulatedKept(process),
     )

@@ -236,8 +236,9 @@ def naming_lost_changes() -> Iterator[None]:
     """As `reading_changes`, around what translates Spark's faults itself."""
     try:
         yield
-    except (EngineError, StorageError) as error:
-        text = f"{error.message} {error.__cause__}"  # the message may be cut before that
+    except (EngineError, StorageError, PermanentError) as error:
+        # The message may be cut before that. A file that has another type than the table may be one of former columns.
+        text = f"{error.message} {error.__cause__}"
         if any(mark in text for mark in _GONE):
             raise ChangesUnavailableError(error.message) from error
         raise

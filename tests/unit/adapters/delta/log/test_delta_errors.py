@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
 from iscp.adapters.delta.log.delta_errors import delta_faults, spent, storage_faults
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.errors import (
     Canceled,
     Conflict,
@@ -27,6 +27,7 @@ from iscp.core.errors import (
     TableNotFound,
     Unavailable,
 )
+from iscp.ports.source import ChangesUnavailableError
 
 
 class GatewayClient:
@@ -151,7 +152,23 @@ DAMAGED = (
     f"file:/lake/t/part-0.parquet.  SQLSTATE: KD001{FRAMES}\n"
     "Caused by: java.lang.RuntimeException: file:/lake/t/part-0.parquet is not a Parquet file. Expected magic number"
 )
+MISFIT = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error "
+    "while reading file file:/lake/t/part-0.parquet. Data type mismatches when reading Parquet column [v]. "
+    f"Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001{FRAMES}\nCaused by: "
+    "org.apache.spark.sql.execution.datasources.SchemaColumnConvertNotSupportedException: column: [v], "
+    f"physicalType: BINARY, logicalType: bigint{FRAMES}"
+)
 WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/derived/j."
+
+
+def test_a_file_of_another_type_is_named_and_may_be_one_of_changes_that_are_gone() -> None:
+    for error in (java(MISFIT), PySparkException(MISFIT)):
+        found = translated(spark_faults, error)
+        assert found.code is ErrorCode.TABLE_UNREADABLE
+        assert str(found).startswith("/lake/t/part-0.parquet has BINARY in the column v, which is bigint in the table")
+        with pytest.raises(ChangesUnavailableError), reading_changes("read the changes"):
+            raise error
 
 
 @pytest.mark.parametrize(
@@ -175,14 +192,6 @@ WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed whil
             f"{WRITING}{FRAMES}\nCaused by: {DAMAGED}{FRAMES}",
             "/lake/t/part-0.parquet cannot be read (file:/lake/t/part-0.parquet is not a Parquet file. "
             "Expected magic number): do it failed.",
-        ),
-        (
-            "org.apache.spark.SparkException: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error "
-            "while reading file file:/lake/t/part-0.parquet. Data type mismatches when reading Parquet column [v]. "
-            f"Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001{FRAMES}\nCaused by: "
-            "org.apache.spark.sql.execution.datasources.SchemaColumnConvertNotSupportedException: column: [v], "
-            f"physicalType: BINARY, logicalType: bigint{FRAMES}",
-            "/lake/t/part-0.parquet cannot be read (column: [v], physicalType: BINARY, logicalType: bigint): do it",
         ),
         (
             f"java.io.FileNotFoundException: /lake/t/part-0.parquet (Permission denied){FRAMES}",
