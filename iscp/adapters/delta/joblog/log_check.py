@@ -203,7 +203,12 @@ def _body(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def _read_checkpoint(uri: str, version: int) -> tuple[str, str]:
-    """As `_read_commit`, by deltalake."""
+    """As `_read_commit`, by deltalake, which does without a checkpoint that is empty."""
+    try:
+        if not files.read_head(f"{log_of(uri)}/{checkpoint_name(version)}", 1):
+            return "", "is empty"
+    except FileNotFoundError:
+        return "", ""
     try:
         with delta_faults(f"open {uri}"):
             return str(open_delta(uri, version).metadata().id), ""
