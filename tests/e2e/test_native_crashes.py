@@ -145,6 +145,7 @@ def test_a_job_that_crashes_the_node_twice_is_left_and_all_others_go_on(cluster:
     assert 2 not in fragile.remembered().values()
 
 
+@pytest.mark.further  # each time: processes that end in nine ways in test_crash_ledger.py
 @pytest.mark.spark
 def test_a_node_that_is_killed_holds_it_against_no_job(cluster: Cluster) -> None:
     """Nor one crash alone: the job runs again."""

@@ -119,7 +119,7 @@ WINDOW = "select a, b, row_number() over (partition by b order by a, n, d) r fro
 
 
 @pytest.mark.parametrize("repair", in_full(REPAIRS))
-@pytest.mark.parametrize("of_target", [False, True], ids=["a table", "the target"])
+@pytest.mark.parametrize("of_target", in_full([False, True]))
 @pytest.mark.parametrize("sql", in_full([WINDOW, GROUPS]))
 def test_of_a_view(
     tmp_path: Path,

@@ -14,7 +14,7 @@ from iscp.core.job_row import JobRow
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.runner import Runner
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import SPARK_IN_FULL, Pipeline, rows
 from .feeding import Feed
 
 pytestmark = pytest.mark.spark
@@ -78,7 +78,7 @@ def test_a_hash_of_keys_stops_a_feed_alone(pipeline: Pipeline) -> None:
     assert "the source has _key_hash now" in of_feed.error_msg
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_all_other_names_are_kept_by_changes_and_by_comparing(pipeline: Pipeline) -> None:
     pipeline.source = f"{pipeline.root}/named"
 

@@ -17,7 +17,7 @@ from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from tests.fakes.guards import OpenGuard
 
-from .conftest import BOTH_WAYS, DIRECTLY, SPARK_IN_FULL, Pipeline
+from .conftest import DIRECTLY, SPARK_IN_FULL, Pipeline
 from .feeding import Feed
 from .test_builds import Cluster
 from .test_kept_commits import batch, tail
@@ -91,7 +91,7 @@ def engine_of(pipeline: Pipeline, name: str) -> str:
     return str(DeltaTable(pipeline.target(name)).history(1)[0]["engineInfo"])
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_replicas_follow_changes_of_such_texts(pipeline: Pipeline) -> None:
     """As keys and as values: inserted, updated to and from, deleted, and beside rows of whole texts in one file."""
     pipeline.create(TABLE, ROWS)
@@ -133,7 +133,7 @@ def test_a_target_that_has_lost_such_texts_is_written_without_spark_again(pipeli
         assert_same(pipeline, "copy")
 
 
-@BOTH_WAYS
+@SPARK_IN_FULL
 def test_without_a_key_and_by_difference_such_texts_are_not_confused(pipeline: Pipeline) -> None:
     pipeline.create(TABLE, ROWS, inserted(*ODD_TEXTS))
     jobs = (
