@@ -18,7 +18,7 @@ from tests.selection import in_full
 
 pytestmark = pytest.mark.spark
 
-SEEDS_SHORT, SHORT_S = range(100), 45.0
+SEEDS_SHORT, SHORT_S = range(100), 35.0
 """Each time; seeds for which there is no time are left to the long run."""
 
 SHRINKS_MAX = 30
