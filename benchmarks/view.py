@@ -30,7 +30,7 @@ from benchmarks.progress import report_progress
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -123,7 +123,7 @@ class View:
         failpoints, clock = ScriptedFailpoints(), SystemClock()
         root = self.runtime.root
         load_state = state_loader(root)
-        source = DeltaChangeSource(by_spark=table_opener(root), load_state=load_state, list_paths=path_lister(root))
+        source = DeltaChangeSource(by_spark=table_opener(root), load_state=load_state, list_files=file_lister(root))
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints, load_state), lambda uri: uri, clock, failpoints, source)
         engine = SparkEngine(self.runtime.root, self.runtime.new_session)
         ports = IterationPorts(engine, source, lambda name: self.kind, sinks, clock, failpoints, lambda: 1)

@@ -10,7 +10,7 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
-from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
@@ -88,7 +88,7 @@ def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> Iterati
 def _compose_source(on: Foundation) -> DeltaChangeSource:
     root = on.spark.root
     return DeltaChangeSource(
-        on.config.spark.direct_bytes_max, table_opener(root), state_loader(root), path_lister(root)
+        on.config.spark.direct_bytes_max, table_opener(root), state_loader(root), file_lister(root)
     )
 
 

@@ -16,7 +16,7 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
-from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -63,7 +63,7 @@ class Node:
         small, failpoints = 0 if self.by_spark else DIRECT_BYTES_MAX, ScriptedFailpoints()
         root = self.runtime.root
         load_state = state_loader(root)
-        source = DeltaChangeSource(small, table_opener(root), load_state, path_lister(root))
+        source = DeltaChangeSource(small, table_opener(root), load_state, file_lister(root))
         pool = SinkPool(
             lambda uri: DeltaSink(uri, failpoints, load_state), lambda uri: uri, SystemClock(), failpoints, source
         )

@@ -18,7 +18,7 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
-from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.delta.storage.bucket_keys import table_options
@@ -80,7 +80,7 @@ class Pipeline:
         self.small_bytes_max = direct_bytes_max() if small_bytes_max is None else small_bytes_max
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.by_spark = table_opener(runtime.root)
-        self.load_state, self.list_paths = state_loader(runtime.root), path_lister(runtime.root)
+        self.load_state, self.list_files = state_loader(runtime.root), file_lister(runtime.root)
         self.source = f"{root}/source"
         TEMPLATES.source("rows", self.source, self._write_source)
         self.failpoints = ScriptedFailpoints()
@@ -117,7 +117,7 @@ class Pipeline:
         builds: BuildConfig = NO_BUILDS,
     ) -> IterationPorts:
         bytes_max = self.small_bytes_max if small_bytes_max is None else small_bytes_max
-        source = DeltaChangeSource(bytes_max, self.by_spark, self.load_state, self.list_paths)
+        source = DeltaChangeSource(bytes_max, self.by_spark, self.load_state, self.list_files)
         return IterationPorts(
             self.engine,
             source,

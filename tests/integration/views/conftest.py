@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.spark_read import path_lister, state_loader, table_opener
+from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -164,7 +164,7 @@ class ViewBench:
         root = self.runtime.root
         load_state = state_loader(root)
         self.source = DeltaChangeSource(
-            by_spark=table_opener(root), load_state=load_state, list_paths=path_lister(root)
+            by_spark=table_opener(root), load_state=load_state, list_files=file_lister(root)
         )
         self.pool = SinkPool(
             lambda uri: DeltaSink(uri, self.failpoints, load_state),

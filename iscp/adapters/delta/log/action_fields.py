@@ -38,6 +38,7 @@ _NEEDED: Mapping[str, frozenset[str]] = {
 }
 _VECTOR = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"})
 _STORAGE_TYPES = ("u", "i", "p")
+_IDENTITY = ("storageType", "pathOrInlineDv", "offset")
 _ID_LENGTH = 20
 """Characters of a relative vector's path that are the id in its file's name; those before it are a directory."""
 _ONCE = ("metaData", "protocol")
@@ -57,10 +58,16 @@ def lies_elsewhere(path: str) -> bool:
     return path.startswith("/") or bool(_SCHEME.match(path))
 
 
-def key_of_file(path: str) -> FileKey:
-    """Return the same key for each spelling of a path that a log may have (Delta protocol: paths are URI-encoded)."""
-    digest = hashlib.blake2b(unquote(path).encode(errors="surrogatepass"), digest_size=_KEY_BYTES, key=_SECRET)
-    return int.from_bytes(digest.digest(), "big")
+def key_of_file(path: str, vector: object = None) -> FileKey:
+    """Return the same key for each spelling of a path that a log may have (Delta protocol: paths are URI-encoded).
+
+    With a deletion vector it is another one: the log has a file with each of its vectors as a file of its own.
+    """
+    named = unquote(path).encode(errors="surrogatepass")
+    if vector is not None:
+        known = [vector.get(name) for name in _IDENTITY] if isinstance(vector, Mapping) else vector
+        named += b"\0" + repr(known).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(named, digest_size=_KEY_BYTES, key=_SECRET).digest(), "big")
 
 
 def find_unclear(actions: Sequence[Mapping[str, Any]]) -> str:

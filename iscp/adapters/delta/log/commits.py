@@ -34,19 +34,20 @@ APP_ID = "iscp"
 """The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
 COMMIT_ID = "iscp.commit_id"
 """Where a commit says by which id its writer finds it again."""
-
-
 NO_COUNT = -1
 """Of rows that a writer does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileMoves:
-    """The files that a commit added, those of them that bring rows, and those that it removed."""
+    """The paths that a commit added, those of them that bring rows, and those that it removed; and the files that came
+    and went, each with its deletion vector."""
 
     added: frozenset[FileKey] = frozenset()
     bringing: frozenset[FileKey] = frozenset()
     removed: frozenset[FileKey] = frozenset()
+    came: frozenset[FileKey] = frozenset()
+    went: frozenset[FileKey] = frozenset()
 
 
 NO_FILES = FileMoves()
@@ -272,7 +273,9 @@ def _moves(by_kind: Mapping[str, list[dict[str, Any]]]) -> FileMoves:
         return NO_FILES
     # A vector may be another one than before: a file with one is never only described again.
     bringing = (add for add in adds if add.get("dataChange", True) or add.get("deletionVector"))
-    return FileMoves(*(frozenset(key_of_file(body["path"]) for body in each) for each in (adds, bringing, removes)))
+    paths = (frozenset(key_of_file(body["path"]) for body in each) for each in (adds, bringing, removes))
+    files = (frozenset(key_of_file(b["path"], b.get("deletionVector")) for b in each) for each in (adds, removes))
+    return FileMoves(*paths, *files)
 
 
 def _updated_by_delta_rs(about: Mapping[str, Any]) -> int | None:

@@ -134,15 +134,17 @@ class _Following:
         """
         for action in actions:
             if "remove" in action:
-                path = self._paths.pop(key_of_file(action["remove"]["path"]), None)
-                if path is None:
-                    raise NotReadableHere
-                del self._adds[path]
+                self._remove(action["remove"])
         for action in actions:
             if "add" in action:
                 self._add(action["add"])
             self._protocol = action.get("protocol", self._protocol)
             self._metadata = action.get("metaData", self._metadata)
+
+    def _remove(self, remove: Mapping[str, Any]) -> None:
+        path = self._paths.pop(key_of_file(remove["path"]), None)
+        if path is None or _vector_of(self._adds.pop(path)) != _vector_of(remove):
+            raise NotReadableHere
 
     def _add(self, add: Mapping[str, Any]) -> None:
         key = key_of_file(add["path"])
@@ -150,6 +152,11 @@ class _Following:
             raise NotReadableHere
         self._paths[key] = add["path"]
         self._adds[add["path"]] = add
+
+
+def _vector_of(body: Mapping[str, Any]) -> int:
+    """The same number for the same deletion vector, or for none."""
+    return key_of_file("", body.get("deletionVector"))
 
 
 def load_plain_state(uri: str, version: int) -> TableState:
@@ -174,12 +181,17 @@ def load_plain_state(uri: str, version: int) -> TableState:
     return TableState(features, about, {add["path"]: add for add in adds})
 
 
-def list_live_paths(uri: str, version: int) -> list[str]:
-    """Return the paths of all files as of a version, by deltalake. Raises StorageError."""
+def list_live_files(uri: str, version: int) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """Return the paths of all files as of a version, by deltalake, of a table without deletion vectors.
+
+    Raises NotReadableHere where it may have some, and StorageError.
+    """
     with delta_faults(f"list the files of {uri}"):
         table: DeltaTable = open_delta(uri, version=version)
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            raise NotReadableHere
         paths: list[str] = pa.table(table.get_add_actions())["path"].to_pylist()
-    return paths
+    return [(path, None) for path in paths]
 
 
 def _plain_add(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,32 +11,31 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from iscp.adapters.delta.log.action_fields import FileKey, key_of_file
 from iscp.adapters.delta.log.commits import Commit, FileMoves, commit_stamp
+from iscp.adapters.delta.log.live_files import NotReadableHere
+from iscp.ports.source import ChangesUnavailableError
 
 LIVE_PATHS_BYTES_MAX = 64 * 1024**2
 """Bytes for the names of files that a node remembers, of all tables together; those of the longest unused table are
 dropped, and had again when it changes."""
 
-ODD_VERSIONS_MAX = 64
-"""Versions of a table that are remembered as odd; before the oldest of them the files are had again, if need be."""
-
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 """Ascending."""
 
-ListPaths = Callable[[str, int], Iterable[str]]
-"""Return the paths of a table's files as of a version, as the log has them. Raises ChangesUnavailableError where nobody
-reads that version any more, and StorageError and EngineError."""
+ListFiles = Callable[[str, int], Iterable[tuple[str, Mapping[str, Any] | None]]]
+"""Return the paths of a table's files as of a version, as the log has them, and their deletion vectors. Raises
+ChangesUnavailableError where nobody reads that version any more, NotReadableHere, StorageError and EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownPaths:
-    """The files as of `version`; `odd` are the versions from `first` on whose files are not as they should be, and why.
+    """The paths as of `version`, and the files, each with its deletion vector; from `first` on all are in order.
 
     `stamp` is that of the version's commit, by which another log in the same place is noticed.
     """
@@ -44,15 +43,19 @@ class _KnownPaths:
     first: int
     version: int
     stamp: tuple[int, ...] | None
-    keys: Keys
-    odd: Mapping[int, str] = field(default_factory=dict)
+    paths: Keys
+    files: Keys
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.paths.nbytes + self.files.nbytes)
 
 
 class LivePaths:
     """Safe for threads: what is known of a table is replaced whole."""
 
-    def __init__(self, list_paths: ListPaths, bytes_max: int = LIVE_PATHS_BYTES_MAX) -> None:
-        self._list_paths = list_paths
+    def __init__(self, list_files: ListFiles, bytes_max: int = LIVE_PATHS_BYTES_MAX) -> None:
+        self._list_files = list_files
         self._bytes_max = bytes_max
         self._tables: OrderedDict[str, _KnownPaths] = OrderedDict()
         self._bytes = 0
@@ -61,7 +64,7 @@ class LivePaths:
     def find_odd(self, uri: str, from_version: int, commits: Sequence[Commit]) -> tuple[int, str] | None:
         """Return the first version whose files are not as they should be, and why; None: all are.
 
-        `commits` follow one another, and the first of them follows `from_version`. Raises as ListPaths does.
+        `commits` follow one another, and the first of them follows `from_version`. Raises as ListFiles does.
         """
         known = self._recall(uri)
         if known is None or not known.first <= from_version <= known.version:
@@ -69,9 +72,14 @@ class LivePaths:
                 return None
             known = self._load(uri, from_version)
         for commit in commits:
-            known = _follow(known, commit) if commit.version > known.version else known
-        self._remember(uri, replace(known, stamp=commit_stamp(uri, known.version)))
-        return next(((each.version, known.odd[each.version]) for each in commits if each.version in known.odd), None)
+            if commit.version <= known.version:
+                continue
+            if why := _find_unfit(known, commit.files):
+                self._replace(uri, None)  # what is there then, others say
+                return commit.version, why
+            known = _follow(known, commit)
+        self._replace(uri, replace(known, stamp=commit_stamp(uri, known.version)))
+        return None
 
     def _recall(self, uri: str) -> _KnownPaths | None:
         with self._lock:
@@ -80,43 +88,51 @@ class LivePaths:
         return known if same else None
 
     def _load(self, uri: str, version: int) -> _KnownPaths:
-        paths = self._list_paths(uri, version) if version >= 0 else ()
-        keys = np.unique(np.fromiter(map(key_of_file, paths), np.uint64))
-        return _KnownPaths(version, version, None, keys)
+        try:
+            listed = list(self._list_files(uri, version)) if version >= 0 else []
+        except NotReadableHere as error:
+            raise ChangesUnavailableError(f"the files of version {version} cannot be listed any more") from error
+        paths, files = (key_of_file(path) for path, _ in listed), (key_of_file(path, each) for path, each in listed)
+        return _KnownPaths(
+            version, version, None, *(np.unique(np.fromiter(each, np.uint64)) for each in (paths, files))
+        )
 
-    def _remember(self, uri: str, known: _KnownPaths) -> None:
+    def _replace(self, uri: str, known: _KnownPaths | None) -> None:
         with self._lock:
             before = self._tables.pop(uri, None)
+            self._bytes -= before.nbytes if before else 0
+            if known is None:
+                return
             self._tables[uri] = known
-            self._bytes += known.keys.nbytes - (before.keys.nbytes if before else 0)
+            self._bytes += known.nbytes
             while self._bytes > self._bytes_max and len(self._tables) > 1:
-                self._bytes -= self._tables.popitem(last=False)[1].keys.nbytes
+                self._bytes -= self._tables.popitem(last=False)[1].nbytes
 
 
 def _follow(known: _KnownPaths, commit: Commit) -> _KnownPaths:
-    """Take in the next version."""
-    moves, odd, first, keys = commit.files, known.odd, known.first, known.keys
-    if why := _find_unfit(keys, moves):
-        odd = {**odd, commit.version: why}
-    if len(odd) > ODD_VERSIONS_MAX:
-        first = min(odd)
-        odd = {version: why for version, why in odd.items() if version > first}
-    if moves.removed - moves.added:
-        keys = np.delete(keys, _places(keys, moves.removed - moves.added))
-    if moves.added:
-        added = np.sort(np.fromiter(moves.added, np.uint64))
-        new = added[np.isin(added, keys[_places(keys, moves.added)], invert=True)]
+    """Take in the next version, whose files are in order."""
+    moves = commit.files
+    paths = _moved(known.paths, moves.removed, moves.added)
+    return _KnownPaths(known.first, commit.version, None, paths, _moved(known.files, moves.went, moves.came))
+
+
+def _moved(keys: Keys, gone: frozenset[FileKey], come: frozenset[FileKey]) -> Keys:
+    if gone - come:
+        keys = np.delete(keys, _places(keys, gone - come))
+    if come:
+        added = np.sort(np.fromiter(come, np.uint64))
+        new = added[np.isin(added, keys[_places(keys, come)], invert=True)]
         keys = np.insert(keys, np.searchsorted(keys, new), new)
-    return _KnownPaths(first, commit.version, None, keys, odd)
+    return keys
 
 
-def _find_unfit(keys: Keys, moves: FileMoves) -> str:
-    if len(_places(keys, moves.removed)) < len(moves.removed):
+def _find_unfit(known: _KnownPaths, moves: FileMoves) -> str:
+    if len(_places(known.files, moves.went)) < len(moves.went):
         return "it removes a file that is not in the table"
-    if len(_places(keys, moves.bringing - moves.removed)):
+    if len(_places(known.paths, moves.bringing - moves.removed)):
         return "it adds a file that is in the table already"
     described = moves.added - moves.bringing - moves.removed
-    if not moves.removed and len(_places(keys, described)) < len(described):
+    if not moves.removed and len(_places(known.paths, described)) < len(described):
         return "it adds a file, takes none away, and says that no row has changed"
     return ""
 

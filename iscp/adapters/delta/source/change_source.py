@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import Commit, list_log, read_changed_files, read_commit
-from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_paths, load_plain_state
-from iscp.adapters.delta.log.live_paths import ListPaths, LivePaths
+from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_live_files, load_plain_state
+from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
@@ -55,7 +55,7 @@ class DeltaChangeSource:
         small_bytes_max: int = DIRECT_BYTES_MAX,
         by_spark: BySpark | None = None,
         load_state: LoadState = load_plain_state,
-        list_paths: ListPaths = list_live_paths,
+        list_files: ListFiles = list_live_files,
     ) -> None:
         """Changes whose files have more bytes are read and reduced by Spark; 0: all are.
 
@@ -65,7 +65,7 @@ class DeltaChangeSource:
         self._shapes = KnownShapes(by_spark)
         self._load_state = load_state
         self._lookup = RowLookup(load_state)
-        self._live = LivePaths(list_paths)
+        self._live = LivePaths(list_files)
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))

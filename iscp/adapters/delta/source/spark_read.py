@@ -8,7 +8,7 @@ passes over commits that are gone. Its streams go the same way as this.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,10 @@ from iscp.adapters.delta.log.live_files import (
     LoadState,
     NotReadableHere,
     TableState,
-    list_live_paths,
+    list_live_files,
     load_plain_state,
 )
-from iscp.adapters.delta.log.live_paths import ListPaths
+from iscp.adapters.delta.log.live_paths import ListFiles
 from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
@@ -195,17 +195,18 @@ def state_loader(session: SparkSession) -> LoadState:
     return load
 
 
-def path_lister(session: SparkSession) -> ListPaths:
-    """Lists by deltalake, or by Spark where that does not open the table."""
+def file_lister(session: SparkSession) -> ListFiles:
+    """Lists by deltalake, or by Spark where that does not open the table, or show its deletion vectors."""
 
-    def list_paths(uri: str, version: int) -> Iterable[str]:
+    def list_files(uri: str, version: int) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
         try:
-            return list_live_paths(uri, version)
-        except (StorageError, TableNotFound):  # the version is gone, or deltalake does not open the table
+            return list_live_files(uri, version)
+        except (NotReadableHere, StorageError, TableNotFound):
             with reading_changes(f"list the files of {uri}"):
-                return _load_state(session, uri, version).adds
+                adds = _load_state(session, uri, version).adds
+            return [(path, add.get("deletionVector")) for path, add in adds.items()]
 
-    return list_paths
+    return list_files
 
 
 def _load_state(session: SparkSession, uri: str, version: int) -> TableState:

@@ -13,7 +13,7 @@ from iscp.adapters.delta.log.live_files import (
     NotReadableHere,
     StateReader,
     TableState,
-    list_live_paths,
+    list_live_files,
     load_plain_state,
 )
 from tests.fakes.commit_files import commit_path
@@ -49,7 +49,7 @@ def test_states_are_loaded_once_and_then_followed(uri: str) -> None:
     reader = StateReader(uri, load)
     for version in (6, 7, 9, 9):
         state = reader.read(version)
-        assert {*state.adds} == {*list_live_paths(uri, version)}
+        assert {*state.adds} == {path for path, _ in list_live_files(uri, version)}
         assert state.rows == DeltaTable(uri, version=version).count()
     assert loaded == [6]
     assert reader.read(9) is reader.read(9)
@@ -74,7 +74,7 @@ def test_a_commit_that_cannot_be_followed_is_not_read_and_the_state_is_loaded_be
     with pytest.raises(NotReadableHere):
         reader.read(10)
     write_deltalake(uri, pa.table({"id": [11], "v": ["z"], "d": [1.5]}), mode="append")
-    assert {*reader.read(11).adds} == {*list_live_paths(uri, 11)}
+    assert {*reader.read(11).adds} == {path for path, _ in list_live_files(uri, 11)}
 
 
 @pytest.mark.parametrize("what", ["partitions", "deletion vectors"])

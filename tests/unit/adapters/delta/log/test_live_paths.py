@@ -11,7 +11,7 @@ import pytest
 
 from iscp.adapters.delta.log.action_fields import key_of_file
 from iscp.adapters.delta.log.commits import Commit, FileMoves
-from iscp.adapters.delta.log.live_paths import ODD_VERSIONS_MAX, LivePaths
+from iscp.adapters.delta.log.live_paths import LivePaths
 from tests.fakes.commit_files import commit_path
 
 
@@ -32,7 +32,8 @@ class History:
     def commit(self, added: set[str], removed: set[str], *, described: bool = False) -> None:
         version = len(self.commits)
         there = self.files[version - 1]
-        moves = FileMoves(keys(added), frozenset() if described else keys(added), keys(removed))
+        come, gone = keys(added), keys(removed)
+        moves = FileMoves(come, frozenset() if described else come, gone, come, gone)
         self.commits.append(Commit(version, 0.0, "", None, "", None, True, False, None, 0, files=moves))
         self.files[version] = (there - removed) | added
         again = added & (there - removed)
@@ -43,9 +44,9 @@ class History:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(version))
 
-    def list_paths(self, uri: str, version: int) -> Iterable[str]:
+    def list_files(self, uri: str, version: int) -> Iterable[tuple[str, None]]:
         self.listed.append(version)
-        return self.files[version]
+        return [(name, None) for name in self.files[version]]
 
     def check(self, live: LivePaths, after: int, to: int) -> None:
         found = live.find_odd(self.uri, after, self.commits[after + 1 : to + 1])
@@ -67,7 +68,7 @@ def test_every_range_of_a_history_finds_its_first_odd_version(tmp_path: Path, se
         if draw.random() < 0.1:
             removed |= {draw.choice(names)} - added
         history.commit(added, removed, described=draw.random() < 0.2)
-    live = LivePaths(history.list_paths)
+    live = LivePaths(history.list_files)
     for _ in range(60):
         after = draw.randint(-1, 38)
         history.check(live, after, draw.randint(after + 1, 39))
@@ -76,7 +77,7 @@ def test_every_range_of_a_history_finds_its_first_odd_version(tmp_path: Path, se
 def test_a_table_that_is_followed_is_listed_once(tmp_path: Path) -> None:
     history = History(str(tmp_path))
     history.commit({"a", "b"}, set())
-    live = LivePaths(history.list_paths)
+    live = LivePaths(history.list_files)
     for number in range(1, 20):
         history.commit({f"c{number}"}, {"a"} if number == 3 else set())
         history.check(live, number - 1, number)
@@ -88,12 +89,12 @@ def test_commits_without_files_list_none(tmp_path: Path) -> None:
     history.commit({"a"}, set())
     for _ in range(3):
         history.commit(set(), set())
-    history.check(LivePaths(history.list_paths), 0, 3)
+    history.check(LivePaths(history.list_files), 0, 3)
     assert history.listed == []
 
 
 def test_another_log_in_the_same_place_is_listed_again(tmp_path: Path) -> None:
-    history, live = History(str(tmp_path)), LivePaths(lambda *_: ["x"])
+    history, live = History(str(tmp_path)), LivePaths(lambda *_: [("x", None)])
     history.commit({"a"}, set())
     history.commit({"b"}, set())
     assert live.find_odd(history.uri, 0, history.commits[1:]) is None
@@ -104,7 +105,9 @@ def test_another_log_in_the_same_place_is_listed_again(tmp_path: Path) -> None:
 
 def test_no_more_names_are_remembered_than_allowed(tmp_path: Path) -> None:
     first, second = History(str(tmp_path / "a")), History(str(tmp_path / "b"))
-    live = LivePaths(lambda uri, version: (first if uri == first.uri else second).list_paths(uri, version), bytes_max=8)
+    live = LivePaths(
+        lambda uri, version: (first if uri == first.uri else second).list_files(uri, version), bytes_max=16
+    )
     for history in (first, second, first, second):
         history.commit({f"f{len(history.commits)}"}, set())
     for number in range(2):
@@ -114,12 +117,13 @@ def test_no_more_names_are_remembered_than_allowed(tmp_path: Path) -> None:
     assert (first.listed, second.listed) == ([1, 2], [1, 2])
 
 
-def test_a_table_that_is_odd_for_ever_is_not_remembered_for_ever(tmp_path: Path) -> None:
+def test_a_file_is_removed_with_the_vector_that_it_has_and_no_other(tmp_path: Path) -> None:
+    vectors = [None, *({"storageType": "u", "pathOrInlineDv": "x" * 20, "offset": offset} for offset in (1, 9))]
+    path, files = key_of_file("a"), [key_of_file("a", vector) for vector in vectors]
     history = History(str(tmp_path))
     history.commit({"a"}, set())
-    live = LivePaths(history.list_paths)
-    for number in range(ODD_VERSIONS_MAX + 5):
-        history.commit({"a"}, set())
-        history.check(live, number, number + 1)
-    history.check(live, 0, 3)
-    assert history.listed == [0, 0]
+    for removed in (0, 1, 2):
+        moves = FileMoves(frozenset(), frozenset(), frozenset({path}), frozenset(), frozenset({files[removed]}))
+        commit = Commit(1, 0.0, "", None, "", None, True, False, None, 0, files=moves)
+        found = LivePaths(lambda *_: [("a", vectors[1])]).find_odd(history.uri, 0, [commit])
+        assert (found is None) is (removed == 1)

@@ -153,7 +153,7 @@ def test_a_range_is_given_up_for_a_version_that_never_opens_alone(tmp_path: Path
             raise EngineError("Spark is gone")
         return shape
 
-    source = DeltaChangeSource(by_spark=by_spark, list_paths=lambda *_: [])
+    source = DeltaChangeSource(by_spark=by_spark, list_files=lambda *_: [])
     with pytest.raises(ChangesUnavailableError) if faults > 1 else nullcontext():
         assert source.resolve(uri, Watermark(1), None, Bounds()).reshapes
     assert opened == [1, 1]
