@@ -70,6 +70,11 @@ def key_of_file(path: str, vector: object = None) -> FileKey:
     return int.from_bytes(hashlib.blake2b(named, digest_size=_KEY_BYTES, key=_SECRET).digest(), "big")
 
 
+def key_of_action(body: Mapping[str, Any]) -> FileKey:
+    """Return the key of the file that an action adds or removes, with the deletion vector that it has there."""
+    return key_of_file(body["path"], body.get("deletionVector"))
+
+
 def find_unclear(actions: Sequence[Mapping[str, Any]]) -> str:
     """Return why these actions do not show which rows their commit has changed; empty: they do."""
     for action in actions:
@@ -121,8 +126,8 @@ def _is_vector(vector: object) -> bool:
 
 def _find_unfit_together(actions: Sequence[Mapping[str, Any]]) -> str:
     """Return what actions that are each in order say together, which no commit may."""
-    added: dict[FileKey, object] = {}
-    removed: dict[FileKey, object] = {}
+    added: dict[str, object] = {}
+    removed: dict[str, object] = {}
     by_kind = dict.fromkeys(_ONCE, 0)
     unpartitioned = has_cdc = False
     for action in actions:
@@ -131,7 +136,7 @@ def _find_unfit_together(actions: Sequence[Mapping[str, Any]]) -> str:
                 by_kind[kind] += 1
             has_cdc |= kind == "cdc"
             if kind in ("add", "remove"):
-                files, key = added if kind == "add" else removed, key_of_file(body["path"])
+                files, key = added if kind == "add" else removed, unquote(body["path"])
                 if key in files:
                     return f"it has two actions {kind} of the file {body['path']}"
                 files[key] = body.get("deletionVector")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.adapters.delta.log.action_fields import FileKey, find_unclear, key_of_file
+from iscp.adapters.delta.log.action_fields import FileKey, find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import (
     TEXT_LENGTH_MAX,
     Action,
@@ -271,11 +271,12 @@ def _moves(by_kind: Mapping[str, list[dict[str, Any]]]) -> FileMoves:
     adds, removes = by_kind.get("add", []), by_kind.get("remove", [])
     if not adds and not removes:
         return NO_FILES
+    added, removed = ([key_of_file(body["path"]) for body in each] for each in (adds, removes))
     # A vector may be another one than before: a file with one is never only described again.
-    bringing = (add for add in adds if add.get("dataChange", True) or add.get("deletionVector"))
-    paths = (frozenset(key_of_file(body["path"]) for body in each) for each in (adds, bringing, removes))
-    files = (frozenset(key_of_file(b["path"], b.get("deletionVector")) for b in each) for each in (adds, removes))
-    return FileMoves(*paths, *files)
+    brings = (add.get("dataChange", True) or add.get("deletionVector") for add in adds)
+    bringing = (key for key, brought in zip(added, brings, strict=True) if brought)
+    files = (map(key_of_action, each) for each in (adds, removes))
+    return FileMoves(*map(frozenset, (added, bringing, removed, *files)))
 
 
 def _updated_by_delta_rs(about: Mapping[str, Any]) -> int | None:

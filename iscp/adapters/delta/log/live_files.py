@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.action_fields import find_unclear, key_of_file
+from iscp.adapters.delta.log.action_fields import find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
 from iscp.adapters.delta.log.delta_errors import delta_faults
@@ -143,7 +143,7 @@ class _Following:
 
     def _remove(self, remove: Mapping[str, Any]) -> None:
         path = self._paths.pop(key_of_file(remove["path"]), None)
-        if path is None or _vector_of(self._adds.pop(path)) != _vector_of(remove):
+        if path is None or key_of_action(self._adds.pop(path)) != key_of_action(remove):
             raise NotReadableHere
 
     def _add(self, add: Mapping[str, Any]) -> None:
@@ -152,11 +152,6 @@ class _Following:
             raise NotReadableHere
         self._paths[key] = add["path"]
         self._adds[add["path"]] = add
-
-
-def _vector_of(body: Mapping[str, Any]) -> int:
-    """The same number for the same deletion vector, or for none."""
-    return key_of_file("", body.get("deletionVector"))
 
 
 def load_plain_state(uri: str, version: int) -> TableState:

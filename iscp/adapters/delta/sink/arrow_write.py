@@ -76,8 +76,10 @@ class DirectWriter:
             names = {name.lower(): name for name in rows.schema.names}
             keys = [names[name.lower()] for name in key]
             plain = is_plain(table) and is_described(rows) and all(_is_key(rows[name]) for name in keys)
+            if not plain:
+                return False
             files = pa.table(table.get_add_actions())
-            if not plain or not self._little(files, rows, keys) or _has_vague_ends(files, keys):
+            if not self._little(files, rows, keys) or _has_vague_ends(files, keys):
                 return False
             try:
                 self._refuse_taken(table, rows, keys)
