@@ -102,6 +102,8 @@ class CheckpointWriter:
             case _:
                 self._v2(kind, others, files, plan.parts)
         whole = kind is not CheckpointKind.TORN
+        if whole:
+            self.state.in_v2 = kind in V2_KINDS
         self._point(plan.pointer if whole else Pointer.STALE, len(others) + len(files), parts)
         return whole
 

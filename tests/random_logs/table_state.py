@@ -22,7 +22,10 @@ _WRITER_FEATURES = (*_READER_FEATURES, "appendOnly", "changeDataFeed", "domainMe
 
 @dataclass
 class LogState:
-    """`live` and `gone`: by key, what is in the table and what its tombstones say; no key is in both."""
+    """`live` and `gone`: by key, what is in the table and what its tombstones say; no key is in both.
+
+    `in_v2`: the newest checkpoint that readers may use is of version 2.
+    """
 
     table_id: str
     base_ms: int
@@ -36,6 +39,7 @@ class LogState:
     transactions: dict[str, int] = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
     version: int = -1
+    in_v2: bool = False
 
     @classmethod
     def of(cls, setup: Setup, table_id: str, base_ms: int) -> LogState:

@@ -204,10 +204,11 @@ class VersionSteps:
             self.others.append({"protocol": self.state.protocol()})
 
     def _downgrade(self, step: Step) -> None:
-        """Nothing may be left that needs them."""
-        used = self.state.stamped or self.state.domains or any(file.vector for file in self.state.live.values())
-        if self.state.featured and not used and not self.others:
-            self.state.featured = False
+        """Nothing may be left that needs them: Spark reads no checkpoint of version 2 where that feature is gone."""
+        state = self.state
+        used = state.stamped or state.domains or state.in_v2 or any(file.vector for file in state.live.values())
+        if state.featured and not used and not self.others:
+            state.featured = False
             self.others.append({"protocol": self.state.protocol()})
 
     def _transaction(self, step: Step) -> None:
