@@ -74,8 +74,9 @@ def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> 
             raise ChangesUnavailableError(f"{uri} was replaced")
         span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
         if span.to.version < newest.to.version:
-            # It ends before a commit whose changes are not known, and from there on nothing is resolved: this raises.
+            # It ends before a commit whose changes are not known. A range that begins there is refused, saying why.
             source.resolve(uri, span.to, newest.to.version, _UNBOUNDED)
+            raise ChangesUnavailableError(f"the changes of {uri} after version {span.to.version} are not known")
         _refuse_unfit(uri, span, mark.watermark.at_s)
         found[uri] = span
     return Spans(found, position.as_of_s, position.totals)

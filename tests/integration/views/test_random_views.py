@@ -118,21 +118,19 @@ def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(TIES_SHORT, id="short"), pytest.param(TIES_LONG, id="long", marks=pytest.mark.full)]
+    ("seeds", "mode"),
+    [
+        pytest.param(TIES_SHORT, Mode.TIES, id="ties-short"),
+        pytest.param(TIES_LONG, Mode.TIES, id="ties-long", marks=pytest.mark.full),
+        pytest.param(SUMS_SHORT, Mode.SUMS, id="sums-short"),
+        pytest.param(SUMS_LONG, Mode.SUMS, id="sums-long", marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.timeout(3000)
-def test_where_rows_tie_changes_give_what_is_computed_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
-    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --ties", Mode.TIES)
-    assert played.failed == []
-    assert played.played > len(seeds) * 0.9
-
-
-@pytest.mark.parametrize(
-    "seeds", [pytest.param(SUMS_SHORT, id="short"), pytest.param(SUMS_LONG, id="long", marks=pytest.mark.full)]
-)
-@pytest.mark.timeout(3000)
-def test_what_sums_of_doubles_decide_follows_changes(spark_runtime: SparkRuntime, seeds: range) -> None:
-    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --sums", Mode.SUMS)
+def test_what_ties_and_sums_of_doubles_decide_follows_changes(
+    spark_runtime: SparkRuntime, seeds: range, mode: Mode
+) -> None:
+    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --{mode}", mode)
     assert played.failed == []
     assert played.played > len(seeds) * 0.9
 

@@ -96,7 +96,7 @@ def _notes(shape: QueryShape) -> list[str]:
         notes.append("Where many rows change the groups are recomputed for the keys that changed, by Spark.")
     if OperatorKind.LIMIT in kinds:
         notes.append(
-            "Rows that tie in ORDER BY at the limit are chosen by Spark, and others may be at the next refresh."
+            "Rows that tie in ORDER BY at the limit are ordered by all their columns; Spark alone may take others."
         )
     for name, why in shape.whole.items():
         how = f"on one node, as {why}" if why else "by ranges of it, on all nodes"
