@@ -12,7 +12,7 @@ from iscp.core.build_request import BuildRequest, exact_build, parse_build
 from iscp.core.errors import ErrorCode
 from iscp.core.exact_watermarks import exact_sources, parse_sources, sources_document
 from iscp.core.ids import JobKey
-from iscp.core.key_ranges import both, condition_sql
+from iscp.core.key_ranges import condition_sql
 from iscp.core.spec import JobSpec
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.untrusted_values import (
@@ -191,10 +191,13 @@ class JobRow(NamedTuple):
         return parse_spec(self.spec_json)
 
     @property
-    def condition(self) -> str:
-        """Which rows of the source are the job's, as a condition of Spark's; empty: all are."""
+    def conditions(self) -> tuple[str, ...]:
+        """Return what has to hold for the rows of the source that are the job's, each a condition of Spark's.
+
+        They are never put into one text: a comment that a user has begun would reach the others.
+        """
         spec = self.spec.consumer
-        return both(spec.where, condition_sql(spec.key, self.key.range_id))
+        return tuple(each for each in (spec.where, condition_sql(spec.key, self.key.range_id)) if each)
 
     @property
     def status(self) -> JobStatus:

@@ -104,8 +104,3 @@ def condition_sql(key: Sequence[str], range_id: int) -> str:
         return ""
     low, high = hashes(range_id)
     return f"{hash_sql(key)} BETWEEN {low}L AND {high}L"
-
-
-def both(first: str, second: str) -> str:
-    """One condition of two, either of which may be empty; a comment at the end of one hides nothing of the other."""
-    return f"({first}\n) AND ({second}\n)" if first and second else first or second

@@ -107,8 +107,10 @@ class ChangesUnavailableError(Exception):
 class ChangeSet(Protocol):
     """The changes of one range, the same whenever they are evaluated until `release`."""
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
-        """As if the source held only the rows for which `where` holds.
+    def net(
+        self, key: Sequence[str], where: Sequence[str] = (), stamped: bool = False, columns: Sequence[str] = ()
+    ) -> Changes:
+        """As if the source held only the rows for which each condition of `where` holds.
 
         `stamped`, for sinks that nobody can read: each row has the `_commit_version` and the `_commit_timestamp` of
         the key's last change too, and the source was checked to hold as many rows of each key as the changes

@@ -58,7 +58,8 @@ def test_queries_that_end_a_jvm_or_never_end(tenants: Tenants) -> None:
     for sql in (
         "SELECT id, length(repeat('a', 2000000000)) AS n FROM t",
         "SELECT id, size(sequence(1, 2000000000)) AS n FROM t",
-        "WITH " + ", ".join(f"c{n} AS (SELECT a.id FROM {f'c{n - 1}' if n else 't'} a)" for n in range(200))
+        "WITH "
+        + ", ".join(f"c{n} AS (SELECT a.id FROM {f'c{n - 1}' if n else 't'} a)" for n in range(200))
         + " SELECT id FROM c199",
         "SELECT id FROM t QUALIFY " + " AND ".join(["row_number() OVER (ORDER BY id) > 0"] * 4_000),
     ):

@@ -111,7 +111,9 @@ class FakeFeed:
         self.released = False
         self._source = source
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
+    def net(
+        self, key: Sequence[str], where: Sequence[str] = (), stamped: bool = False, columns: Sequence[str] = ()
+    ) -> Changes:
         self.nets.append(tuple(key))
         if fault := self._source.net_faults.get(tuple(key)):
             raise fault

@@ -13,7 +13,7 @@ from iscp.core.watermark import Position, later
 from iscp.ports.consumer import Consumer, ConsumerKind
 
 log = logging.getLogger(__name__)
-Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
+Netted = tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +67,4 @@ def netted(work: JobRun) -> Netted | None:
     needs, spec = work.kind.needs, work.row.spec.consumer
     if needs.changes is not ChangeDetail.NET:
         return None
-    return spec.key, work.row.condition, needs.stamped, () if spec.key else spec.columns
+    return spec.key, work.row.conditions, needs.stamped, () if spec.key else spec.columns

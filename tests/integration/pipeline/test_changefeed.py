@@ -178,6 +178,19 @@ def test_ranges_that_share_a_shard_do_not_write_over_each_other(pipeline: Pipeli
     feed.assert_equal()
 
 
+def test_what_a_filter_ends_with_hides_nothing_of_the_ranges_condition(pipeline: Pipeline) -> None:
+    """Spark's comments go on over a line that ends with a backslash."""
+    feed = Feed(pipeline, where="id > 2 -- \\")
+    feed.run()
+    for _ in range(2):
+        feed.reshard(merge=False)
+    pipeline.upsert(range(20), "changed")
+    pipeline.insert(range(900, 903))
+    feed.finish()
+    assert len(feed.ranges) == SHARDS
+    feed.assert_equal(lambda row: row["id"] > 2)
+
+
 def test_a_watermark_does_not_go_back_where_no_row_was_reported(pipeline: Pipeline) -> None:
     """Then no shard has moved: the record alone says that another writer was there."""
     feed = Feed(pipeline, where="id < 0")

@@ -105,6 +105,8 @@ def test_texts_that_spark_reads_as_the_time_change_and_texts_that_are_none_do_no
         ("id > 3; DROP TABLE secret", "is not a SQL condition"),
         ("id > 3) OR (true", "is not a SQL condition"),
         ("id > 3 /* ", ""),
+        ("v GLOB 'a'", "is not a condition that Spark takes: "),
+        ("id > 3 /* /* */ OR reflect('java.lang.System', 'getenv', 'HOME') = v", ""),
         ("id >\n", "is not a SQL condition"),
     ],
 )

@@ -55,8 +55,6 @@ def test_conditions_are_those_of_spark() -> None:
     assert key_ranges.condition_sql(["a"], 1) == ""
     assert key_ranges.condition_sql(["a"], 3) == f"{key_ranges.hash_sql(['a'])} BETWEEN 0L AND 9223372036854775807L"
     assert "CAST(`b``` AS STRING)" in key_ranges.hash_sql(["a", "b`"])
-    assert key_ranges.both("", "x") == key_ranges.both("x", "") == "x"
-    assert key_ranges.both("a -- b", "c") == "(a -- b\n) AND (c\n)"
 
 
 @pytest.mark.parametrize("range_id", [1, 2, 3, 5, 44, 127])

@@ -20,7 +20,7 @@ from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
 from iscp.adapters.delta.query.special_times import special_time
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
-from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
+from iscp.adapters.delta.spark.spark_errors import first_line, said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
@@ -90,7 +90,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
-            raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
+            raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
         except (PySparkException, Py4JJavaError) as error:
             if _is_internal(error) and _fails_by_itself(session, sql):
                 raise InvalidRequest(
@@ -128,7 +128,7 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
             try:
                 named = restrict_query(apart, sql, schemas)
             except AnalysisException as error:
-                raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
+                raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
         found = analyze_query(apart, sql, schemas)
         kept = found.kept
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
@@ -192,10 +192,6 @@ def _nullable(schema: StructType) -> StructType:
     for each in schema.fields:
         each.nullable = True
     return schema
-
-
-def _first_line(error: PySparkException) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _quoted(name: str) -> str:

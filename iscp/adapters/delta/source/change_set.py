@@ -83,7 +83,7 @@ class DeltaChangeSet:
         self._rows = rows
         self._frame = kept(frame) if frame is not None and readers > 1 else frame
         self._kept = [self._frame] if self._frame is not None and readers > 1 else []
-        self._net: dict[tuple[tuple[str, ...], str, bool, tuple[str, ...]], Changes] = {}
+        self._net: dict[tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]], Changes] = {}
 
     @classmethod
     def read_by_spark(
@@ -104,8 +104,10 @@ class DeltaChangeSet:
             return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
         return cls(frame.sparkSession, schema, span, after, rows=rows, rewritten=rewritten)
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
-        wanted = (tuple(key), where, stamped, tuple(columns))
+    def net(
+        self, key: Sequence[str], where: Sequence[str] = (), stamped: bool = False, columns: Sequence[str] = ()
+    ) -> Changes:
+        wanted = (tuple(key), tuple(where), stamped, tuple(columns))
         known = self._net.get(wanted)
         if known is None:
             known = self._compute(*wanted)
@@ -155,7 +157,9 @@ class DeltaChangeSet:
         for frame in self._kept:
             release(frame)
 
-    def _compute(self, key: tuple[str, ...], where: str, stamped: bool, columns: tuple[str, ...]) -> Changes:
+    def _compute(
+        self, key: tuple[str, ...], where: tuple[str, ...], stamped: bool, columns: tuple[str, ...]
+    ) -> Changes:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
         if not key and (exact := self.with_equal_rows()) is not self:
             return exact._compute(key, where, stamped, columns)
@@ -163,7 +167,7 @@ class DeltaChangeSet:
             rows = self._passing(self._rows, where)
             net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))
             return self._by_arrow(net, key, left_out)
-        raw = self._raw(key).where(where) if where else self._raw(key)
+        raw = _restricted(self._raw(key), where)
         return self._by_spark(raw, key, left_out) if key else self._read_written(raw, self._named(columns), left_out)
 
     def _named(self, columns: tuple[str, ...]) -> list[str]:
@@ -171,25 +175,29 @@ class DeltaChangeSet:
         wanted = {name.lower() for name in columns}
         return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
 
-    def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: str) -> None:
+    def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: Sequence[str]) -> None:
         """What a sink holds for a key shows whether rows share it; of one that nobody can read, the source does."""
         if not changes.rows + changes.passed:
             return
         with reading_changes("search rows that share a key"):
-            after = self._after().where(where) if where else self._after()
+            after = _restricted(self._after(), where)
             for name, (low, high) in changes.bounds.items():
                 after = after.where(F.col(quoted(name)).between(low, high))  # lets files be left out
             if contradicted(changes.frame, after, key):
                 doubt(key)
 
-    def _passing(self, rows: pa.Table, where: str) -> pa.Table:
-        if not where:
-            return rows
-        special = has_special_texts(field.metadata for field in self._schema.fields)
-        if not special and (passing := passing_rows(rows, where)) is not None:
-            return passing
+    def _passing(self, rows: pa.Table, where: Sequence[str]) -> pa.Table:
+        if where and has_special_texts(field.metadata for field in self._schema.fields):
+            return self._passing_by_spark(where)
+        passing: pa.Table | None = rows
+        for condition in where:
+            if (passing := passing_rows(passing, condition)) is None:
+                return self._passing_by_spark(where)
+        return passing
+
+    def _passing_by_spark(self, where: Sequence[str]) -> pa.Table:
         with spark_faults("filter the changes"):
-            return self._raw(()).where(where).toArrow()
+            return _restricted(self._raw(()), where).toArrow()
 
     def _raw(self, key: tuple[str, ...]) -> DataFrame:
         """The changes; those of the range's step, where it is one."""
@@ -261,6 +269,13 @@ def _count_rows(frame: DataFrame, key: Sequence[str]) -> _Counted:
         doubtful=any(row[2] for row in each),
         bounds=spanning([bounds_of_row(names, row[3:]) for row in each]) if all_absent else {},
     )
+
+
+def _restricted(frame: DataFrame, where: Sequence[str]) -> DataFrame:
+    """Return the rows for which each condition holds; each is parsed for itself."""
+    for condition in where:
+        frame = frame.where(condition)
+    return frame
 
 
 def _changes(

@@ -23,7 +23,7 @@ from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import first_line, spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
@@ -78,7 +78,7 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
                 restrict_condition(session, condition)
                 plan = rows.where(condition)._jdf.queryExecution().analyzed()
             except AnalysisException as error:
-                return str(error).splitlines()[0]
+                return first_line(error)
             # The time and the user are taken for constants there, of each query again.
             changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
             by = special_time(session, condition, plan)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from iscp.core.errors import Conflict
 from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.key_ranges import both, condition_sql, hash_sql
+from iscp.core.key_ranges import condition_sql, hash_sql
 from iscp.core.netting import Op
 from iscp.core.range_lineage import fenced
 from iscp.core.spec import ConsumerSpec
@@ -108,7 +108,7 @@ class IterationRetriever:
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None
-        return self._feed.net(key, both(where, self._range), columns=self._compared_columns)
+        return self._feed.net(key, [each for each in (where, self._range) if each], columns=self._compared_columns)
 
     @property
     def inserts(self) -> DataFrame:
@@ -130,8 +130,8 @@ class IterationRetriever:
             present = self._present()
             return present.selectExpr(*self._columns(present), *self._hash, "'insert' AS _change_type", *_STAMPS)
         frame = self._feed.all(self._spec.key)
-        if self._row.condition:
-            frame = frame.where(self._row.condition)
+        for condition in self._row.conditions:
+            frame = frame.where(condition)
         return frame.selectExpr(*self._columns(frame), *self._hash, "_change_type", *_STAMPS)
 
     def next(self) -> tuple[pa.Table, pa.Table] | None:
@@ -172,7 +172,7 @@ class IterationRetriever:
     def _net(self) -> DataFrame:
         assert self._feed is not None
         columns = self._compared_columns
-        return self._feed.net(self._spec.key, self._row.condition, stamped=True, columns=columns).frame
+        return self._feed.net(self._spec.key, self._row.conditions, stamped=True, columns=columns).frame
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:

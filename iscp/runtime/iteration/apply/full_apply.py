@@ -83,7 +83,7 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
     """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
     uri, rebuilt_for = run.uri, log_rebuild(work, run.uri)
     from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
-    if from_nothing and len(run.meter.iteration.jobs) == 1 and not work.row.condition:
+    if from_nothing and len(run.meter.iteration.jobs) == 1 and not work.row.conditions:
         run.meter.note_snapshot(partial(run.ports.source.size, uri, span.to.version))
     rows = _open_snapshot(run, session, work, span)
     if work.position.job_id != work.row.job_id:
