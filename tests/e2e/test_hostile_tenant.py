@@ -19,7 +19,7 @@ MOVES_BETWEEN = 10
 """Moves after which the neighbour commits, and all is checked."""
 
 APPLIED_P95_S = 5.0
-"""What the hostile account may ask is done too, on the same cores."""
+"""The valid requests of the hostile account are served too, on the same cores."""
 
 LONG_S = 600.0
 

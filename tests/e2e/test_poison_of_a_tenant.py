@@ -1,4 +1,4 @@
-"""For each poison that one account writes: another account's commits are applied in time, and lag tells the truth."""
+"""For each poison that one account writes, the commits of another are applied in time, and lag is the truth."""
 
 from __future__ import annotations
 
@@ -69,10 +69,15 @@ def test_queries_that_end_a_jvm_or_never_end(tenants: Tenants) -> None:
     tenants.assert_unharmed()
 
 
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 6 << 30)
+
+
 FILES: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,
     "a device": lambda path: path.symlink_to("/dev/zero"),
-    "a sparse file": lambda path: path.touch() or os.truncate(path, 6 << 30),
+    "a sparse file": sparse,
     "nested": lambda path: path.write_text('{"metaData":' + '{"a":' * 100_000),
 }
 

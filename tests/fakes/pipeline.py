@@ -119,12 +119,11 @@ class FakeFeed:
             raise fault
         before, after = (self._source.states[v] for v in (self.span.from_version, self.span.to.version))
         changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
-        deletes = sum(value is None for value in changed.values())
+        deletes = [*changed.values()].count(None)
         return Changes(lambda: changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type,return-value]
 
     def all(self, key: Sequence[str]) -> Any:
-        span = range(self.span.from_version + 1, self.span.to.version + 1)
-        states = self._source.states
+        span, states = range(self.span.from_version + 1, self.span.to.version + 1), self._source.states
         return [(v, i, states[v].get(i)) for v in span for i in sorted(states[v - 1].keys() | states[v].keys())]
 
     def every(self) -> Any:

@@ -24,7 +24,7 @@ from tests.fakes.wire_faults import JSON_WRONG, TEXTS_ODD
 Move = Callable[[Client, Path], IscpError | None]
 
 TIMEOUT_S = 20.0
-"""Of one call: a node that needs longer for what nobody may ask is held up by it."""
+"""A node that needs longer for one call is held up by it."""
 
 QUERIES = (
     "SELECT id, text FROM t",
