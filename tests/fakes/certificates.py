@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -20,9 +21,20 @@ def certified() -> Tls:
     return Tls(_certificate("localhost", key, authority_key), pem, authority)
 
 
-def _certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: ec.EllipticCurvePrivateKey) -> bytes:
+def certificate_of(common: str, *names: x509.GeneralName) -> bytes:
+    """In PEM, with these alternative names; an empty common name is none."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return _certificate(common, key, key, names)
+
+
+def _certificate(
+    subject: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: ec.EllipticCurvePrivateKey,
+    names: Sequence[x509.GeneralName] = (x509.DNSName("localhost"),),
+) -> bytes:
     now = datetime.now(UTC)
-    signed = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(_name(subject))
         .issuer_name(_name("authority"))
@@ -31,11 +43,11 @@ def _certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: ec.Ellip
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(hours=1))
         .add_extension(x509.BasicConstraints(ca=subject == "authority", path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(issuer, hashes.SHA256())
     )
-    return signed.public_bytes(serialization.Encoding.PEM)
+    if names:
+        built = built.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return built.sign(issuer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)] if text else [])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ssl
 from email.message import Message
-from ipaddress import ip_address
 from typing import Any
 
 from iscp.adapters.grpc.access.caller_evidence import NAMES_MAX, TOKEN_KEY, statement
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, Metadata
+from iscp.adapters.tls.certificate_names import shown_names
 from iscp.core.errors import NotAuthenticated
 
 
@@ -29,17 +29,11 @@ def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ..
     return (*said, (CALLER_KEY, statement(_names_of(connection), f"{family}:{shown}:{port}")))
 
 
-def _names_of(connection: ssl.SSLSocket) -> list[str]:
-    certificate: Any = connection.getpeercert() or {}
-    names = [_as_grpc(str(kind), str(name)) for kind, name in certificate.get("subjectAltName", ())]
-    names += [str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+def _names_of(connection: ssl.SSLSocket) -> frozenset[str]:
+    shown = shown_names(connection.getpeercert(binary_form=True) or b"")
+    names = shown.dns | shown.others
     if len(names) > NAMES_MAX:
         raise NotAuthenticated(
             f"has {len(names)} names, more than {NAMES_MAX}", field="certificate", remedy="Use gRPC, or another one"
         )
     return names
-
-
-def _as_grpc(kind: str, name: str) -> str:
-    """ssl writes out an IPv6 address in full and in capitals, and gRPC in short."""
-    return str(ip_address(name.strip())) if kind == "IP Address" else name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import ssl
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.certificate_names import ShownNames, shown_names
 from iscp.adapters.tls.tls_files import TlsSource
 
 log = logging.getLogger(__name__)
@@ -37,19 +37,9 @@ def _configuration(tls: Tls) -> Any:
     return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.authority or None)
 
 
-def caller_names(context: grpc.ServicerContext) -> Collection[str]:
-    """The names in the certificate of who calls, without its common name; none without TLS."""
-    return names_shown(context)[0]
-
-
-def names_shown(context: grpc.ServicerContext) -> tuple[Collection[str], Collection[str]]:
-    """The alternative names in the certificate of who calls, and its common names."""
-    said = context.auth_context()
-    alternative, common = (
-        {name.decode(errors="replace") for name in said.get(key, ())}
-        for key in ("x509_subject_alternative_name", "x509_common_name")
-    )
-    return alternative, common
+def names_shown(context: grpc.ServicerContext) -> ShownNames:
+    """The names in the certificate of who calls; none without TLS."""
+    return shown_names(b"".join(context.auth_context().get("x509_pem_cert", ())))
 
 
 class ServerContext:

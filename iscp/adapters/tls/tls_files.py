@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.certificate_names import dns_names_of
 from iscp.core.errors import ConfigurationError
 from iscp.core.setting_faults import SettingFault
 
@@ -97,8 +98,9 @@ def node_faults(tls: Tls, section: str, node_name: str) -> Iterator[SettingFault
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     path, (own, *between) = f"{section}cert_file", certificates_of(tls.certificate)
-    if node_name not in names_of(own):
-        known = ", ".join(names_of(own)) or "none"
+    names = dns_names_of(own)
+    if node_name not in names:
+        known = ", ".join(names) or "none"
         yield SettingFault(path, f"does not have {node_name} among its DNS names, which are {known}", RENEW)
     try:
         uses = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -116,17 +118,6 @@ def certificates_of(pem: bytes) -> list[x509.Certificate]:
     from cryptography import x509
 
     return x509.load_pem_x509_certificates(pem)
-
-
-def names_of(certificate: x509.Certificate) -> list[str]:
-    """Its DNS names."""
-    from cryptography import x509
-
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return list(found.get_values_for_type(x509.DNSName))
 
 
 def _certificate_faults(path: str, file: Path, pem: bytes, now: datetime) -> Iterator[SettingFault]:

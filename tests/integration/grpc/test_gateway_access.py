@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.access.access_server import AccessServer
@@ -18,10 +19,11 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
+from iscp.core.errors import NotAuthenticated
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
-from tests.fakes.certs import NODE_NAME, Certs
+from tests.fakes.certs import NODE_NAME, Certs, spelled_as
 
 ADDRESS = "2001:db8::1"
 JOB = {"job": {"table": "/lake/t", "name": "j"}}
@@ -160,6 +162,19 @@ def test_an_address_in_a_certificate_is_written_as_grpc_writes_it(guarded: Guard
     assert guarded.post("abroad", "ListJobs", {})[0] == 200
     tls = guarded.certs.files("abroad", NODE_NAME)
     with Client(guarded.server.address, tls=tls, timeout_s=10.0) as client:
+        assert client.jobs() == []
+
+
+def test_only_a_name_of_a_host_or_a_common_name_is_a_caller(guarded: Guarded) -> None:
+    """By gRPC and by HTTP, what looks like `client` as an e-mail address, a URI or another type is of nobody."""
+    for kind, name in spelled_as("client").items():
+        files = guarded.certs.make_odd(f"odd-{kind}", x509.DNSName("x.example"), name)
+        assert guarded.post(f"odd-{kind}", "ListJobs", {})[0] == 401
+        with Client(guarded.server.address, tls=files, timeout_s=10.0) as client, pytest.raises(NotAuthenticated):
+            client.jobs()
+    files = guarded.certs.make_odd("right", x509.DNSName("client"))
+    assert guarded.post("right", "ListJobs", {})[0] == 200
+    with Client(guarded.server.address, tls=files, timeout_s=10.0) as client:
         assert client.jobs() == []
 
 

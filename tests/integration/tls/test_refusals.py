@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from cryptography import x509
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.channel.endpoint import split_address
@@ -20,7 +21,7 @@ from iscp.client.admin_client import Client
 from iscp.core.errors import ConfigurationError, IscpError, NotAuthorized, Unavailable
 from iscp.wire.v1 import node_pb2
 from tests.fakes.admin import FakeAdmin
-from tests.fakes.certs import NODE_NAME, Certs
+from tests.fakes.certs import NODE_NAME, Certs, spelled_as
 from tests.fakes.node_calls import FakeNodeCalls
 
 
@@ -100,6 +101,15 @@ def test_the_service_of_nodes_is_for_nodes_alone(server: AdminServer, certs: Cer
     foreign = replace(others.files("node", NODE_NAME), ca_file=certs.directory / "ca.pem")
     with pytest.raises(Unavailable):
         describe(server.address, tls=foreign.read(), timeout_s=3)
+
+
+def test_a_name_of_another_type_makes_nobody_a_node(server: AdminServer, certs: Certs) -> None:
+    """An e-mail address or a URI is often anybody's to choose."""
+    for kind, name in spelled_as(NODE_NAME).items():
+        files = certs.make_odd(f"odd-{kind}", x509.DNSName("localhost"), name)
+        with pytest.raises(NotAuthorized, match="this is for nodes alone"):
+            describe(server.address, tls=files.read())
+    assert describe(server.address, tls=certs.make_odd("right", x509.DNSName(NODE_NAME)).read()).node_id == "n"
 
 
 def test_every_method_of_the_service_is_guarded(server: AdminServer, certs: Certs) -> None:

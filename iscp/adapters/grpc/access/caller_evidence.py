@@ -40,21 +40,21 @@ class Evidence:
 def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
     """`node_name`: what nodes are known by; empty: by nothing. Raises NotAuthenticated where it makes no sense."""
     metadata = tuple(context.invocation_metadata())
-    (alternative, common), token = names_shown(context), _token_of(metadata)
-    names = {*alternative, *common}
-    if not node_name or node_name.lower() not in (name.lower() for name in alternative):
+    shown, token = names_shown(context), _token_of(metadata)
+    names = shown.dns | shown.others
+    if not node_name or node_name.lower() not in (name.lower() for name in shown.dns):
         return Evidence(Credentials(token, _but_of_nodes(names, node_name)), context.peer())
     if passed_on := [value for key, value in metadata if key == FORWARDED_KEY]:
         # Nodes of earlier versions pass on whatever else a client sends, CALLER_KEY too; but no call that has this key.
         if passed_on == [UNSAID]:
             return Evidence(Credentials(token), context.peer())
-        shown, peer = _read(passed_on)
-        return Evidence(Credentials(token, shown), peer, passed_on=True)
+        said, peer = _read(passed_on)
+        return Evidence(Credentials(token, said), peer, passed_on=True)
     if by_gateway := [value for key, value in metadata if key == CALLER_KEY]:
-        shown, peer = _read(by_gateway)
+        said, peer = _read(by_gateway)
         # Whether somebody is a node its gateway does not know: it says the common name too.
-        return Evidence(Credentials(token, _but_of_nodes(shown, node_name)), peer)
-    return Evidence(Credentials(token, frozenset(names)), context.peer())
+        return Evidence(Credentials(token, _but_of_nodes(said, node_name)), peer)
+    return Evidence(Credentials(token, names), context.peer())
 
 
 def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.tls.server_credentials import caller_names
+from iscp.adapters.tls.server_credentials import names_shown
 from iscp.core.errors import NotAuthorized
 
 
@@ -17,7 +17,7 @@ def refuse_stranger(names: Collection[str], node_name: str) -> None:
     """Raise NotAuthorized unless a caller whose certificate has these names is a node. Of nodes without TLS all are."""
     if node_name and node_name.lower() not in (name.lower() for name in names):
         raise NotAuthorized(
-            f"this is for nodes alone, and the caller's certificate does not have {node_name} among its names",
+            f"this is for nodes alone, and the caller's certificate does not have {node_name} among its DNS names",
             field="security.tls.node_name",
             remedy="Give a node the certificate of one, and the same name to all nodes of a cluster",
         )
@@ -39,5 +39,5 @@ class AdmittedMethod:
     def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self._node_name:
             with translate_errors(context, "admit", "node_call"):
-                refuse_stranger(caller_names(context), self._node_name)
+                refuse_stranger(names_shown(context).dns, self._node_name)
         return self._method(request, context)

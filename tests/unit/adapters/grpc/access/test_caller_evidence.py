@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of, statement
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.core.access_roles import Credentials
 from iscp.core.errors import NotAuthenticated
+from tests.fakes.certificates import certificate_of
 
 NODE = "node.lake.iscp"
 SAID = statement(["ana"], "ipv4:9.9.9.9:1")
@@ -26,10 +28,8 @@ class Call:
         self, metadata: tuple[tuple[str, str], ...] = (), names: tuple[str, ...] = (), common: str = ""
     ) -> None:
         self._metadata = metadata
-        self._said: Mapping[str, list[bytes]] = {
-            "x509_subject_alternative_name": [name.encode() for name in names],
-            "x509_common_name": [common.encode()] if common else [],
-        }
+        shown = [x509.DNSName(name) for name in names]
+        self._said = {"x509_pem_cert": [certificate_of(common, *shown)]} if names or common else {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return self._metadata
