@@ -37,8 +37,8 @@ class JobLog(Protocol):
         After OutcomeUnknown the next append must carry the same entries: it finds out, and commits them if need be.
         """
 
-    def requests(self) -> Mapping[str, str]:
-        """The request ids still in the log, oldest first, and the `job_id` that each was about; known after `load`."""
+    def requests(self) -> Mapping[str, Sequence[str]]:
+        """By the `job_id` that they were about, the request ids still in the log, oldest first; known after `load`."""
 
     def compact(self, rows: Sequence[JobRow]) -> None:
         """Replace all entries by the last row of every registration that is still to be known."""

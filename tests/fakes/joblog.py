@@ -61,8 +61,12 @@ class FakeJobLog:
             last[row.job_id] = row
         return list(last.values())
 
-    def requests(self) -> Mapping[str, str]:
-        return {request_id: row.job_id for row, request_id in self.storage.entries if request_id}
+    def requests(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for row, request_id in self.storage.entries:
+            if request_id:
+                found.setdefault(row.job_id, []).append(request_id)
+        return found
 
     def append(self, entries: Sequence[LogEntry]) -> None:
         self._check()

@@ -138,7 +138,7 @@ class TermLog:
             raise NotOwner("another term was claimed")
         return list(self._world.log.rows.values())
 
-    def requests(self) -> Mapping[str, str]:
+    def requests(self) -> Mapping[str, Sequence[str]]:
         return {}
 
     def append(self, entries: Sequence[LogEntry]) -> None:

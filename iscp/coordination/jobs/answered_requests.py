@@ -8,20 +8,24 @@ from itertools import islice
 REQUESTS_MAX = 250_000
 """Request ids whose answers are remembered; the oldest are forgotten, and count as new when they are repeated."""
 
+RequestKey = tuple[str, str]
+"""The account of the job that a request is about, and the request's id: clients of one account do not know those of
+another, and both may call a request `nightly-2026-11-27`."""
+
 
 class AnsweredRequests:
-    """Request ids, oldest first, with the job_ids that they were about."""
+    """Requests, oldest first, with the job_ids that they were about."""
 
-    def __init__(self, known: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[RequestKey, str]) -> None:
         self._job_ids = dict(known)
 
-    def get(self, request_id: str) -> str | None:
-        return self._job_ids.get(request_id)
+    def get(self, request: RequestKey) -> str | None:
+        return self._job_ids.get(request)
 
-    def add(self, answered: Mapping[str, str]) -> None:
+    def add(self, answered: Mapping[RequestKey, str]) -> None:
         self._job_ids |= answered
-        for request_id in list(islice(self._job_ids, max(0, len(self._job_ids) - REQUESTS_MAX))):
-            del self._job_ids[request_id]
+        for request in list(islice(self._job_ids, max(0, len(self._job_ids) - REQUESTS_MAX))):
+            del self._job_ids[request]
 
     def forget(self, job_ids: Collection[str]) -> None:
         """Those about registrations that nobody remembers any more."""

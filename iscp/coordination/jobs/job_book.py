@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 
-from iscp.coordination.jobs.answered_requests import AnsweredRequests
+from iscp.coordination.jobs.answered_requests import AnsweredRequests, RequestKey
 from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.book_index import BookIndex, target_of
 from iscp.coordination.jobs.job_counts import JobCounts
@@ -33,8 +33,8 @@ class JobBook:
     others read.
     """
 
-    def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, str] | None = None) -> None:
-        """`rows`: the last of each registration; `requests`: request ids, oldest first, with their job_id."""
+    def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`rows`: the last of each registration; `requests`: by their job_id the ids of requests, oldest first."""
         self._jobs: dict[JobKey, JobRow] = {}
         self._dropped: dict[str, JobRow] = {}
         self._keys: dict[str, JobKey] = {}
@@ -42,9 +42,12 @@ class JobBook:
         self._split = SplitTables()
         self._index = BookIndex(lambda: self._jobs.values())
         self._counts = JobCounts()
-        self._requests = AnsweredRequests(requests or {})
         self._unlogged = UnloggedRows()
         self._load(sorted(rows, key=attrgetter("create_at_s")))
+        known = {job_id: row for job_id in requests or {} if (row := self.by_id(job_id)) is not None}
+        self._requests = AnsweredRequests(
+            {(row.key.account, each): job_id for job_id, row in known.items() for each in (requests or {})[job_id]}
+        )
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -199,21 +202,21 @@ class JobBook:
 
     # Decisions
 
-    def request(self, request_id: str) -> str | None:
-        """The job_id that an earlier request was about."""
-        return self._requests.get(request_id)
+    def request(self, account: str, request_id: str) -> JobRow | None:
+        """The registration, dropped or not, that an earlier request about a job of the account was about."""
+        return self.by_id(self._requests.get((account, request_id)) or "")
 
     def commit(self, entries: Iterable[LogEntry]) -> BookChange:
         """The log has these entries of a draft: they take effect."""
         shards: dict[ShardId, None] = {}
         rows: dict[str, JobRow] = {}
-        answered: dict[str, str] = {}
+        answered: dict[RequestKey, str] = {}
         for entry in entries:
             self._install(entry.row)
             rows[entry.row.job_id] = entry.row
             shards[entry.row.key.shard] = None
             if entry.request_id:
-                answered[entry.request_id] = entry.row.job_id
+                answered[entry.row.key.account, entry.request_id] = entry.row.job_id
         self.mark_logged(rows.values())
         self._requests.add(answered)
         return BookChange(tuple(rows.values()), tuple(shards))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
+from iscp.coordination.jobs.answered_requests import RequestKey
 from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import (
@@ -45,6 +46,9 @@ from iscp.core.job_row import JobRow, LogEntry, Reason
 from iscp.core.key_ranges import WHOLE
 from iscp.core.spec_parsing import parse_spec
 
+OPERATORS_REQUEST = "reshard:"
+"""What an operator's request id is logged with: it is none of the account with whose row it is logged."""
+
 
 class PendingChanges:
     """Decisions that the log does not have yet, on top of the book.
@@ -59,7 +63,7 @@ class PendingChanges:
         self._changed: dict[JobKey, JobRow] = {}
         self._made: dict[str, JobRow] = {}
         self._targets, self._sources = Places(letters=True), Places()  # of what was made
-        self._requests: dict[str, JobRow] = {}
+        self._requests: dict[RequestKey, JobRow] = {}
         self._split: set[str] = set()  # tables with rows of ranges among `entries`
         self._uris: dict[str, str] = {}  # of tables whose first job is among `entries`
         self.entries: list[LogEntry] = []
@@ -119,13 +123,7 @@ class PendingChanges:
 
         A job of the same name on the table at `uri` is the same one, whichever id the table was given since.
         """
-        if not request_id:
-            return None
-        if request_id in self._requests:
-            row: JobRow | None = self._requests[request_id]
-        else:
-            known = self._book.request(request_id)
-            row = self._book.by_id(known) if known else None
+        row = self._answered(key.account, request_id)
         if row is None:
             return None
         same_table = row.table_uri == uri and row.key.job == key._replace(table_id=row.key.table_id)
@@ -134,6 +132,12 @@ class PendingChanges:
                 f"{request_id!r} was used for another job", field="request_id", remedy="Give each request its own"
             )
         return row.registration
+
+    def _answered(self, account: str, request_id: str) -> JobRow | None:
+        """The row that the first request of this id about a job of the account was logged with."""
+        if not request_id:
+            return None
+        return self._requests.get((account, request_id)) or self._book.request(account, request_id)
 
     def _change(self, key: JobKey, request_id: str, change: Callable[[JobRow], JobRow | None]) -> bool:
         if self._repeated(request_id, key) is not None:
@@ -214,15 +218,28 @@ class PendingChanges:
     def _reshard(self, request: Reshard) -> int:
         rows = self._on(request.table_id)
         ranges = {row.key.range_id for row in rows}
-        if request.request_id in self._requests or self._book.request(request.request_id):
+        if self._was_resharded(rows, request.request_id):
             return len(ranges)
         if {row.registration for row in rows} != request.seen:
             raise Conflict("the table's jobs were changed meanwhile", remedy="Retry")
         if not rows:
             raise TableNotFound(f"{request.table_id} has no jobs", field="table", remedy="See `iscp-admin job list`")
         done = changes(ranges, request.merge, request.range_id)
-        self._stage_all(list(rows_after(rows, done, request.job_id, self._now_s)), request.request_id)
+        after = list(rows_after(rows, done, request.job_id, self._now_s))
+        self._stage_all(after, request.request_id and f"{OPERATORS_REQUEST}{request.request_id}")
         return len({row.key.range_id for row in self._on(request.table_id)})
+
+    def _was_resharded(self, rows: Sequence[JobRow], request_id: str) -> bool:
+        """Whether a request of this id was carried out on the table of these rows."""
+        going_on = {row.registration for row in rows}
+        for account in {row.key.account for row in rows} if request_id else ():
+            if self._answered(account, f"{OPERATORS_REQUEST}{request_id}") is not None:
+                return True
+            # The release before logged it as if it were the account's: with a row that ended while its job went on.
+            row = self._answered(account, request_id)
+            if row is not None and row.drop_at_s is not None and row.registration in going_on:
+                return True
+        return False
 
     def _stage_all(self, rows: Sequence[JobRow], request_id: str) -> None:
         for number, row in enumerate(rows):
@@ -236,7 +253,7 @@ class PendingChanges:
         if row.drop_at_s is None:
             self._uris.setdefault(row.key.table_id, row.table_uri)
         if request_id:
-            self._requests[request_id] = row
+            self._requests[row.key.account, request_id] = row
 
     def _rewind(self, mark: int) -> None:
         if mark == len(self.entries):

@@ -89,12 +89,8 @@ class JobLookup:
     def of_request(self, writer: LogWriter, job: JobName, request_id: str) -> JobRow | None:
         """The registration, dropped or not, that an earlier request of this id made or ended: its answer was lost."""
 
-        def find(book: JobBook) -> JobRow | None:
-            return book.by_id(book.request(request_id) or "")
-
-        row = writer.read(find) if request_id else None
-        same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
-        return row if same else None
+        row = writer.read(lambda book: book.request(job.account, request_id)) if request_id else None
+        return row if row is not None and row.key.job_name == job.name else None
 
 
 def _is_used(book: JobBook, table_id: str, account: str) -> bool:

@@ -86,7 +86,7 @@ def test_terms_count_up_and_rows_come_back_as_they_were_written(tmp_path: Path) 
     second = opened(tmp_path)
     assert second.claim_term() == 2
     assert second.load() == rows
-    assert second.requests() == {"r1": rows[0].job_id, "r3": rows[2].job_id}
+    assert second.requests() == {rows[0].job_id: ("r1",), rows[2].job_id: ("r3",)}
 
 
 def test_an_owner_that_was_deposed_never_writes_again(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_follows_a_compaction_that_landed_unseen_is_numbered_above_it(tmp_p
     joblog.append([LogEntry(dropped, "the-request")])
     successor = owner(tmp_path, Losing())
     assert {row.job_id: row for row in successor.load()} == {row.job_id: row for row in (*rows[:2], dropped)}
-    assert successor.requests() == {"the-request": dropped.job_id}
+    assert successor.requests() == {dropped.job_id: ("the-request",)}
 
 
 def test_a_commit_that_is_repeated_behind_one_that_did_not_land_is_there_once(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ class History:
         joblog = owner(self.uri, self.losing)
         self.losing.left.clear()
         book = JobBook(joblog.load(), joblog.requests())
-        found = Model(wanted(book.rows()), {rid: book.request(rid) or "" for rid in joblog.requests()})
+        found = Model(wanted(book.rows()), {each: job_id for job_id, ids in joblog.requests().items() for each in ids})
         perhaps = self.model.copy()
         for asked in (each for each in self.waiting if each.future.running()):
             perhaps.apply(asked.request)  # one commit: all of it landed, or nothing

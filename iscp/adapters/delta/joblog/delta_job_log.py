@@ -111,8 +111,8 @@ class DeltaJobLog:
         self._commits = files
         return rows
 
-    def requests(self) -> Mapping[str, str]:
-        return {request_id: job_id for job_id, ids in self._requests.items() for request_id in ids}
+    def requests(self) -> Mapping[str, Sequence[str]]:
+        return self._requests
 
     def append(self, entries: Sequence[LogEntry]) -> None:
         if not entries:

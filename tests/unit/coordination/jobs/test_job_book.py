@@ -120,7 +120,7 @@ def test_a_retried_request_gets_its_first_answer_in_the_same_batch_and_in_later_
 
 def test_a_retry_is_answered_from_what_the_log_has_kept_of_it() -> None:
     dropped = row()._replace(drop_at_s=5.0)
-    book = JobBook([dropped, row(job_id="id-2")], {"r1": "id-a", "r2": "id-2", "r3": "id-a"})
+    book = JobBook([dropped, row(job_id="id-2")], {"id-a": ["r1", "r3"], "id-2": ["r2"]})
     assert decide(book, Register((registration(request_id="r1", job_id="x"),)))[0] == [
         (RegisterResult(True, "id-a", "t1"),)
     ]
@@ -129,7 +129,7 @@ def test_a_retry_is_answered_from_what_the_log_has_kept_of_it() -> None:
 
 
 def test_a_request_id_of_another_job_is_refused() -> None:
-    book = JobBook([row()], {"r1": "id-a"})
+    book = JobBook([row()], {"id-a": ["r1"]})
     with pytest.raises(InvalidRequest) as refused:
         PendingChanges(book, NOW_S).decide(Register((registration("b", request_id="r1"),)))
     assert refused.value.field == "request_id"
@@ -420,11 +420,15 @@ def test_late_and_doubled_reports_change_nothing() -> None:
 
 def test_collection_forgets_old_dropped_registrations_and_their_requests() -> None:
     book = JobBook(
-        [row("a")._replace(drop_at_s=10.0), row("b")._replace(drop_at_s=20.0), row("c")], {"ra": "id-a", "rb": "id-b"}
+        [row("a")._replace(drop_at_s=10.0), row("b")._replace(drop_at_s=20.0), row("c")],
+        {"id-a": ["ra"], "id-b": ["rb"]},
     )
     assert book.collect(dropped_before_s=15.0) == 1
     assert {each.job_id for each in book.rows()} == {"id-b", "id-c"}
-    assert (book.request("ra"), book.request("rb")) == (None, "id-b")
+    kept = book.request("default", "rb")
+    assert book.request("default", "ra") is None
+    assert kept is not None
+    assert kept.job_id == "id-b"
 
 
 def test_one_key_cannot_have_two_wanted_registrations() -> None:
