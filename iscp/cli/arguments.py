@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from iscp.cli.completion import ACCOUNT, ask_cluster, beginning, complete_context, tables_of
 from iscp.cli.json_path import parse_path
+from iscp.cli.terminal import say
 from iscp.core.argument_checks import SECONDS_MAX
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.name_patterns import is_pattern
@@ -70,7 +71,7 @@ class Invocation:
     def _show_notice(self, error: IscpError, left_s: float) -> None:
         """On stderr, where with `-o json` only errors are."""
         if self.output != "json":
-            click.echo(f"{error.message}; trying for {left_s:.0f} s more", err=True)
+            say(f"{error.message}; trying for {left_s:.0f} s more", err=True)
 
 
 def parse_duration_s(text: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from iscp.cli.arguments import WholeNumber
+from iscp.cli.terminal import say
 
 DAYS_MAX = 36_500
 """Days for which a certificate may be made; more are refused."""
@@ -39,7 +40,7 @@ def init(directory: Path, days: int) -> None:
     from iscp.adapters.tls.development_authority import DevelopmentAuthority
 
     DevelopmentAuthority.init(directory, days)
-    click.echo(f"the authority is in {directory}: give ca.pem to all, and ca.key to nobody")
+    say(f"the authority is in {directory}: give ca.pem to all, and ca.key to nobody")
 
 
 @certs.command("issue")
@@ -73,4 +74,4 @@ def renew(name: str, directory: Path, days: int, new_key: bool) -> None:
 
 
 def _say(directory: Path, name: str, end: datetime) -> None:
-    click.echo(f"{directory / name}.pem, with its key beside it, is valid until {end:%Y-%m-%d %H:%M} UTC")
+    say(f"{directory / name}.pem, with its key beside it, is valid until {end:%Y-%m-%d %H:%M} UTC")

@@ -21,6 +21,7 @@ from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, WholeNumber
 from iscp.cli.drawing import table
+from iscp.cli.terminal import say
 from iscp.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def tail(
         cursor = _start(changefeed, start, etcd)
         for page in _pages(changefeed, cursor, limit, follow):
             for row in page.rows.to_pylist():
-                click.echo(_line(row, output))
-            click.echo(json.dumps({"cursor": json.loads(page.cursor.text)}) if output == "json" else page.cursor.text)
+                say(_line(row, output))
+            say(json.dumps({"cursor": json.loads(page.cursor.text)}) if output == "json" else page.cursor.text)
 
 
 @feed.command()
@@ -88,7 +89,7 @@ def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
     if output == "json":
         for each in found:
             about = {"raised_at_s": each.raised_at_s, "raised_by": each.raised_by}
-            click.echo(json.dumps({"shard": int(each.shard), "count": each.count, **about}))
+            say(json.dumps({"shard": int(each.shard), "count": each.count, **about}))
     else:
         rows = [(each.shard, str(each.count), render.moment(each.raised_at_s), each.raised_by) for each in found]
         table(("SHARD", "INCIDENTS", "LAST", "FOUND BY"), rows)
@@ -106,7 +107,7 @@ def cursors(uri: str, etcd: str, prefix: str, output: str) -> None:
     if output == "json":
         for each in found:
             cursor = json.loads(each.cursor.text)
-            click.echo(json.dumps({"name": each.name, "stored_at_s": each.stored_at_s, "cursor": cursor}))
+            say(json.dumps({"name": each.name, "stored_at_s": each.stored_at_s, "cursor": cursor}))
     else:
         rows = [(each.name, render.moment(each.stored_at_s), each.cursor.text) for each in found]
         table(("NAME", "STORED", "CURSOR"), rows)
@@ -141,10 +142,10 @@ def purge(
         gone = changefeed.purge(older_than_s, behind_cursors, dry_run=dry_run)
     if output == "json":
         first = json.loads(gone.first_cursor.text)
-        click.echo(json.dumps({"files": gone.files, "rows": gone.rows, "dry_run": dry_run, "first_cursor": first}))
+        say(json.dumps({"files": gone.files, "rows": gone.rows, "dry_run": dry_run, "first_cursor": first}))
     else:
-        click.echo(f"{gone.rows} rows in {gone.files} files {'would go' if dry_run else 'are gone'}")
-        click.echo(gone.first_cursor.text)
+        say(f"{gone.rows} rows in {gone.files} files {'would go' if dry_run else 'are gone'}")
+        say(gone.first_cursor.text)
 
 
 def _open_feed(uri: str, etcd: str | None, prefix: str) -> Changefeed:

@@ -35,7 +35,9 @@ def script(shell: str, command: click.Command, program: str) -> str:
 
 
 def beginning(incomplete: str, values: Iterable[str]) -> list[CompletionItem]:
-    return [CompletionItem(value) for value in sorted(set(values)) if value.startswith(incomplete)]
+    """Of what a shell would show as it is."""
+    shown = (value for value in sorted(set(values)) if value.isprintable())
+    return [CompletionItem(value) for value in shown if value.startswith(incomplete)]
 
 
 class ClusterNameType(click.ParamType):  # type: ignore[type-arg]

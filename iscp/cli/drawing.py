@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from iscp.cli.terminal import say
+from iscp.core.untrusted_values import escaped
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -57,7 +60,7 @@ def table(columns: Sequence[str], rows: Rows, *, spare: Sequence[str] = (), wide
     if console.is_terminal and not wide:
         shown, cells = fit(columns, rows, spare, console.width)
         if hidden := [name for name in columns if name not in shown and any(_cells(columns, rows, name))]:
-            click.echo(f"not shown: {', '.join(hidden)}; -o wide shows all", err=True)
+            say(f"not shown: {', '.join(hidden)}; -o wide shows all", err=True)
         columns, rows = shown, cells
     drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
@@ -72,7 +75,7 @@ def pairs(values: dict[str, str]) -> None:
     drawn = Table(box=None, pad_edge=False, show_header=False)
     for name, value in values.items():
         if value:
-            drawn.add_row(Text(name, style="bold"), _text(name, value))
+            drawn.add_row(Text(escaped(name), style="bold"), _text(name, value))
     _print(drawn)
 
 
@@ -115,7 +118,7 @@ def _text(name: str, cell: str) -> Text:
     from rich.text import Text
 
     style = _STYLES.get(cell.rpartition(" ")[2], "") if name in _COLOURED else ""
-    return Text(cell, overflow="fold", style=style)
+    return Text(escaped(cell), overflow="fold", style=style)
 
 
 def _console() -> Any:

@@ -18,6 +18,7 @@ from iscp.cli.completion import script
 from iscp.cli.man_pages import write_pages
 from iscp.cli.node.log_command import log
 from iscp.cli.root_group import RootGroup
+from iscp.cli.terminal import say
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 from iscp.core.extras import extra_missing
@@ -154,14 +155,14 @@ def completion(shell: str) -> None:
 
     As in: eval "$(iscp completion bash)"
     """
-    click.echo(script(shell, iscp, "iscp"))
+    say(script(shell, iscp, "iscp"))
 
 
 @iscp.command()
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def man(directory: Path) -> None:
     """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
-    click.echo(f"{len(write_pages(iscp, 'iscp', directory))} pages are in {directory}")
+    say(f"{len(write_pages(iscp, 'iscp', directory))} pages are in {directory}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -172,12 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         iscp(arguments, prog_name="iscp")
     except IscpError as error:
-        click.echo(f"iscp: {printable(str(error))}", err=True)
+        say(f"iscp: {printable(str(error))}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
     except ModuleNotFoundError as error:
         if not (sentence := extra_missing(error, "demo" if sys.argv[1:2] == ["demo"] else "node")):
             raise
-        click.echo(f"iscp: {sentence}", err=True)
+        say(f"iscp: {sentence}", err=True)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_FAILED)

@@ -17,6 +17,7 @@ import click
 from iscp.cli.arguments import JSONPATH
 from iscp.cli.drawing import pairs, table
 from iscp.cli.json_path import parse_path, values_at
+from iscp.cli.terminal import json_text, say, yaml_text
 from iscp.core.api_requests import RegisterRequest
 from iscp.core.api_views import ClusterView, EventView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
@@ -94,14 +95,11 @@ def show(value: Any, output: str) -> bool:
         _show_part(value, output.removeprefix(JSONPATH))
     elif output == "name":
         for row in value if isinstance(value, list) else [value]:
-            click.echo(_name_of(row))
+            say(_name_of(row))
     elif output == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        say(json_text(value, indent=2))
     elif output == "yaml":
-        import yaml
-
-        plain = json.loads(json.dumps(value))  # YAML knows no states and kinds, only their texts
-        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
+        say(yaml_text(json.loads(json.dumps(value))), nl=False)  # YAML knows no states and kinds, only their texts
     else:
         return False
     return True
@@ -113,7 +111,7 @@ def _show_part(value: Any, path: str) -> None:
     except LookupError as error:
         raise click.UsageError(f"-o {JSONPATH}{path}: {error.args[0]}") from error
     for each in found:
-        click.echo(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False))
+        say(each if isinstance(each, str) else json_text(each))
 
 
 def _name_of(row: Row) -> str:

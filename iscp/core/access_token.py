@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from iscp.core.access_roles import Role
 from iscp.core.errors import InvalidRequest
+from iscp.core.name_patterns import name_fault
 
 _TOKEN_BYTES = 32
 _ID_CHARS = 12
@@ -132,7 +133,7 @@ def ended_before(records: Iterable[TokenRecord], made: TokenRecord) -> list[Toke
 
 def check_wanted(account: str, ttl_s: float, note: str) -> None:
     """Raises InvalidRequest where there can be no such token."""
-    if not account.strip() or account != account.strip() or not account.isprintable():
+    if name_fault(account):
         raise InvalidRequest("is no name of an account", field="account", remedy="Name one, as jobs have it")
     if not 0 < ttl_s <= TTL_MAX_S:
         raise InvalidRequest(

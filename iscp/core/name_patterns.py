@@ -16,6 +16,19 @@ def is_pattern(text: str) -> bool:
     return any(sign in text for sign in "*?[")
 
 
+def name_fault(text: str) -> str:
+    """Why nobody may be named so, as the rest of a sentence; empty: they may.
+
+    An allow-list: of the letters beyond ASCII many look like others or like nothing, and so do their marks; which of
+    them do changes with Unicode and with fonts.
+    """
+    if not (text.isascii() and text.isprintable()):
+        return "with characters other than letters and digits of ASCII, its signs and blanks"
+    if not text.strip() or is_pattern(text) or text.startswith("-") or text != text.strip():
+        return "which commands would take for a pattern or an option"
+    return ""
+
+
 def matcher(table_pattern: str, name_pattern: str) -> Callable[[JobRow], bool]:
     """Whether a job's table, as it was registered or as it lies, and its name match; empty patterns match all."""
     table, name = (re.compile(fnmatch.translate(each or "*")).match for each in (table_pattern, name_pattern))

@@ -13,6 +13,7 @@ from math import isfinite
 from numbers import Real
 from operator import attrgetter, index
 from typing import Any, TypeVar
+from unicodedata import category
 
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, TemporaryError
 
@@ -41,10 +42,7 @@ V = TypeVar("V")
 Check = Callable[[Any, str], Any]
 """Gives a value, that was handed over under a name, as it may be kept. Raises ValueError."""
 
-# What steers a terminal or has no form in UTF-8: controls but for newline and tab, direction marks, lone surrogates.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
+_NOT_PLAIN = re.compile("[^\n\t -~]")
 
 
 def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:
@@ -56,8 +54,21 @@ def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:
         head = chars_max * 3 // 4
         tail = chars_max - head - len(_GAP)
         value = str.__getitem__(value, slice(head)) + _GAP + str.__getitem__(value, slice(-tail, None))
-    text = str.__str__(value)
-    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+    return escaped(str.__str__(value))
+
+
+def escaped(text: str) -> str:
+    """`text` with Python's escapes for what steers a terminal, cannot be seen, or has no form in UTF-8.
+
+    That is what is no letter, sign or blank: controls but for newline and tab, marks of direction, joiners, lone
+    surrogates, and what Unicode does not know.
+    """
+    return text if text.isprintable() else _NOT_PLAIN.sub(_escaped, text)
+
+
+def is_shown(character: str) -> bool:
+    """Whether it is a character that is seen, or a blank of some width."""
+    return character.isprintable() or category(character) == "Zs"
 
 
 def one_line(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
@@ -66,7 +77,7 @@ def one_line(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+    return found[0] if is_shown(found[0]) else found[0].encode("unicode_escape").decode("ascii")
 
 
 def shown(value: object) -> str:

@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
         "mount its file system",
     ),
     "options of another consumer": ({"shards": "4"}, "field: --shards", "a replica takes no options"),
-    "a name for another line": ({"name": "a\nb"}, "field: --name", "cannot be printed"),
+    "a name for another line": ({"name": "a\nb"}, "field: --name", "other than letters and digits of ASCII"),
     "a name that is a pattern": ({"name": "copy*"}, "field: --name", "for a pattern or an option"),
     "an empty name": ({"name": "  "}, "field: --name", "Name the job"),
     "a name that is too long": ({"name": "n" * 201}, "field: --name", "Name the job"),

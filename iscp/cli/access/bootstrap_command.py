@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from iscp.cli.arguments import DURATION
+from iscp.cli.terminal import say
 from iscp.core.access_roles import Role
 
 
@@ -44,5 +45,5 @@ def bootstrap(file: Path | None, ttl_s: float) -> None:
         token, record = create_token(
             store, account, Role.ADMIN, ttl_s, "made by iscp token bootstrap", "", clock, secrets.token_hex
         )
-    click.echo(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
-    click.echo(token)
+    say(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
+    say(token)

@@ -11,6 +11,7 @@ from iscp.cli import render
 from iscp.cli.arguments import DURATION, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import table
+from iscp.cli.terminal import say
 from iscp.core.access_roles import Role
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def create(invocation: Invocation, /, role: str, ttl_s: float, note: str, accoun
         secret, record = client.access.create_token(role, ttl_s=ttl_s, account=account, note=note)
     if render.show({"token": secret, **_row(record)}, invocation.output):
         return
-    click.echo(
-        f"{record.token_id} is {record.role} of {record.account} until {render.moment(record.expires_at_s)}", err=True
-    )
-    click.echo(secret)
+    say(f"{record.token_id} is {record.role} of {record.account} until {render.moment(record.expires_at_s)}", err=True)
+    say(secret)
 
 
 @token.command("list")
@@ -91,7 +90,7 @@ def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
     with invocation.client() as client:
         revoked = client.access.revoke_token(token_id, account=account)
     if not render.show({"id": token_id, "revoked": revoked}, invocation.output):
-        click.echo(f"{token_id} is revoked" if revoked else f"there is no token {token_id}, or no longer")
+        say(f"{token_id} is revoked" if revoked else f"there is no token {token_id}, or no longer")
 
 
 def _row(record: TokenRecord) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.admin.error_words import field_in_file, show_error
 from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
-from iscp.cli.confirm import confirm
+from iscp.cli.terminal import confirm, json_text, say, yaml_text
 from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
 from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import IscpError, PermanentError
@@ -72,7 +71,7 @@ def apply(
         doomed = [step for step in steps if step.action == "delete"]
         if not dry_run and doomed and not yes:
             for step in doomed:
-                click.echo(f"  {step.job.name} on {step.table}", err=True)
+                say(f"  {step.job.name} on {step.table}", err=True)
             confirm(f"delete {job_words(len(doomed))} that no file names?")
         refused = [] if dry_run else carry_out(client, steps)
     show_steps(invocation, steps, refused, dry_run=dry_run)
@@ -104,9 +103,9 @@ def refuse_faults(faults: Sequence[PlanFault], output: str) -> None:
             error.message, error.field = error.sentence, f"{fault.place}.{error.field}".rstrip(".")
             show_error(error, output)
         else:
-            click.echo(f"{fault.place}: {error}", err=True)
+            say(f"{fault.place}: {error}", err=True)
     if output != "json":
-        click.echo(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
+        say(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
     raise click.exceptions.Exit(1)
 
 
@@ -184,11 +183,11 @@ def show_steps(
         return
     for each in done:
         changes = f" ({'; '.join(each['changes'])})" if each["changes"] else ""
-        click.echo(f"{each['action']} {each['name']} on {each['table']}{changes}")
+        say(f"{each['action']} {each['name']} on {each['table']}{changes}")
     for one in failed:
-        click.echo(f"{one['name']} on {one['table']}: {one['error']}", err=True)
+        say(f"{one['name']} on {one['table']}: {one['error']}", err=True)
     summary = ", ".join(f"{number} {action}" for action, number in counts(steps).items())
-    click.echo(f"{'would be ' if dry_run else ''}{summary}" + (f", {len(failed)} refused" if failed else ""))
+    say(f"{'would be ' if dry_run else ''}{summary}" + (f", {len(failed)} refused" if failed else ""))
 
 
 @click.command()
@@ -199,12 +198,12 @@ def show_steps(
 @invocation
 def export(invocation: Invocation, /, tables: str, names: str, account: str) -> None:
     """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""
-    from iscp.cli.admin.job_file import entry_of, to_yaml
+    from iscp.cli.admin.job_file import entry_of
 
     with invocation.client() as client:
         jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
     entries = [entry_of(job) for job in sorted(jobs, key=lambda job: (job.account, job.table, job.name))]
-    click.echo(
-        json.dumps(entries, indent=2, ensure_ascii=False) if invocation.output == "json" else to_yaml(entries),
+    say(
+        json_text(entries, indent=2) if invocation.output == "json" else yaml_text(entries),
         nl=invocation.output == "json",
     )

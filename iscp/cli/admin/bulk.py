@@ -13,7 +13,7 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import TABLES, Invocation, account_option, matching
 from iscp.cli.completion import JOB_NAME
-from iscp.cli.confirm import confirm
+from iscp.cli.terminal import confirm, say
 from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api_views import JobView
 from iscp.core.errors import PermanentError
@@ -126,17 +126,17 @@ def _batches(jobs: Sequence[JobView], size: int) -> Iterator[Sequence[JobView]]:
 
 def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
     for job in jobs[:SHOWN_MAX]:
-        click.echo(f"  {job.name} on {job.table}", err=True)
+        say(f"  {job.name} on {job.table}", err=True)
     if len(jobs) > SHOWN_MAX:
-        click.echo(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
+        say(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
     confirm(f"{verb} {job_words(len(jobs))}?")
 
 
 def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:
     if not render.show([_named(job) for job in jobs], invocation.output):
         for job in jobs:
-            click.echo(f"{job.name} on {job.table}")
-        click.echo(f"{job_words(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
+            say(f"{job.name} on {job.table}")
+        say(f"{job_words(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
 
 
 def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
@@ -145,11 +145,11 @@ def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
     if render.show({**counts, "refused": refused}, invocation.output):
         return
     for each in refused:
-        click.echo(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
+        say(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
     attempted = tally.changed + tally.unchanged + len(refused)
     left = f", {tally.matched - attempted} not attempted" if attempted < tally.matched else ""
     done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
-    click.echo(done + left)
+    say(done + left)
 
 
 def _named(job: JobView) -> dict[str, str]:

@@ -12,6 +12,7 @@ from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.arguments import TABLE, Invocation, account_option, anywhere, invocation
 from iscp.cli.completion import JOB_NAME
+from iscp.cli.terminal import say
 from iscp.core.api_requests import ChangeVerb
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
     with invocation.client() as client:
         deleted = client.unregister(job.table, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
-        click.echo(f"{job.name} on {job.table} is deleted" if deleted else f"there is no job {job.name} on {job.table}")
+        say(f"{job.name} on {job.table} is deleted" if deleted else f"there is no job {job.name} on {job.table}")
 
 
 @click.command()
@@ -72,7 +73,7 @@ def update(
     with invocation.client() as client, options_named("T"):
         changed = client.update(table, name, changes, interrupt=interrupt, account=account)
     if not render.show({"changed": changed}, invocation.output):
-        click.echo(f"{name} on {table} is {'updated' if changed else 'so already'}")
+        say(f"{name} on {table} is {'updated' if changed else 'so already'}")
 
 
 @click.command()
@@ -122,7 +123,7 @@ def _change(
     with invocation.client() as client:
         changed = call(client)(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
-        click.echo(f"{job.name} on {job.table} {done if changed else unchanged}")
+        say(f"{job.name} on {job.table} {done if changed else unchanged}")
 
 
 @click.command()
@@ -152,11 +153,9 @@ def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spe
     shown = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
     if render.show(shown, invocation.output):
         return
-    click.echo(
-        f"{job.name} on {job.table} is being rebuilt as {result.job_id}; `iscp-admin job wait` returns when it is done"
-    )
+    say(f"{job.name} on {job.table} is being rebuilt as {result.job_id}; `iscp-admin job wait` returns when it is done")
     if result.warning:
-        click.echo(f"warning: {result.warning}")
+        say(f"warning: {result.warning}")
 
 
 def _spec_text(spec: str | None) -> str:

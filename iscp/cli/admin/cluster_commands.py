@@ -16,6 +16,7 @@ from iscp.cli.arguments import DURATION, RANGE, TABLE, Invocation, anywhere, inv
 from iscp.cli.cluster_tables import show_nodes, show_placement
 from iscp.cli.completion import NODE
 from iscp.cli.monitor.watch_option import watched
+from iscp.cli.terminal import say
 from iscp.core.api_views import EventView
 from iscp.core.errors import TemporaryError, TimedOut
 
@@ -77,7 +78,7 @@ def _change_node(
     with invocation.client() as client:
         changed = change(client)
     if not render.show({"node": node_id, "changed": changed}, invocation.output):
-        click.echo(f"{node_id} {now if changed else already}")
+        say(f"{node_id} {now if changed else already}")
 
 
 @node.command()
@@ -98,7 +99,7 @@ def drain(invocation: Invocation, /, node_id: str, wait: bool, timeout_s: float)
             with suppress(TemporaryError):  # the owner is changing
                 shards = client.operator.drain(node_id)
     if not render.show({"node": node_id, "shards": shards}, invocation.output):
-        click.echo(f"{node_id} is drained" if not shards else f"{node_id} gives up {shards} shards")
+        say(f"{node_id} is drained" if not shards else f"{node_id} gives up {shards} shards")
 
 
 @click.group()
@@ -128,7 +129,7 @@ def move(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> 
     with invocation.client() as client:
         moved = client.operator.move(table, node_id, range_id=range_id)
     if not render.show({"table": table, "node": node_id, "moving": moved}, invocation.output):
-        click.echo(f"{moved} shards move to {node_id}" if moved else f"{table} is on {node_id} already")
+        say(f"{moved} shards move to {node_id}" if moved else f"{table} is on {node_id} already")
 
 
 @shard.command()
@@ -142,7 +143,7 @@ def pin(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> N
     with invocation.client() as client:
         changed = client.operator.pin(table, node_id, range_id=range_id)
     if not render.show({"table": table, "node": node_id, "changed": changed}, invocation.output):
-        click.echo(f"{table} is pinned to {node_id}" if changed else f"{table} was pinned to {node_id} already")
+        say(f"{table} is pinned to {node_id}" if changed else f"{table} was pinned to {node_id} already")
 
 
 @shard.command()
@@ -155,7 +156,7 @@ def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
     with invocation.client() as client:
         changed = client.operator.unpin(table, range_id=range_id)
     if not render.show({"table": table, "changed": changed}, invocation.output):
-        click.echo(f"{table} is not pinned any more" if changed else f"{table} was not pinned")
+        say(f"{table} is not pinned any more" if changed else f"{table} was not pinned")
 
 
 @shard.command()
@@ -185,7 +186,7 @@ def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]
     with invocation.client() as client:
         ranges = change(client)
     if not render.show({"table": table, "ranges": ranges}, invocation.output):
-        click.echo(f"{table} is in {ranges} ranges now" if ranges > 1 else f"{table} is whole now")
+        say(f"{table} is in {ranges} ranges now" if ranges > 1 else f"{table} is whole now")
 
 
 @click.command()
@@ -215,7 +216,7 @@ def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
         moves = client.operator.rebalance(dry_run=dry_run)
     if not render.show([dataclasses.asdict(each) for each in moves], invocation.output):
         show_placement(moves, ring=True, wide=invocation.wide)
-        click.echo(f"{len(moves)} shards {'would move' if dry_run else 'move'}")
+        say(f"{len(moves)} shards {'would move' if dry_run else 'move'}")
 
 
 @click.command()
@@ -245,6 +246,6 @@ def _show_events(some: list[EventView], output: str) -> None:
     for event in some:
         row: dict[str, Any] = dataclasses.asdict(event)
         if output == "json":
-            click.echo(json.dumps(row))
+            say(json.dumps(row))
         elif not render.show([row] if output == "yaml" else row, output):
-            click.echo(render.event_line(event))
+            say(render.event_line(event))

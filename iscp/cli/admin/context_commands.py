@@ -11,6 +11,7 @@ from iscp.cli.arguments import Invocation, anywhere, invocation, refuse_bad_endp
 from iscp.cli.completion import complete_context
 from iscp.cli.context_file import Context
 from iscp.cli.drawing import pairs, table
+from iscp.cli.terminal import say
 
 _FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
 _name = click.argument("name", metavar="NAME", shell_complete=complete_context)
@@ -69,7 +70,7 @@ def set_context(name: str, **given: str | None) -> None:
     if not contexts.known:
         after = replace(after, current=name)
     context_file.save_contexts(path, after)
-    click.echo(f"{name} is kept in {path}" + (", and is the current one" if after.current == name else ""))
+    say(f"{name} is kept in {path}" + (", and is the current one" if after.current == name else ""))
 
 
 @context.command()
@@ -80,7 +81,7 @@ def use(name: str) -> None:
     contexts = context_file.load_contexts(path)
     chosen = contexts.get(name)
     context_file.save_contexts(path, replace(contexts, current=name))
-    click.echo(f"commands go to {name} now: {chosen.endpoint}")
+    say(f"commands go to {name} now: {chosen.endpoint}")
 
 
 @context.command()
@@ -91,4 +92,4 @@ def delete(name: str) -> None:
     contexts = context_file.load_contexts(path)
     contexts.get(name)
     context_file.save_contexts(path, context_file.with_context(contexts, name, None))
-    click.echo(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))
+    say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from types import MappingProxyType
 import click
 
 from iscp.cli.admin.exit_status import ExitStatus
+from iscp.cli.terminal import json_text, say
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.spec_fields import flat_name
 from iscp.core.untrusted_values import one_line
@@ -76,11 +76,11 @@ def show_error(error: IscpError, output: str) -> None:
         about = {"code": int(error.code), "name": error.code.name, "field": error.field}
         _show_json(about | {"message": error.sentence, "remedy": error.remedy})
         return
-    click.echo(f"error: {one_line(error.sentence)}", err=True)
+    say(f"error: {one_line(error.sentence)}", err=True)
     if error.field:
-        click.echo(f"  field: {one_line(error.field)}", err=True)
+        say(f"  field: {one_line(error.field)}", err=True)
     if error.remedy:
-        click.echo(f"  remedy: {one_line(error.remedy)}", err=True)
+        say(f"  remedy: {one_line(error.remedy)}", err=True)
 
 
 def show_usage_error(error: click.UsageError) -> None:
@@ -95,4 +95,4 @@ def show_usage_error(error: click.UsageError) -> None:
 
 def _show_json(about: dict[str, object]) -> None:
     said = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
-    click.echo(json.dumps({"error": said}, ensure_ascii=False), err=True)
+    say(json_text({"error": said}), err=True)

@@ -30,6 +30,7 @@ from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
 from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
 from iscp.cli.monitor.watch_option import watched
+from iscp.cli.terminal import say
 from iscp.core.api_requests import JobFilter
 from iscp.core.job_row import JobState, Reason
 from iscp.core.name_patterns import is_pattern
@@ -110,7 +111,7 @@ def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wa
     if not render.show([render.job_row(one) for one in jobs], invocation.output):
         render.show_jobs(jobs, wide=invocation.wide)
     if len(jobs) == limit:
-        click.echo(f"shown are the first {limit}; --limit raises it", err=True)
+        say(f"shown are the first {limit}; --limit raises it", err=True)
 
 
 @job.command()
@@ -130,7 +131,7 @@ def count(invocation: Invocation, /, **wanted: Any) -> None:
     with invocation.client() as client:
         number = client.count(**_filter(**wanted))
     if not render.show({"count": number}, invocation.output):
-        click.echo(number)
+        say(number)
 
 
 @job.command()
@@ -164,7 +165,7 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
     with invocation.client() as client:
         found = client.wait(table, name, version, timeout_s=timeout_s, account=account)
     if not render.show(render.job_row(found), invocation.output):
-        click.echo(f"version {found.applied_version} is applied")
+        say(f"version {found.applied_version} is applied")
 
 
 for command in (register, unregister, update, pause, resume, resync, verify, describe, check):

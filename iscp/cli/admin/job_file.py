@@ -18,7 +18,7 @@ from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
 from iscp.cli.admin.apply_plan import Wanted
 from iscp.cli.admin.view_entry import view_options
 from iscp.cli.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
-from iscp.cli.untrusted_yaml import SafeDumper, SafeLoader, refuse_vast
+from iscp.cli.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.errors import InvalidRequest
@@ -123,10 +123,6 @@ def entry_of(job: JobView) -> dict[str, Any]:
     if fields.get("consumer") == _CONSUMER_DEFAULT:
         del fields["consumer"]
     return {"table": job.table, "name": job.name, **account, **fields}
-
-
-def to_yaml(entries: Sequence[dict[str, Any]]) -> str:
-    return str(yaml.dump(entries, Dumper=SafeDumper, sort_keys=False, allow_unicode=True))
 
 
 def _entries(document: Any) -> Iterator[Any]:

@@ -32,6 +32,7 @@ from iscp.cli.man_pages import write_pages
 from iscp.cli.monitor.show_logs import job_logs, node_logs
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.root_group import RootGroup
+from iscp.cli.terminal import say
 from iscp.cli.view.view_commands import view
 from iscp.core.errors import ConfigurationError, IscpError
 from iscp.core.extras import extra_missing
@@ -85,7 +86,7 @@ def notify(invocation: Invocation, /, table: str) -> None:
     with invocation.client() as client:
         jobs = client.notify(table)
     if not render.show({"jobs": jobs}, invocation.output):
-        click.echo(f"{jobs} jobs read {table}")
+        say(f"{jobs} jobs read {table}")
 
 
 @cli.command()
@@ -107,14 +108,14 @@ def completion(shell: str) -> None:
 
     As in: eval "$(iscp-admin completion bash)"
     """
-    click.echo(script(shell, cli, PROGRAM))
+    say(script(shell, cli, PROGRAM))
 
 
 @cli.command()
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def man(directory: Path) -> None:
     """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
-    click.echo(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
+    say(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

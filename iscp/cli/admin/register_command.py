@@ -24,6 +24,7 @@ from iscp.cli.arguments import (
     invocation,
 )
 from iscp.cli.completion import ACCOUNT
+from iscp.cli.terminal import say
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, RegisterResult
 from iscp.core.errors import PermanentError
@@ -99,9 +100,9 @@ def show_registered(
 def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
     for number, row in enumerate(rows):
         if number not in unlike:
-            click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+            say(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
         if row["warning"]:
-            click.echo(f"warning: {row['warning']}")
+            say(f"warning: {row['warning']}")
 
 
 def unlike_of(

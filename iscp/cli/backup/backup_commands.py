@@ -15,6 +15,7 @@ from iscp import __version__
 from iscp.cli import render
 from iscp.cli.arguments import TARGET, Invocation, anywhere, invocation
 from iscp.cli.node.home_options import home_options, require_one_home
+from iscp.cli.terminal import say
 from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
     uri, _ = _log_of(data, file)
     manifest = create_backup(f"{uri}/{LOG_TABLE}", destination, time.time(), __version__)
     if not render.show(_row(destination, manifest), invocation.output):
-        click.echo(f"{destination} holds the job log at version {manifest.version}, with {manifest.jobs} jobs")
+        say(f"{destination} holds the job log at version {manifest.version}, with {manifest.jobs} jobs")
 
 
 @backup.command()
@@ -66,7 +67,7 @@ def verify(invocation: Invocation, /, source: str, data: Path | None, file: Path
     manifest = read_backup(source).manifest
     if not render.show(_row(source, manifest), invocation.output):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(manifest.taken_at_s))
-        click.echo(f"{source} is whole: the job log at version {manifest.version}, with {manifest.jobs} jobs, {at} UTC")
+        say(f"{source} is whole: the job log at version {manifest.version}, with {manifest.jobs} jobs, {at} UTC")
 
 
 @backup.command()
@@ -94,12 +95,12 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
     row = _row(source, manifest) | {"restored_version": restored.version, "reached": reached}
     if render.show(row, invocation.output):
         return
-    click.echo(f"the job log has {manifest.jobs} jobs again, as of version {manifest.version}")
+    say(f"the job log has {manifest.jobs} jobs again, as of version {manifest.version}")
     if reached > manifest.version:
-        click.echo(f"given up: what was acknowledged after version {manifest.version}, up to {reached}")
+        say(f"given up: what was acknowledged after version {manifest.version}, up to {reached}")
     if pause:
-        click.echo("all jobs are paused: drop those that are to run no more, and resume the others")
-    click.echo(f"it goes on at version {restored.version}; start the nodes")
+        say("all jobs are paused: drop those that are to run no more, and resume the others")
+    say(f"it goes on at version {restored.version}; start the nodes")
 
 
 def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | None]:

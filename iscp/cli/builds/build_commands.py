@@ -13,6 +13,7 @@ from iscp.cli.arguments import RANGE, TABLE, Invocation, account_option, anywher
 from iscp.cli.builds.build_shapes import build_row, progress_line, show_bar, show_build, show_builds
 from iscp.cli.completion import JOB_NAME
 from iscp.cli.monitor.watch_option import repeat, watched
+from iscp.cli.terminal import say
 from iscp.core.api_builds import BuildView
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def build_status(invocation: Invocation, /, table: str, name: str, account: str)
     if render.show([build_row(view) for view in views], invocation.output):
         return
     for number, view in enumerate(views):
-        click.echo("\n" * bool(number), nl=False)
+        say("\n" * bool(number), nl=False)
         show_build(view, wide=invocation.wide)
     if not views:
-        click.echo(_nothing_built(table, name))
+        say(_nothing_built(table, name))
 
 
 @build.command("watch")
@@ -84,9 +85,9 @@ def _show_progress(invocation: Invocation, table: str, name: str, account: str) 
         if sys.stdout.isatty():
             show_bar(view)
         else:
-            click.echo(progress_line(view))
+            say(progress_line(view))
     if not views:
-        click.echo(_nothing_built(table, name))
+        say(_nothing_built(table, name))
     return not views
 
 
@@ -103,7 +104,7 @@ def abort(invocation: Invocation, /, table: str, name: str, account: str) -> Non
     answer = {"table": table, **({"name": name} if name else {}), "tasks": tasks}
     if not render.show(answer, invocation.output):
         ended = "1 task has" if tasks == 1 else f"{tasks} tasks have"
-        click.echo(f"{' '.join(filter(None, (table, name)))} is paused, and {ended} ended")
+        say(f"{' '.join(filter(None, (table, name)))} is paused, and {ended} ended")
 
 
 @build.command()
@@ -115,7 +116,7 @@ def priority(invocation: Invocation, /, table: str) -> None:
     with invocation.client() as client:
         changed = client.builds.prioritize(table)
     if not render.show({"table": table, "changed": changed}, invocation.output):
-        click.echo(f"{table} is built next" if changed else f"{table} is being built, or is next already")
+        say(f"{table} is built next" if changed else f"{table} is being built, or is next already")
 
 
 @build.command()
@@ -142,7 +143,7 @@ def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]
     with invocation.client() as client:
         ranges = change(client)
     if not render.show({"table": table, "ranges": ranges}, invocation.output):
-        click.echo(f"{table} has {ranges} {'range' if ranges == 1 else 'ranges'} to be built")
+        say(f"{table} has {ranges} {'range' if ranges == 1 else 'ranges'} to be built")
 
 
 def _builds_of(invocation: Invocation, table: str, name: str, account: str) -> list[BuildView]:

@@ -6,10 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import click
-
 from iscp.cli import render
 from iscp.cli.drawing import pairs, table
+from iscp.cli.terminal import say
 from iscp.core.api_builds import (
     BuildNodeView,
     BuildStage,
@@ -80,10 +79,10 @@ def show_build(view: BuildView, *, wide: bool = False) -> None:
         }
     )
     if view.tasks or view.nodes:
-        click.echo("\nby node")
+        say("\nby node")
         show_nodes(view, wide=wide)
     if view.tasks:
-        click.echo("\nby range")
+        say("\nby range")
         _show_tasks(view.tasks, wide=wide)
 
 
@@ -108,16 +107,16 @@ def _show_tasks(tasks: Sequence[BuildTaskView], *, wide: bool) -> None:
         wide=wide,
     )
     if len(shown) < len(tasks):
-        click.echo(f"and {len(tasks) - len(shown)} more; -o wide shows all")
+        say(f"and {len(tasks) - len(shown)} more; -o wide shows all")
 
 
 def show_bar(view: BuildView) -> None:
     """As a build is watched on a terminal."""
-    click.echo(f"{view.table}  version {view.version}  {', '.join(view.jobs)}")
+    say(f"{view.table}  version {view.version}  {', '.join(view.jobs)}")
     share, state, *more = _figures(view)
-    click.echo(f"{bar(view.done_share)}  {share}  {state}")
+    say(f"{bar(view.done_share)}  {share}  {state}")
     if more:
-        click.echo("  ".join(more))
+        say("  ".join(more))
     if view.tasks:
         show_nodes(view)
 

@@ -14,6 +14,7 @@ from iscp.cli.arguments import Invocation, anywhere, invocation
 from iscp.cli.completion import beginning
 from iscp.cli.drawing import pairs, table
 from iscp.cli.explain.json_schema import NAMING, job_file_schema
+from iscp.cli.terminal import json_text, say
 from iscp.core.spec_schema import SpecField, schema_of_spec
 
 Place = tuple[str, ...]
@@ -37,7 +38,7 @@ def explain(invocation: Invocation, /, path: str, json_schema: bool) -> None:
     as `job.spec.trigger`. Calls no node.
     """
     if json_schema:
-        click.echo(json.dumps(job_file_schema(), indent=2, ensure_ascii=False))
+        say(json_text(job_file_schema(), indent=2))
         return
     known = fields_by_place()
     place = tuple(path.removesuffix(".").split("."))

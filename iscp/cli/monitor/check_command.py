@@ -17,6 +17,7 @@ from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.drawing import table
+from iscp.cli.terminal import say
 from iscp.core.api_views import JobView
 from iscp.core.errors import PERMANENT_FROM, JobNotFound
 from iscp.core.job_row import JobState, Reason
@@ -109,4 +110,4 @@ def _show(invocation: Invocation, findings: Sequence[Finding], counts: dict[str,
         rows = [(found.table, found.name, found.freshness.value, found.why) for found in findings]
         table(("TABLE", "NAME", "STATE", "WHY"), rows, wide=invocation.wide)
     late = f"{counts['late']} late, {counts['failed']} failed"
-    click.echo(f"{job_words(counts['checked'])}: {fresh} fresh, {late}")
+    say(f"{job_words(counts['checked'])}: {fresh} fresh, {late}")

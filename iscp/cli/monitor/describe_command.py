@@ -15,6 +15,7 @@ from iscp.cli.completion import JOB_NAME
 from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.next_start import next_start, warnings_of
 from iscp.cli.monitor.watch_option import watched
+from iscp.cli.terminal import say
 from iscp.core.api_views import EventView, JobView, PlacedShard
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
@@ -86,26 +87,26 @@ def description_row(described: JobDescription) -> render.Row:
 
 def show_description(described: JobDescription, *, wide: bool = False) -> None:
     render.show_job(dataclasses.replace(described.job, spec_json=""))
-    click.echo("\nnext start")
-    click.echo(f"  {described.next_start}")
-    click.echo("\nspec")
+    say("\nnext start")
+    say(f"  {described.next_start}")
+    say("\nspec")
     for line in _spec_lines(described.job.spec_json):
-        click.echo(f"  {line}")
+        say(f"  {line}")
     if described.warnings:
-        click.echo("\nwarnings")
+        say("\nwarnings")
         for warning in described.warnings:
-            click.echo(f"  {warning}")
-    click.echo("\nwhere it runs")
+            say(f"  {warning}")
+    say("\nwhere it runs")
     show_placement(described.shards, ring=True, wide=wide)
-    click.echo("\nlast iterations")
+    say("\nlast iterations")
     if described.iterations:
         show_history(described.iterations, wide=wide)
     else:
-        click.echo("none yet")
+        say("none yet")
     if described.events:
-        click.echo("\nevents of its table")
+        say("\nevents of its table")
         for event in described.events:
-            click.echo(render.event_line(event))
+            say(render.event_line(event))
 
 
 def _spec_lines(spec_json: str) -> list[str]:

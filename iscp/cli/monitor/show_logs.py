@@ -11,10 +11,11 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, WholeNumber, account_option, anywhere, invocation
 from iscp.cli.completion import JOB_NAME, NODE
+from iscp.cli.terminal import say
 from iscp.core.config import LogLevel
 from iscp.core.errors import InvalidRequest, JobNotFound, TableNotFound, TemporaryError
 from iscp.core.log_lines import LINES_MAX, LogLine, LogPage, LogPlace
-from iscp.core.untrusted_values import printable
+from iscp.core.untrusted_values import escaped
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
@@ -135,22 +136,22 @@ class _Printer:
         self._said.pop(page.node_id, None)
         self._places[page.node_id] = page.place
         if page.restarted:
-            click.echo(printable(f"{page.node_id} was restarted: its log starts over"), err=True)
+            say(f"{page.node_id} was restarted: its log starts over", err=True)
         if page.lost:
-            click.echo(printable(f"{page.node_id} no longer keeps {page.lost} lines of its log"), err=True)
+            say(f"{page.node_id} no longer keeps {page.lost} lines of its log", err=True)
 
     def _say(self, subject: str, sentence: str) -> None:
         if self._said.get(subject) != sentence:
             self._said[subject] = sentence
-            click.echo(printable(sentence), err=True)
+            say(sentence, err=True)
 
     def _print(self, line: LogLine) -> None:
         fields, output = _fields(line.text), self._invocation.output
         if output == "json":
-            click.echo(json.dumps(fields))
+            say(json.dumps(fields))
         elif not render.show([fields] if output == "yaml" else fields, output):
             for each in _text(fields, self._of_nodes):
-                click.echo(each)
+                say(each)
 
 
 def _fields(text: str) -> dict[str, Any]:
@@ -159,23 +160,19 @@ def _fields(text: str) -> dict[str, Any]:
         found = _clean(json.loads(text))
     except (ValueError, RecursionError):
         found = None
-    return found if isinstance(found, dict) else {"event": _printable(text)}
+    return found if isinstance(found, dict) else {"event": escaped(text)}
 
 
 def _clean(value: Any) -> Any:
     match value:
         case str():
-            return _printable(value)
+            return escaped(value)
         case list():
             return [_clean(each) for each in value]
         case dict():
-            return {_printable(name): _clean(each) for name, each in value.items()}
+            return {escaped(name): _clean(each) for name, each in value.items()}
         case _:
             return value
-
-
-def _printable(text: str) -> str:
-    return printable(text, max(1, len(text)))
 
 
 def _text(fields: Mapping[str, Any], of_nodes: bool) -> Iterable[str]:

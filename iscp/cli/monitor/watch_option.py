@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from iscp.cli.arguments import Invocation
+from iscp.cli.terminal import say
 from iscp.core.errors import TemporaryError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ def _repeat(show: Callable[[], object], invocation: Invocation, apart: bool) -> 
             with redirect_stdout(frame):
                 over = show()
         except TemporaryError as error:  # the owner is changing, or the node is restarted
-            click.echo(f"error: {error.sentence}; trying again", err=True)
+            say(f"error: {error.sentence}; trying again", err=True)
         else:
             if (drawn := frame.getvalue()) != last:
                 _print(drawn, _between(invocation.output, apart and last is not None), terminal)

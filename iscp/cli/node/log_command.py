@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.node.home_options import home_options, require_one_home
+from iscp.cli.terminal import say
 from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -76,14 +77,14 @@ def upgrade(data: Path | None, file: Path | None) -> None:
         refuse_earlier_nodes(config)
         before = upgrade_job_log(config.log.uri)
     said = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"
-    click.echo(f"the job log {said}")
+    say(f"the job log {said}")
 
 
 def _repair(uri: str, marks: EtcdLogMarks | None) -> None:
     from iscp.adapters.delta.joblog.delta_job_log import repair_job_log, set_damaged_history_aside
 
     if aside := set_damaged_history_aside(uri):
-        click.echo(f"the history is renamed to {aside}; another begins")
+        say(f"the history is renamed to {aside}; another begins")
     reached = marks.load() if marks else -1
     repaired = repair_job_log(uri, reached)
     if repaired is None:
@@ -91,8 +92,8 @@ def _repair(uri: str, marks: EtcdLogMarks | None) -> None:
             raise ConfigurationError(f"nothing is wrong with the job log at {uri}")
         return
     if repaired.renamed:
-        click.echo(f"renamed to {repaired.renamed}")
+        say(f"renamed to {repaired.renamed}")
     if marks is not None and reached > repaired.version:
         marks.accept(repaired.version)
-        click.echo(f"given up: what was acknowledged after version {repaired.version}, up to {reached}")
-    click.echo(f"the job log ends at version {repaired.version} now")
+        say(f"given up: what was acknowledged after version {repaired.version}, up to {reached}")
+    say(f"the job log ends at version {repaired.version} now")

@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import click
-
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.cli.node.wait_notice import WaitNotice
+from iscp.cli.terminal import say
 from iscp.core.config import LogFormat, LogLevel
 
 POLL_S = 0.1
@@ -100,22 +99,22 @@ def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
 
 def _say(words: str) -> None:
     if words:
-        click.echo(words, err=True)
+        say(words, err=True)
 
 
 def _tell(stack: LocalCluster, as_json: bool) -> None:
     ready = stack.ready_line()
     if taken := stack.ports.taken:
-        click.echo(
+        say(
             f"port {taken} is in use by another process, which commands would speak to: give them "
             f"--endpoint {ready['endpoint']}, or set ISCP_ENDPOINT",
             err=True,
         )
     if as_json:
-        click.echo(json.dumps(ready))
+        say(json.dumps(ready))
         return
-    click.echo(f"ready at {ready['endpoint']}   (iscp-admin --endpoint {ready['endpoint']} status)")
-    click.echo(f"  etcd    {ready['etcd']['address']}  pid {ready['etcd']['pid']}")
+    say(f"ready at {ready['endpoint']}   (iscp-admin --endpoint {ready['endpoint']} status)")
+    say(f"  etcd    {ready['etcd']['address']}  pid {ready['etcd']['pid']}")
     for node in ready["nodes"]:
-        click.echo(f"  {node['id']}  {node['address']}  pid {node['pid']}")
-    click.echo(f"  logs    {stack.layout.logs}\nCtrl-C stops it; it goes on where it was with the same directory.")
+        say(f"  {node['id']}  {node['address']}  pid {node['pid']}")
+    say(f"  logs    {stack.layout.logs}\nCtrl-C stops it; it goes on where it was with the same directory.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from iscp.cli.arguments import DURATION, TARGET, Invocation, account_option, anywhere, invocation
+from iscp.cli.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION, read_text
 from iscp.core.errors import InvalidRequest
 
@@ -121,4 +122,4 @@ def warn_of_unkept(statements: Sequence[ViewStatement]) -> None:
     for each in statements:
         if each.unkept:
             clauses = ", ".join(dict.fromkeys(each.unkept))
-            click.echo(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
+            say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)

@@ -17,6 +17,7 @@ from iscp.cli.drawing import pairs, table
 from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.next_start import next_start
 from iscp.cli.monitor.watch_option import watched
+from iscp.cli.terminal import say
 from iscp.cli.view.view_apply import apply_views_of_files
 from iscp.cli.view.view_explain import explain_view
 from iscp.cli.view.view_import import import_views
@@ -116,7 +117,7 @@ def list_views(invocation: Invocation, /, account: str, limit: int) -> None:
     if not render.show([render.job_row(job) for job in first], invocation.output):
         _draw_list(first, wide=invocation.wide)
     if len(found) > limit:
-        click.echo(f"shown are the first {limit}; --limit raises it", err=True)
+        say(f"shown are the first {limit}; --limit raises it", err=True)
 
 
 def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
@@ -161,10 +162,10 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
     marks = job.status.sources
     at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
     pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})
-    click.echo(f"\n{fields.sql}\n")
+    say(f"\n{fields.sql}\n")
     render.show_job(job)
     if refreshes:
-        click.echo("\nlast refreshes")
+        say("\nlast refreshes")
         show_history(refreshes, wide=invocation.wide)
 
 
@@ -180,7 +181,7 @@ def drop(invocation: Invocation, /, name: str, table: str | None, account: str) 
     if not render.show({"deleted": deleted}, invocation.output):
         beside = f"{fields.target}{VIEW_STATE_SUFFIX}"
         stays = f"deleted; {fields.target} stays as it is, and so does {beside}, if more was kept of the view"
-        click.echo(stays if deleted else f"there is no view {name}")
+        say(stays if deleted else f"there is no view {name}")
 
 
 @view.command()
@@ -200,7 +201,7 @@ def wait(
         job, fields = find_view(client, name, table, account)
         found = client.wait(job.table_id, job.name, versions=versions, timeout_s=timeout_s, account=job.account)
     if not render.show(render.job_row(found), invocation.output):
-        click.echo(f"at {_versions(found, fields)}")
+        say(f"at {_versions(found, fields)}")
 
 
 def _versions(job: JobView, fields: ViewFields) -> str:
@@ -231,7 +232,7 @@ def refresh(invocation: Invocation, /, name: str, table: str | None, account: st
             probed = _probe(client, job, fields)
             shown, said = {"tables": probed}, f"{len(probed)} tables are probed"
     if not render.show(shown, invocation.output):
-        click.echo(said)
+        say(said)
 
 
 def _probe(client: Client, job: JobView, fields: ViewFields) -> list[str]:

@@ -14,6 +14,7 @@ from iscp.cli.completion import VIEW_NAME
 from iscp.cli.drawing import pairs
 from iscp.cli.drawing import table as draw_table
 from iscp.cli.history_lines import show_history
+from iscp.cli.terminal import say
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
     NAMED_TABLE,
@@ -97,7 +98,7 @@ def explain_view(
         return
     show_explanation(explained, wide=invocation.wide)
     if refreshes:
-        click.echo("\nlast refreshes")
+        say("\nlast refreshes")
         show_history(refreshes, wide=invocation.wide)
 
 
@@ -114,13 +115,13 @@ def show_explanation(explained: QueryExplanation, *, wide: bool = False) -> None
     rows = [_row(each) for each in explained.operators]
     filled = [number for number in range(len(COLUMNS)) if number < 2 or any(row[number] for row in rows)]
     draw_table([COLUMNS[number] for number in filled], [[row[number] for number in filled] for row in rows], wide=wide)
-    click.echo()
+    say()
     columns = ", ".join(f"{name} {kind}" for name, kind in explained.columns.items())
     tables = {f"table {name}": _place(uri, explained.sizes.get(name)) for name, uri in explained.tables.items()}
     kept = {each.holds: _place(each.uri, each.size) for each in explained.kept}
     pairs({"columns": columns, **tables, **kept})
     for note in explained.notes:
-        click.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _place(uri: str, size: TableSize | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iscp.cli.arguments import Invocation, anywhere, invocation
+from iscp.cli.terminal import say
 from iscp.cli.view.view_apply import project_options, warn_of_unkept
 from iscp.core.errors import InvalidRequest
 from iscp.core.untrusted_values import one_line
@@ -44,7 +45,7 @@ def import_views(
     found = read_project(project)
     if invocation.output != "json":
         for each in found.left_out:
-            click.echo(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
+            say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
         warn_of_unkept(found.views)
     if not found.views:
         raise InvalidRequest(

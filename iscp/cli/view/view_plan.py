@@ -13,7 +13,7 @@ from iscp.cli.admin.apply import CHECK_TIMEOUT_S, carry_out, refuse_faults, show
 from iscp.cli.admin.apply_plan import PlanFault, Step, Wanted, steps_for
 from iscp.cli.admin.bulk import job_words
 from iscp.cli.arguments import Invocation
-from iscp.cli.confirm import confirm
+from iscp.cli.terminal import confirm, say
 from iscp.cli.view.view_order import PlacedView
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, JobView
@@ -64,7 +64,7 @@ def apply_views(invocation: Invocation, client: Client, views: Sequence[PlacedVi
     rebuilt = [each for each in planned if each.step.action == Action.RESYNC]
     if rebuilt and not (options.dry_run or options.resync or options.yes):
         for each in rebuilt:
-            click.echo(f"  {each.view.statement.name}: {'; '.join(each.step.changes)}", err=True)
+            say(f"  {each.view.statement.name}: {'; '.join(each.step.changes)}", err=True)
         confirm(f"rebuild {job_words(len(rebuilt))}?")
     refused = [] if options.dry_run else _carry_out_in_order(client, planned, options)
     show_steps(invocation, [each.step for each in planned], refused, dry_run=options.dry_run, more=options.more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest
-from iscp.core.name_patterns import is_pattern
+from iscp.core.name_patterns import name_fault
 
 JOB_NAME_LENGTH_MAX = 200
 """Characters of a job's name; a longer one is refused."""
@@ -21,15 +21,14 @@ def check_names(job: JobName) -> None:
 
 def check_new_names(job: JobName) -> None:
     """What other commands, logs and terminals take as it is; a job of another name that is there goes on."""
-    for text, field in ((job.name, "job.name"), (job.account, "job.account"), (job.table, "table")):
-        refuse_unprintable(text, field)
     for text, field in ((job.name, "job.name"), (job.account, "job.account")):
-        if is_pattern(text) or text.startswith("-") or text != text.strip():
+        if fault := name_fault(text):
             raise InvalidRequest(
-                f"is {text!r}, which commands would take for a pattern or an option",
+                f"is {text!a}, {fault}",
                 field=field,
-                remedy="Leave out * ? [ and blanks at its ends, and begin with another character than -",
+                remedy="Use letters, digits and signs of ASCII but for * ? [, and begin with another sign than -",
             )
+    refuse_unprintable(job.table, "table")
 
 
 def refuse_unprintable(text: str, field: str) -> None:

@@ -14,7 +14,8 @@ from click.testing import Result
 from hypothesis import given
 
 from iscp.cli.admin.apply_plan import Step, update_json
-from iscp.cli.admin.job_file import entry_of, read_jobs, to_yaml
+from iscp.cli.admin.job_file import entry_of, read_jobs
+from iscp.cli.terminal import yaml_text
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import CheckedJob
 from iscp.core.spec import JobSpec
@@ -182,7 +183,7 @@ def test_any_spec_survives_its_export(spec: JobSpec) -> None:
     service = FakeAdmin()
     service.register([RegisterRequest(JobName("/t", "a", "acme"), spec.to_json())])
     (job,) = service.list_jobs(JobFilter())
-    (read,) = read_jobs(io.StringIO(to_yaml([entry_of(job)])), "jobs.yaml")
+    (read,) = read_jobs(io.StringIO(yaml_text([entry_of(job)])), "jobs.yaml")
     assert (read.job, parse_spec(read.spec_json)) == (JobName("/t", "a", "acme"), spec)
 
 

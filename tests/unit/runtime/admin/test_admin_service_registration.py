@@ -69,6 +69,11 @@ def test_the_target_is_logged_in_the_catalogs_one_spelling(desk: Desk) -> None:
     [
         (request(name="  "), "job.name", ErrorCode.INVALID_REQUEST),
         (request(name="n" * (JOB_NAME_LENGTH_MAX + 1)), "job.name", ErrorCode.INVALID_REQUEST),
+        (request(name="\u0441\u043e\u0440\u0443"), "job.name", ErrorCode.INVALID_REQUEST),  # looks like Latin
+        (request(name="\uff53\uff59\uff53\uff54\uff45\uff4d"), "job.name", ErrorCode.INVALID_REQUEST),  # as `system`
+        (request(name="\u3164"), "job.name", ErrorCode.INVALID_REQUEST),  # a letter that is not seen
+        (request(name="copy\u0301"), "job.name", ErrorCode.INVALID_REQUEST),
+        (request(name="co\u200bpy"), "job.name", ErrorCode.INVALID_REQUEST),
         (RegisterRequest(JobName(TABLE.uri, "x", " "), spec()), "job.account", ErrorCode.INVALID_REQUEST),
         (RegisterRequest(JobName(TABLE.uri, "x", "a*"), spec()), "job.account", ErrorCode.INVALID_REQUEST),
         *(

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from iscp.cli.confirm import confirm
+from iscp.cli.terminal import confirm
 
 
 @click.command()
