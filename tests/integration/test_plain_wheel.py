@@ -1,4 +1,4 @@
-"""The wheel as `pip install iscp` brings it, without an extra, in an environment of its own. Needs the network."""
+"""The wheel as pip installs it, without an extra, in an environment of its own. Needs the network."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_needs_an_extra_says_so_in_one_sentence(
     ended = run(plain / "iscp", *arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(
-        rf"iscp: the Python module [\w.]+ is not installed\. Run: pip install 'iscp\[{extra}\]'\n", ended.stderr
+        rf"iscp: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[{extra}\]'\n", ended.stderr
     )
 
 
@@ -81,7 +81,7 @@ def test_the_client_the_errors_and_changefeeds_can_be_imported(plain: Path, tmp_
     code = "import iscp, iscp.errors, iscp.aio, iscp.changefeed; iscp.Client('127.0.0.1:1').close(); iscp.aio.Client"
     succeed(plain / "python", "-c", code, cwd=tmp_path)
     ended = run(plain / "python", "-c", "from iscp import changefeed; changefeed.create", cwd=tmp_path)
-    assert ended.stderr.endswith("is not installed. Run: pip install 'iscp[node]'\n")
+    assert ended.stderr.endswith("is not installed. Run: pip install 'iscp-delta[node]'\n")
 
 
 def test_the_manual_pages_can_be_written(plain: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.chart.values_file import CHART
 
 ROOT = CHART.parents[2]
 IMAGE = ROOT / "deploy/image"
+BASE = f"images.example/debian@sha256:{'a' * 64}"
 CONTAINERFILE = re.sub(r"\\\n", " ", (IMAGE / "Containerfile").read_text())
 
 
@@ -46,8 +47,8 @@ def test_nodes_run_as_the_user_that_the_chart_names() -> None:
 
 
 def test_the_environment_is_that_of_the_lock_by_the_uv_of_the_checkout() -> None:
-    (version,) = re.findall(r"^uv_version=(\S+)$", (ROOT / "scripts/setup").read_text(), re.MULTILINE)
-    assert f"UV_VERSION={version}" in lines("ARG")
+    assert "scripts/uv.txt /tmp/uv.txt" in lines("COPY")
+    assert "--require-hashes -r /tmp/uv.txt" in CONTAINERFILE
     syncs = [each for each in lines("RUN") if "uv sync" in each]
     assert len(syncs) == 2
     for each in syncs:
@@ -106,16 +107,27 @@ def test_the_platform_is_the_builder_and_the_base_own(
     build: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own = "linux/arm64" if platform.machine() in ("aarch64", "arm64") else "linux/amd64"
-    assert build(IMAGE_PLATFORMS=own, IMAGE_BASE="base:1").returncode == 0
+    assert build(IMAGE_PLATFORMS=own, IMAGE_BASE=BASE).returncode == 0
     words = (tmp_path / "calls").read_text().split()
     assert words[words.index("--platform") + 1] == own
     assert words[words.index("--tag") + 1] == "t:1"
-    assert "BASE=base:1" in words
+    assert f"BASE={BASE}" in words
+
+
+@pytest.mark.parametrize("base", ["", "docker.io/library/debian:bookworm-slim", "base@sha256:abc"])
+def test_a_base_that_is_not_named_by_its_digest_is_refused(
+    build: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, base: str
+) -> None:
+    done = build(**({"IMAGE_BASE": base} if base else {}))
+    assert done.returncode == 2
+    assert "by its digest" in done.stderr
+    assert not (tmp_path / "calls").exists()
+    assert lines("ARG") == ["BASE"], "there is none by default"
 
 
 def test_a_platform_that_there_is_no_image_for_is_refused(
     build: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    done = build(IMAGE_PLATFORMS="linux/s390x")
+    done = build(IMAGE_PLATFORMS="linux/s390x", IMAGE_BASE=BASE)
     assert done.returncode == 75
     assert "linux/amd64 and linux/arm64, not linux/s390x" in done.stderr

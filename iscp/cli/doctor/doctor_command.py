@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.doctor.examination import Examined, Verdict, fault
+from iscp.core.extras import install_command
 
 if TYPE_CHECKING:
     from iscp.core.config import NodeConfig
@@ -127,7 +128,7 @@ def _load(file: Path) -> NodeConfig | Examined:
     try:
         from iscp.adapters.system.settings import load_settings
     except ImportError as error:
-        return fault("configuration", f"cannot be read: {error}", "pip install 'iscp[node]'")
+        return fault("configuration", f"cannot be read: {error}", install_command())
     try:
         return load_settings(file, os.environ)
     except ConfigurationError as error:

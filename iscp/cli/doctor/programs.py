@@ -15,18 +15,18 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
 from iscp.core.config import EtcdConfig
 from iscp.core.errors import ConfigurationError, IscpError
+from iscp.core.extras import DISTRIBUTION, install_command
 from iscp.ports.system import Clock
 
 VERSION_TIMEOUT_S = 10.0
 """How long an etcd binary may take to say its version; then `iscp doctor` calls it a fault."""
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==([^;,\s]+))?[^;]*;.*extra == ['\"]node['\"]")
-_INSTALL = "pip install 'iscp[node]'"
 
 
 def examine_packages(requirements: list[str] | None = None) -> Examined:
     """The packages of the extra `node`, those that are pinned by their version. `requirements`: by default ours."""
-    wanted = metadata.requires("iscp") or [] if requirements is None else requirements
+    wanted = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
     faults, there = [], 0
     for name, version in _pinned(wanted):
         try:
@@ -38,7 +38,9 @@ def examine_packages(requirements: list[str] | None = None) -> Examined:
         if version and found != version:
             faults.append(f"{name} is {found}, not {version}")
     if faults:
-        return fault("packages", "; ".join(faults), f"{_INSTALL}; without them only `iscp-admin` and the client work")
+        return fault(
+            "packages", "; ".join(faults), f"{install_command()}; without them only `iscp-admin` and the client work"
+        )
     return ok("packages", f"all {there} of a node")
 
 

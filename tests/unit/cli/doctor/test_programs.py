@@ -12,6 +12,7 @@ from iscp.adapters.system.free_port import free_port
 from iscp.cli.doctor import programs
 from iscp.cli.doctor.examination import Verdict
 from iscp.core.config import EtcdConfig
+from iscp.core.extras import DISTRIBUTION
 
 CLICK = metadata.version("click")
 
@@ -32,10 +33,10 @@ def test_packages_are_those_of_the_extra_by_their_pinned_versions() -> None:
     ]
     found = programs.examine_packages(wanted)
     assert (found.verdict, found.found) == (Verdict.FAULT, "none-such is missing")
-    assert "iscp[node]" in found.remedy
+    assert "iscp-delta[node]" in found.remedy
     assert programs.examine_packages(wanted[:2]).found == "all 1 of a node"
     assert programs.examine_packages(["click==1.0; extra == 'node'"]).found == f"click is {CLICK}, not 1.0"
-    assert "pyspark" in " ".join(metadata.requires("iscp") or []), "by default those that iscp itself names"
+    assert "pyspark" in " ".join(metadata.requires(DISTRIBUTION) or []), "by default those that iscp itself names"
 
 
 def test_the_java_that_is_taken_is_named(tmp_path: Path) -> None:
