@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+ON_SSD = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]}
+DIGEST = f"sha256:{'a' * 64}"
+
 SMALLEST: Mapping[str, Any] = {
+    "image": {"repository": "images.example/iscp"},
+    "etcd": {"image": {"digest": DIGEST}},
     "config": {"log": {"uri": "s3://lake/iscp"}, "storage": {"s3": {"region": "eu-1"}}},
     "tls": {"secret": "lake-tls"},
 }
@@ -23,11 +28,16 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
             "storage": {"self_test": ["/lake/derived"]},
             "security": {"insecure": True},
         },
-        "image": {"repository": "images.example/iscp", "digest": f"sha256:{'a' * 64}", "pullSecrets": ["images"]},
+        "image": {"repository": "images.example/iscp", "digest": DIGEST, "pullSecrets": ["images"]},
         "resources": {"limits": {"memory": "6Gi"}},
         "extraVolumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
         "extraVolumeMounts": [{"name": "lake", "mountPath": "/lake"}],
-        "etcd": {"deploy": False, "endpoints": ["etcd-0:2379", "etcd-1:2379"], "authSecret": "etcd-user"},
+        "etcd": {
+            "deploy": False,
+            "endpoints": ["etcd-0:2379", "etcd-1:2379"],
+            "authSecret": "etcd-user",
+            "insecure": True,
+        },
         "serviceAccount": {"create": False},
         "networkPolicy": {"enabled": False},
     },
@@ -35,13 +45,14 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
         **SMALLEST,
         "spread": "hard",
         "tls": {"secret": "lake-tls", "certManager": {"issuer": "company", "issuerKind": "ClusterIssuer"}},
-        "image": {"tag": "2"},
+        "image": {"repository": "images.example/iscp", "tag": "2"},
         "config": {
             "log": {"uri": "s3://lake/iscp"},
             "storage": {"s3": {"region": "eu-1", "buckets": {"acme.raw": {"endpoint": "https://store.example"}}}},
         },
         "s3": {"credentialsSecret": "lake-keys", "bucketSecrets": {"acme.raw": "acme-keys", "beta": "beta-keys"}},
         "etcd": {
+            "image": {"byTag": True},
             "tls": {"clientSecret": "etcd-client", "serverSecret": "etcd-server"},
             "storage": {"className": "fast"},
             "nodeSelector": {"disk": "ssd"},
@@ -53,6 +64,15 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}],
             "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 443, "protocol": "TCP"}]}],
         },
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "host": "lake.example",
+            "port": "http",
+            "tlsSecret": "lake-front",
+            "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS"},
+        },
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": ON_SSD}},
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "iscp", "operator": "Exists"}],
         "priorityClassName": "high",
@@ -63,7 +83,28 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
         **SMALLEST,
         "s3": {"webIdentity": {"roleArn": "arn:aws:iam::123456789012:role/lake"}},
         "serviceAccount": {"name": "lake-reader", "annotations": {"example.com/role": "lake"}},
+        "etcd": {"image": {"digest": DIGEST}, "tls": {"certManager": {"issuer": "company"}}},
+        "runAsUser": None,
+        "jobs": [{"table": "s3://lake/orders", "name": "copy", "target": "s3://lake/copy", "key": ["id"]}],
+        "views": {
+            "sql": "CREATE MATERIALIZED VIEW daily AS\n  SELECT day, sum(total) AS total FROM orders GROUP BY day;\n",
+            "targetRoot": "s3://lake/views",
+            "tables": {"orders": "s3://lake/orders"},
+        },
+        "apply": {"tokenSecret": "editor-token", "account": "acme"},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "initContainers": [{"name": "wait", "image": "images.example/wait:1", "command": ["wait"]}],
         "extraEnv": [{"name": "TZ", "value": "UTC"}],
         "extraEnvFrom": [{"secretRef": {"name": "webhooks"}}],
+    },
+    "on a network that is trusted": {
+        "image": {"repository": "images.example/iscp"},
+        "config": {
+            "log": {"uri": "s3://lake/iscp"},
+            "storage": {"s3": {"region": "eu-1"}},
+            "security": {"insecure": True},
+        },
+        "etcd": {"image": {"digest": DIGEST}, "insecure": True},
+        "jobs": [{"table": "s3://lake/orders", "name": "copy", "target": "s3://lake/copy", "key": ["id"]}],
     },
 }

@@ -47,7 +47,7 @@ class Rendered:
 
     def pods(self) -> Iterator[Manifest]:
         """What has `metadata` and `spec` of a pod: templates, and pods of tests."""
-        yield from (each["spec"]["template"] for each in self.of("StatefulSet"))
+        yield from (each["spec"]["template"] for kind in ("StatefulSet", "Job") for each in self.of(kind))
         yield from self.of("Pod")
 
     def container(self, component: str = "node") -> Manifest:

@@ -57,12 +57,14 @@ _TOLERATIONS = _items(
     },
 )
 _PEERS = {"podSelector": {"type": "object"}, "namespaceSelector": {"type": "object"}, "ipBlock": {"type": "object"}}
+_DIGEST: Schema = {"pattern": "^(sha256:[0-9a-f]{64})?$"}
+_ISSUER_KIND: Schema = {"enum": ["Issuer", "ClusterIssuer"]}
+_HOURS: Schema = {"pattern": "^[0-9]+h$"}
 _PULL_POLICY: Schema = {"enum": ["Always", "IfNotPresent", "Never"]}
 
 RULES: Mapping[str, Schema] = {
     "replicas": {"minimum": 1, "maximum": 1000},
-    "image.repository": {"minLength": 1},
-    "image.digest": {"pattern": "^(sha256:[0-9a-f]{64})?$"},
+    "image.digest": _DIGEST,
     "image.pullPolicy": _PULL_POLICY,
     "image.pullSecrets": {"items": _NAME},
     "extraEnv": _items(["name"], {"name": _NAME, "value": {"type": "string"}, "valueFrom": {"type": "object"}}),
@@ -82,8 +84,9 @@ RULES: Mapping[str, Schema] = {
         },
     ),
     "scratch.sizeLimit": _QUANTITY,
-    "tls.certManager.issuerKind": {"enum": ["Issuer", "ClusterIssuer"]},
-    "tls.certManager.duration": {"pattern": "^[0-9]+h$"},
+    "initContainers": _items(["name", "image"], {"name": _NAME, "image": _NAME}, others=True),
+    "tls.certManager.issuerKind": _ISSUER_KIND,
+    "tls.certManager.duration": _HOURS,
     "s3.bucketSecrets": {
         "patternProperties": {r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$": _NAME},
         "additionalProperties": False,
@@ -93,6 +96,9 @@ RULES: Mapping[str, Schema] = {
     "s3.webIdentity.tokenSeconds": {"minimum": 600},
     "etcd.endpoints": {"items": {"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"}},
     "etcd.replicas": {"enum": [1, 3, 5]},
+    "etcd.tls.certManager.issuerKind": _ISSUER_KIND,
+    "etcd.tls.certManager.duration": _HOURS,
+    "etcd.image.digest": _DIGEST,
     "etcd.image.repository": {"minLength": 1},
     "etcd.image.tag": {"minLength": 1},
     "etcd.image.pullPolicy": _PULL_POLICY,
@@ -105,6 +111,11 @@ RULES: Mapping[str, Schema] = {
     "service.port": _PORT,
     "service.annotations": _TEXTS,
     "gateway.port": _PORT,
+    "ingress.port": {"enum": ["grpc", "http"]},
+    "ingress.annotations": _TEXTS,
+    "jobs": _items(["table", "name"], {"table": _NAME, "name": _NAME}, others=True),
+    "views.tables": _TEXTS,
+    "apply.timeoutSeconds": {"minimum": 30},
     "serviceAccount.annotations": _TEXTS,
     "networkPolicy.clients": _items((), _PEERS),
     "networkPolicy.egress": _items(
@@ -115,7 +126,11 @@ RULES: Mapping[str, Schema] = {
     "probes.startupSeconds": {"minimum": 30},
     "probes.livenessSeconds": {"minimum": 10},
     "resources": _RESOURCES,
-    "runAsUser": {"minimum": 1},
+    "runAsUser": {"type": ["integer", "null"], "minimum": 1},
+    "affinity": {
+        "additionalProperties": False,
+        "properties": {each: {"type": "object"} for each in ("nodeAffinity", "podAffinity", "podAntiAffinity")},
+    },
     "nodeSelector": _TEXTS,
     "tolerations": _TOLERATIONS,
     "podLabels": _TEXTS,

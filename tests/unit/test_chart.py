@@ -36,7 +36,7 @@ def rendered(name: str) -> Rendered:
 def settings_of(name: str, directory: Path, pod: str = "lake-iscp-0") -> NodeConfig:
     """The configuration as the node of `pod` reads it. Raises ConfigurationError."""
     file = directory / "node.toml"
-    file.write_text(rendered(name).only("ConfigMap")["data"]["node.toml"])
+    file.write_text(rendered(name).only("ConfigMap", "node")["data"]["node.toml"])
     return load_settings(file, rendered(name).environment(pod))
 
 
@@ -72,7 +72,7 @@ def test_manifests_are_valid_for_the_oldest_and_the_newest_kubernetes(kubernetes
 
 
 def test_a_field_that_kubernetes_does_not_have_is_found(tmp_path: Path) -> None:
-    manifest = rendered("smallest").only("ConfigMap")
+    manifest = rendered("smallest").only("ConfigMap", "node")
     file = tmp_path / "manifests.yaml"
     file.write_text(yaml.safe_dump({**manifest, "dater": {}}))
     command = [str(tool("kubernetes-validate")), "--kubernetes-version", KUBERNETES[0], "--strict", str(file)]
@@ -196,29 +196,6 @@ def test_a_changed_setting_replaces_the_pods() -> None:
     assert template(SMALLEST) != template(merged(SMALLEST, "config.probe.interval_min_s", 5))
 
 
-@pytest.mark.parametrize("name", ["smallest", "guarded and spread"])
-def test_the_charts_etcd_is_where_its_members_and_nodes_expect_it(name: str, tmp_path: Path) -> None:
-    etcd = rendered(name).only("StatefulSet", "etcd")
-    arguments = dict(each.lstrip("-").partition("=")[::2] for each in rendered(name).container("etcd")["args"])
-    members = [f"lake-iscp-etcd-{number}" for number in range(etcd["spec"]["replicas"])]
-    assert [each.partition("=")[0] for each in arguments["initial-cluster"].split(",")] == members
-    for member, named in zip(members, arguments["initial-cluster"].split(","), strict=True):
-        own = arguments["initial-advertise-peer-urls"].replace("$(MEMBER)", member)
-        assert named == f"{member}={own}"
-    client = arguments["advertise-client-urls"]
-    endpoints = settings_of(name, tmp_path).etcd.endpoints
-    assert endpoints == tuple(client.replace("$(MEMBER)", each).partition("://")[2] for each in members)
-    assert client.startswith("https" if name == "guarded and spread" else "http:")
-
-
-def test_a_member_of_etcd_without_a_quorum_is_not_started_again() -> None:
-    """Its /health fails then, with `serializable` too (seen of 3.5.1), as it should for readiness alone."""
-    member = rendered("smallest").container("etcd")
-    assert member["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
-    assert member["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
-    assert f"--listen-metrics-urls=http://0.0.0.0:{ports(member)['metrics']}" in member["args"]
-
-
 @each_installation
 def test_the_nodes_certificates_are_mounted_where_they_are_read(name: str, tmp_path: Path) -> None:
     """As a directory: of a single file that is mounted, a renewal would not be seen."""
@@ -249,20 +226,6 @@ def test_cert_manager_makes_a_certificate_of_every_name_that_nodes_are_called_by
     assert f"*.{domain}" in names
     assert {"lake-iscp", "lake-iscp.data.svc"} <= set(names)
     assert set(spec["usages"]) == {"server auth", "client auth"}
-
-
-def test_etcds_certificates_are_mounted_where_they_are_read(tmp_path: Path) -> None:
-    etcd = settings_of("guarded and spread", tmp_path).etcd
-    spec = rendered("guarded and spread").only("StatefulSet", "node")["spec"]["template"]["spec"]
-    (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "etcd-tls")
-    (volume,) = (each for each in spec["volumes"] if each["name"] == "etcd-tls")
-    assert volume["secret"]["secretName"] == "etcd-client"
-    names = ("ca.crt", "tls.crt", "tls.key")
-    assert (etcd.ca_file, etcd.cert_file, etcd.key_file) == tuple(f"{mount['mountPath']}/{each}" for each in names)
-    members = rendered("guarded and spread").container("etcd")
-    (mount,) = (each for each in members["volumeMounts"] if each["name"] == "tls")
-    assert f"--peer-cert-file={mount['mountPath']}/tls.crt" in members["args"]
-    assert {"--client-cert-auth", "--peer-client-cert-auth"} <= set(members["args"])
 
 
 def test_credentials_come_from_secrets_or_a_token() -> None:
@@ -336,6 +299,7 @@ def test_documents_name_values_that_there_are(document: str) -> None:
 WRONG = {
     "replicas": (0, "/replicas"),
     "replica": (2, "'replica'"),
+    "image.repository": ("", "image.repository is empty: build the image by `scripts/image REGISTRY/iscp:TAG`"),
     "image.pullPolicy": ("Sometimes", "/image/pullPolicy"),
     "image.digest": ("latest", "/image/digest"),
     "config.log.uri": ("", "config.log.uri is empty"),
@@ -345,6 +309,10 @@ WRONG = {
     "config.scheduler.concurrency": ("two", "/config/scheduler/concurrency"),
     "config.etcd.lease_ttl_s": (1, "/config/etcd/lease_ttl_s"),
     "config.log_level": ("loud", "/config/log_level"),
+    "config.spark.master": (
+        "k8s://https://api:443",
+        "config.spark.master is k8s://https://api:443: the chart makes no",
+    ),
     "config.spark.conf": ({"spark.ui.port": 4040}, "/config/spark/conf/spark.ui.port"),
     "config.storage.s3.region": ("", "config.storage.s3.region is empty"),
     "config.storage.s3.buckets": ({"acme": {"region": "eu-1"}}, "s3.bucketSecrets does not: name there the secret"),
@@ -352,7 +320,17 @@ WRONG = {
     "etcd.replicas": (2, "/etcd/replicas"),
     "etcd.endpoints": (["etcd:2379"], "etcd.deploy is true"),
     "etcd.deploy": (False, "etcd.endpoints is empty"),
+    "etcd.image": ({}, "etcd.image.digest is empty"),
+    "etcd.image.digest": ("latest", "/etcd/image/digest"),
+    "etcd.authSecret": ("etcd-user", "etcd.authSecret is for an etcd that is there"),
     "etcd.tls.serverSecret": ("etcd-server", "of etcd.tls.serverSecret and etcd.tls.clientSecret one is empty"),
+    "ingress": ({"enabled": True}, "ingress.host is empty"),
+    "ingress.port": ("https", "/ingress/port"),
+    "jobs": ([{"table": "/t", "name": "n"}], "apply.tokenSecret is empty, and jobs or views are given"),
+    "views.sql": ("CREATE MATERIALIZED VIEW v AS SELECT 1", "apply.tokenSecret is empty"),
+    "initContainers": ([{"name": "wait"}], "/initContainers/0"),
+    "affinity": ({"podAffinities": {}}, "'podAffinities'"),
+    "runAsUser": (0, "/runAsUser"),
     "extraEnv": ([{"name": "A", "values": "b"}], "'values'"),
     "extraVolumeMounts": ([{"name": "lake", "mountPath": "lake"}], "/extraVolumeMounts/0/mountPath"),
     "tolerations": ([{"key": "a", "operator": "Is"}], "/tolerations/0/operator"),

@@ -11,7 +11,7 @@
   {{- $own = set $own "security" $security -}}
 {{- end -}}
 {{- $etcd := dict "endpoints" (include "iscp.endpoints" . | fromJsonArray) -}}
-{{- if .Values.etcd.tls.clientSecret -}}
+{{- if include "iscp.etcdClientSecret" . -}}
   {{- range $setting, $key := dict "ca_file" "ca.crt" "cert_file" "tls.crt" "key_file" "tls.key" -}}
     {{- $etcd = set $etcd $setting (printf "/etc/iscp/etcd-tls/%s" $key) -}}
   {{- end -}}
@@ -51,10 +51,25 @@
     {{- fail (printf "config.log.uri is %s, which no volume holds: name one in extraVolumes and extraVolumeMounts that all nodes share" $uri) -}}
   {{- end -}}
 {{- end -}}
+{{- include "iscp.checkImages" . -}}
 {{- include "iscp.checkTls" . -}}
 {{- include "iscp.checkEtcd" . -}}
 {{- include "iscp.checkS3" . -}}
+{{- include "iscp.checkSpark" . -}}
+{{- include "iscp.checkIngress" . -}}
+{{- include "iscp.checkApply" . -}}
 {{- include "iscp.checkMemory" . -}}
+{{- end }}
+
+{{- define "iscp.checkImages" -}}
+{{- if not .Values.image.repository -}}
+  {{- fail "image.repository is empty: build the image by `scripts/image REGISTRY/iscp:TAG`, push it, and name REGISTRY/iscp here: it is in no registry otherwise" -}}
+{{- end -}}
+{{- with .Values.etcd -}}
+  {{- if and .deploy (not .image.digest) (not .image.byTag) -}}
+    {{- fail (printf "etcd.image.digest is empty: a tag may lead elsewhere tomorrow. Give the sha256:… that `skopeo inspect --format '{{.Digest}}' docker://%s:%s` prints, or set etcd.image.byTag=true" .image.repository .image.tag) -}}
+  {{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "iscp.checkTls" -}}
@@ -66,19 +81,37 @@
 {{- end -}}
 {{- end }}
 
-{{- define "iscp.checkEtcd" -}}
-{{- with .Values.etcd -}}
-  {{- if and .deploy .endpoints -}}
-    {{- fail "etcd.endpoints names an etcd, and etcd.deploy is true: set etcd.deploy=false, or leave out the endpoints" -}}
+{{/* Executors in pods of their own would need rights, an account and ports of the nodes, which nothing here makes. */}}
+{{- define "iscp.checkSpark" -}}
+{{- $master := dig "master" "" (.Values.config.spark | default dict) -}}
+{{- if not (regexMatch "^(|local(\\[.*\\])?|spark://.+)$" $master) -}}
+  {{- fail (printf "config.spark.master is %s: the chart makes no service account, rights and ports for it. Leave it out, or name a standalone master, spark://HOST:PORT" $master) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "iscp.checkIngress" -}}
+{{- with .Values.ingress -}}
+  {{- if .enabled -}}
+    {{- if not .host -}}
+      {{- fail "ingress.host is empty: name the host at which users call" -}}
+    {{- end -}}
+    {{- if and (eq .port "http") (not $.Values.gateway.enabled) -}}
+      {{- fail "ingress.port is http, and gateway.enabled is false: set it, or ingress.port=grpc" -}}
+    {{- end -}}
+    {{- if and $.Values.networkPolicy.enabled (not $.Values.networkPolicy.clients) -}}
+      {{- fail "ingress.enabled is true, and networkPolicy.clients is empty: name there the pods of the ingress controller, which reach no node otherwise" -}}
+    {{- end -}}
   {{- end -}}
-  {{- if not (or .deploy .endpoints) -}}
-    {{- fail "etcd.endpoints is empty, and etcd.deploy is false: name etcd's members, HOST:PORT each, or set etcd.deploy=true" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "iscp.checkApply" -}}
+{{- if include "iscp.applies" . -}}
+  {{- if and .Values.tls.secret (not .Values.apply.tokenSecret) (not (dig "insecure" false (.Values.config.security | default dict))) -}}
+    {{- fail "apply.tokenSecret is empty, and jobs or views are given: name a secret whose key `token` holds the token of an editor, which `iscp-admin token create` prints" -}}
   {{- end -}}
-  {{- if and .tls.serverSecret (not .deploy) -}}
-    {{- fail "etcd.tls.serverSecret is for the chart's own members, and etcd.deploy is false: leave it out" -}}
-  {{- end -}}
-  {{- if and .deploy (ne (empty .tls.serverSecret) (empty .tls.clientSecret)) -}}
-    {{- fail "of etcd.tls.serverSecret and etcd.tls.clientSecret one is empty: give both, or neither" -}}
+  {{- if and .Values.views.sql (not .Values.views.targetRoot) -}}
+    {{- fail "views.targetRoot is empty, and views.sql is given: name the directory or URI below which the views are kept" -}}
   {{- end -}}
 {{- end -}}
 {{- end }}

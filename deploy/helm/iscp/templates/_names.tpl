@@ -32,6 +32,12 @@
 {{- end -}}
 {{- end }}
 
+{{- define "iscp.etcdImage" -}}
+{{- with .Values.etcd.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
+{{- end -}}
+{{- end }}
+
 {{/* (context, component): what never changes of a component's labels, for selectors. */}}
 {{- define "iscp.selector" -}}
 app.kubernetes.io/name: iscp

@@ -1,9 +1,11 @@
-{{/* What the restricted Pod Security standard wants of a pod. */}}
+{{/* What the restricted Pod Security standard wants of a pod. Without a user it is the image's, or the cluster's choice. */}}
 {{- define "iscp.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ int64 .Values.runAsUser }}
-runAsGroup: {{ int64 .Values.runAsUser }}
-fsGroup: {{ int64 .Values.runAsUser }}
+{{- with .Values.runAsUser }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+fsGroup: {{ int64 . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
@@ -15,10 +17,15 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* (context, component): no two on a host, and evenly over the zones. */}}
+{{/* (context, component): no two on a host, and evenly over the zones. What `affinity` says of nodes stands instead. */}}
 {{- define "iscp.spread" -}}
 {{- $hard := eq (index . 0).Values.spread "hard" -}}
+{{- $given := eq (index . 1) "node" | ternary (index . 0).Values.affinity dict -}}
 affinity:
+  {{- with $given }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if not (hasKey $given "podAntiAffinity") }}
   podAntiAffinity:
     {{- if $hard }}
     requiredDuringSchedulingIgnoredDuringExecution:
@@ -33,6 +40,7 @@ affinity:
           labelSelector:
             matchLabels: {{- include "iscp.selector" . | nindent 14 }}
     {{- end }}
+  {{- end }}
 topologySpreadConstraints:
   - topologyKey: topology.kubernetes.io/zone
     maxSkew: 1
