@@ -91,7 +91,7 @@ class Release:
             "extraVolumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
             "extraVolumeMounts": [{"name": "lake", "mountPath": str(self.lake)}],
             "etcd": {
-                "image": {"repository": "localhost/etcd", "tag": "test", "pullPolicy": "Never"},
+                "image": {"repository": "localhost/etcd", "tag": "test", "byTag": True, "pullPolicy": "Never"},
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
             },
             "probes": {"startupSeconds": 600},
