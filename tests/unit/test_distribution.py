@@ -73,14 +73,18 @@ def test_what_setup_installs_is_pinned_by_its_sum() -> None:
     """uv itself, what it installs, and the tools of the chart; the jars' sums are in the package."""
     for file in ("scripts/uv.txt", "deploy/helm/tools.txt"):
         text = (ROOT / file).read_text().replace("\\\n", " ")
-        pinned = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        assert pinned
-        assert all("==" in line or " @ " in line for line in pinned)
-        assert all("--hash=sha256:" in line for line in pinned)
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        assert lines
+        assert all("==" in line or " @ " in line for line in lines)
+        assert all("--hash=sha256:" in line for line in lines)
     for script in ("scripts/setup", "deploy/image/Containerfile"):
         installs = re.findall(r"pip(?:\"?) install --[^\n]*", (ROOT / script).read_text())
         assert installs
         assert all("--require-hashes" in each for each in installs)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {re.split(r"[<>=~!]", each)[0] for each in settings["build-system"]["requires"]}
+    pinned = {each.split("==")[0] for each in settings["tool"]["uv"]["build-constraint-dependencies"]}
+    assert wanted <= pinned, "of what builds our own wheel uv holds versions alone"
     locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     from_registries = [each for each in locked if "registry" in each["source"]]
     assert len(from_registries) >= 50

@@ -64,6 +64,6 @@
 {{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "iscp.etcd" .) | toJson -}}
 {{- $other := .Values.etcd.insecure | ternary "https" "http" -}}
 {{- if contains (printf "--listen-peer-urls=%s:" $other) $there -}}
-  {{- fail (printf "etcd.insecure is %t, and the members that run are not: see the section on upgrades of docs/kubernetes.md, or set etcd.insecure=%t" .Values.etcd.insecure (not .Values.etcd.insecure)) -}}
+  {{- fail (printf "etcd.insecure is %t, and the members that run were installed with %t, which cannot change while they run: keep that, or see the section on upgrades of docs/kubernetes.md" .Values.etcd.insecure (not .Values.etcd.insecure)) -}}
 {{- end -}}
 {{- end }}
