@@ -99,7 +99,7 @@ def test_the_chart_makes_certificates_of_an_authority_that_is_nobody_elses() -> 
     assert authority == same
     for each in (server, client):
         each.verify_directly_issued_by(authority)
-    assert names_in(server) == [f"*.{DOMAIN}"]
+    assert names_in(server) == [f"*.{DOMAIN}", DOMAIN]  # by the latter a member finds that who calls is one
     assert names_in(client) == [f"client.{DOMAIN}"]
     other, _ = certificate_in(render({**SMALLEST, "replicas": 2}), "lake-iscp-etcd-server")
     assert other != server
@@ -111,7 +111,7 @@ def test_cert_manager_makes_them_and_other_certificates_of_its_issuer_are_not_le
     chart = rendered("by a web identity")
     made = {each["spec"]["secretName"]: each["spec"] for each in chart.of("Certificate", "etcd")}
     assert set(made) == {"lake-iscp-etcd-server", "lake-iscp-etcd-client"}
-    assert made["lake-iscp-etcd-server"]["dnsNames"] == [f"*.{DOMAIN}"]
+    assert made["lake-iscp-etcd-server"]["dnsNames"] == [f"*.{DOMAIN}", DOMAIN]
     assert set(made["lake-iscp-etcd-server"]["usages"]) == {"server auth", "client auth"}
     assert made["lake-iscp-etcd-client"]["dnsNames"] == [f"client.{DOMAIN}"]
     arguments = chart.container("etcd")["args"]
