@@ -13,6 +13,7 @@ from iscp.core.argument_checks import refuse_missing_parent
 from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_bounds import refuse_unbounded, too_deep
 from iscp.core.sql_names import reserved_names
 from iscp.core.untrusted_values import shown
 from iscp.ports.catalog import Catalog, TableDescription
@@ -169,6 +170,8 @@ def _refuse_doubled(names: Sequence[str], field: str) -> None:
 def _refuse_bare_date(where: str) -> None:
     """2020-01-01 without quotes is 2018, and a condition with it may hold for no row, or for all."""
     for difference in sqlglot.parse_one(where, dialect="spark", into=exp.Condition).find_all(exp.Sub):
+        if not isinstance(difference.left.this, exp.Literal):
+            continue  # of something longer, whose text would be written out once for each of its parts
         if _BARE_DATE.fullmatch(difference.sql()) and not isinstance(difference.parent, exp.Paren):
             date = difference.sql().replace(" ", "")
             raise InvalidRequest(
@@ -181,8 +184,11 @@ def _refuse_bare_date(where: str) -> None:
 @lru_cache(maxsize=4096)
 def _where_columns(where: str) -> tuple[str, ...]:
     """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
+    refuse_unbounded(where, f"{CONSUMER_PATH}.where")
     try:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
+    except RecursionError as error:
+        raise too_deep(f"{CONSUMER_PATH}.where") from error
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
         raise InvalidRequest(

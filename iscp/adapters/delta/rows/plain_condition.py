@@ -81,7 +81,7 @@ def _parsed(where: str) -> exp.Expr | None:
         return None
     try:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
-    except sqlglot.errors.SqlglotError:
+    except (sqlglot.errors.SqlglotError, RecursionError):
         return None
     return condition if all(isinstance(node, _NODES) for node in condition.walk()) else None
 

@@ -8,6 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from iscp.core.errors import InvalidRequest
+from iscp.core.sql_bounds import too_deep
 
 
 def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -20,6 +21,8 @@ def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[
     plain = {name.lower(): name.replace(".", "__") for name in tables}
     try:
         tree = sqlglot.parse_one(sql, dialect="spark")
+    except RecursionError as error:
+        raise too_deep("sql") from error
     except sqlglot.errors.SqlglotError as error:
         raise InvalidRequest(
             f"is not SQL: {str(error).splitlines()[0]}", field="sql", remedy="Correct the query"

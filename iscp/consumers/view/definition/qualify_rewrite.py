@@ -16,6 +16,9 @@ from sqlglot.errors import SqlglotError
 
 from iscp.core.errors import InvalidRequest
 
+QUALIFIES_MAX = 16
+"""QUALIFYs in one query, for each of which the whole query is read; one with more is refused."""
+
 _COLUMN = "_iscp_qualify"
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
@@ -87,7 +90,7 @@ def without_qualify(sql: str) -> str:
     """The query; one without QUALIFY as it is. Raises InvalidRequest of `sql`."""
     if "qualify" not in sql.lower():
         return sql
-    while True:
+    for _ in range(QUALIFIES_MAX + 1):
         try:
             tokens = Spark().tokenize(sql)
         except SqlglotError:
@@ -96,6 +99,9 @@ def without_qualify(sql: str) -> str:
         if place is None:
             return sql
         sql = _rewritten(sql, tokens, place)
+    raise InvalidRequest(
+        f"has more than {QUALIFIES_MAX} QUALIFYs", field="sql", remedy="Filter in a query around the window functions"
+    )
 
 
 def _last_keyword(tokens: list[Token]) -> int | None:

@@ -14,15 +14,13 @@ from iscp.core.errors import InvalidRequest
 from iscp.core.refresh_choice import Policy
 from iscp.core.source_holds import HOLD_MAX_S
 from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_bounds import refuse_unbounded
 from iscp.core.untrusted_values import exact_float, shown
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
 TABLES_MAX = 64
 """Tables that one view may read; more are refused."""
-
-SQL_CHARACTERS_MAX = 200_000
-"""Of a view's query; a longer one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,7 @@ def _sql(value: Any) -> str:
     field = f"{_OPTIONS}.sql"
     if not isinstance(value, str) or not value.strip():
         raise InvalidRequest(f"is {shown(value)}: must be a query", field=field, remedy="Write it as SELECT …")
-    if len(value) > SQL_CHARACTERS_MAX:
-        raise InvalidRequest(
-            f"has {len(value)} characters, more than {SQL_CHARACTERS_MAX}", field=field, remedy="Make it shorter"
-        )
+    refuse_unbounded(value, field)
     return value.strip().rstrip(";")
 
 

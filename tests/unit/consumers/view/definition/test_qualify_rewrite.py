@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.definition.qualify_rewrite import without_qualify
+from iscp.consumers.view.definition.qualify_rewrite import QUALIFIES_MAX, without_qualify
 from iscp.core.errors import InvalidRequest
 
 
@@ -66,6 +66,12 @@ def test_a_query_without_it_stays_to_the_letter(sql: str) -> None:
 )
 def test_it_becomes_a_filter_above_its_select(sql: str, expected: str) -> None:
     assert plain(sql) == expected
+
+
+def test_only_so_many_are_read() -> None:
+    """For each of them the whole query is read."""
+    with pytest.raises(InvalidRequest, match=f"more than {QUALIFIES_MAX} QUALIFYs"):
+        without_qualify("select a from t " + "qualify f(a) > 1 " * 4_000)
 
 
 @pytest.mark.parametrize("sql", ["select a qualify f(a)", "qualify f(a)", "select (b qualify f(a)) from t"])
