@@ -8,11 +8,13 @@ from dataclasses import dataclass
 _JAVA = "calls Java"
 _FILE_OF_ROW = "says in which file a row lies, which is another one after each cleaning"
 _DESCRIPTOR = "reads a file with a descriptor"
+_SKETCH = "takes as much memory as its arguments say"
 
 _REFUSED = {
     **dict.fromkeys(("java_method", "reflect", "try_reflect"), _JAVA),
     **dict.fromkeys(("input_file_name", "input_file_block_start", "input_file_block_length"), _FILE_OF_ROW),
     **dict.fromkeys(("from_protobuf", "to_protobuf"), _DESCRIPTOR),
+    "count_min_sketch": _SKETCH,
 }
 
 _TABLE_FUNCTIONS = frozenset(

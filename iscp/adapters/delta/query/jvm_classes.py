@@ -29,7 +29,7 @@ class JvmClasses:
         self.columns = _Package(jvm.io.iscp.plans.PlanColumns)
         plans = jvm.io.iscp.plans
         self.ties, self.ranges = _Package(plans.TieBreaking), _Package(plans.UtcRanges)
-        self.sums = _Package(plans.DecidingSums)
+        self.sums, self.sizes = _Package(plans.DecidingSums), _Package(plans.SizeBounds)
         self.dataset, self.utils, self.option = sql.classic.Dataset, jvm.PythonUtils, jvm.scala.Option
         self.identifier = sql.catalyst.AliasIdentifier
         self.nothing, self.none = self.utils.toSeq([]), self.option.empty()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.direct.group_plan import find_group_query
 from iscp.adapters.delta.query.group_sums import GroupSums, find_group_sums
+from iscp.adapters.delta.query.jvm_classes import classes_of
 from iscp.adapters.delta.query.needed_columns import needed_columns
 from iscp.adapters.delta.query.plan_tree import SESSION_MARK, PlanNode, ResultKeys, kept_input, read_tree, result_keys
 from iscp.adapters.delta.query.ranged.range_ways import find_ranged_rows
@@ -21,10 +22,12 @@ from iscp.adapters.delta.query.special_times import special_time
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
 from iscp.adapters.delta.spark.spark_errors import first_line, said_by, spark_faults
-from iscp.adapters.delta.spark.user_sql import refuse_command, restrict_query
+from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
 from iscp.core.range_query import NotRanged
+from iscp.core.sql_bounds import too_deep
+from iscp.core.sql_sizes import SIZE_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +51,11 @@ _SETTINGS = {
 }
 
 
+_TOO_MUCH = f"a function such as repeat or sequence would make more than {SIZE_MAX} characters or elements"
+
+STACK_FULL = "StackOverflowError"
+"""What the JVM says of a query that is too deep for one of its threads, which goes on."""
+
 ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
 """As Catalog.query_shape."""
 
@@ -58,7 +66,8 @@ class AnalyzedQuery:
 
     `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
     what distinguishes its rows, and those of the result. `needed`: of each table the columns that the result follows
-    from. `undecided`: functions that something in it is decided by, and that give another value each time.
+    from. `undecided`: functions that something in it is decided by, and that give another value each time. `named`: the
+    tables that the query names.
     """
 
     root: PlanNode
@@ -70,6 +79,7 @@ class AnalyzedQuery:
     keys: ResultKeys | None
     needed: Mapping[str, frozenset[str]]
     undecided: str
+    named: frozenset[str]
 
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
         """Of a table's changed rows, whose columns are `names`; at least one, as it may be that rows only count."""
@@ -78,7 +88,10 @@ class AnalyzedQuery:
 
 
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
-    """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest."""
+    """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest.
+
+    A query that was registered is held to its tables here too: by another version of Spark it may be another one.
+    """
     with spark_faults("analyze the query"):
         names: dict[int, str] = {}
         try:
@@ -92,7 +105,9 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
         except AnalysisException as error:
             raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
         except (PySparkException, Py4JJavaError) as error:
-            if _is_internal(error) and _fails_by_itself(session, sql):
+            if STACK_FULL in str(error):
+                raise too_deep("sql") from error
+            if _is_internal(error) and _fails_by_itself(session, sql, schemas):
                 raise InvalidRequest(
                     f"is a query that Spark's own optimizer fails on, without iscp too: {said_by(error)}",
                     field="sql",
@@ -109,10 +124,10 @@ def _is_internal(error: PySparkException | Py4JJavaError) -> bool:
     return "SQLSTATE: XX" in str(error)
 
 
-def _fails_by_itself(session: SparkSession, sql: str) -> bool:
+def _fails_by_itself(session: SparkSession, sql: str, tables: Collection[str]) -> bool:
     """Whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
     try:
-        session.sql(sql)._jdf.queryExecution().optimizedPlan()
+        run_nothing(session, restrict_query(session, sql, tables)[0]).optimizedPlan()
     except (PySparkException, Py4JJavaError) as error:
         return _is_internal(error)
     return False
@@ -124,18 +139,15 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
     def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
         with spark_faults("open a Spark session"):
             apart = session.newSession()
-        with spark_faults("parse the query"):
-            try:
-                named = restrict_query(apart, sql, schemas)
-            except AnalysisException as error:
-                raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
         found = analyze_query(apart, sql, schemas)
         kept = found.kept
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         whole = {name: _whole(found, name) for name in schemas}
         kept_operator = kept.operator if kept is not None else None
         schema_json = str(found.columns.json())
-        return QueryShape(found.root.operator, schema_json, named, kept_operator, by_group, whole, found.undecided)
+        return QueryShape(
+            found.root.operator, schema_json, found.named, kept_operator, by_group, whole, found.undecided
+        )
 
     return shape
 
@@ -146,19 +158,18 @@ def _whole(query: AnalyzedQuery, name: str) -> str:
 
 
 def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:
-    state: Any = session._jsparkSession.sessionState()
-    parsed = state.sqlParser().parsePlan(sql)
-    refuse_command(session, parsed)
-    execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
+    parsed, named = restrict_query(session, sql, names.values())
+    execution = run_nothing(session, parsed)
     analyzed = execution.analyzed()
     if not analyzed.deterministic():
         raise changing()
     _refuse_special_time(special_time(session, sql, analyzed))
     catalyst = Catalyst(session)
     marks = TimeMarks(session, catalyst)
-    marked = marks.marked(analyzed)
-    if marks.values:
-        execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
+    bounded = classes_of(session._jvm).sizes.bounded(analyzed, SIZE_MAX, _TOO_MUCH)
+    marked = marks.marked(bounded)
+    if marks.values or not bounded.fastEquals(analyzed):
+        execution = run_nothing(session, marked)
     plan = catalyst.reproducible(execution.optimizedPlan())
     root = read_tree(catalyst, plan, names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
@@ -170,7 +181,7 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     kept_keys = result_keys(catalyst, kept) if kept else None
     keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
     undecided = catalyst.undecided(_recomputed_before(kept or root, kept_keys if kept else keys).plan)
-    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed, undecided)
+    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed, undecided, named)
 
 
 def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:

@@ -26,6 +26,10 @@ COMPILED_STAGES_MAX = 1_500
 """Compiled stages of plans that the JVM keeps: some dozens for each view that is refreshed. With Spark's 100 a node of
 many jobs compiles them again at each iteration; `spark.conf` may say otherwise."""
 
+TOP_ROWS_MAX = 1_000_000
+"""Rows of an `ORDER BY … LIMIT` for which Spark makes room before it has read any; for more it sorts all of them.
+`spark.conf` may say otherwise."""
+
 SHUFFLE_PARTITIONS_MAX = 8
 """Partitions of a shuffle, one for each core up to this; `spark.conf` may say otherwise."""
 
@@ -99,6 +103,8 @@ def default_conf(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.parquet.fieldId.read.enabled": "true",
         "spark.sql.codegen.cache.maxEntries": str(COMPILED_STAGES_MAX),
         "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
+        # Else a limit of users' SQL that is large enough ends the JVM.
+        "spark.sql.execution.topKSortFallbackThreshold": str(TOP_ROWS_MAX),
         "spark.executor.defaultJavaOptions": " ".join(_NO_DTDS),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
