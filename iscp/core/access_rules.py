@@ -43,29 +43,30 @@ class Foreign(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`changes`: calls are audited. `foreign` counts where the scope is ACCOUNT."""
+    """`foreign` counts where the scope is ACCOUNT."""
 
     scope: Scope
     role: Role = Role.VIEWER
-    changes: bool = False
+    audited: bool = False
     foreign: Foreign = Foreign.MISSING
 
 
-def _account(role: Role, *, changes: bool = False, foreign: Foreign = Foreign.MISSING) -> Rule:
-    return Rule(Scope.ACCOUNT, role, changes, foreign)
+def _account(role: Role, *, audited: bool = False, foreign: Foreign = Foreign.MISSING) -> Rule:
+    return Rule(Scope.ACCOUNT, role, audited, foreign)
 
 
 _NODES, _OPEN = Rule(Scope.NODES), Rule(Scope.OPEN)
 _VIEW, _LIST = _account(Role.VIEWER), _account(Role.VIEWER, foreign=Foreign.NOTHING)
 _READ_SOURCES = _account(Role.EDITOR)
-_EDIT = _account(Role.EDITOR, changes=True)
-_OPERATE, _OVERSEE = Rule(Scope.CLUSTER, Role.OPERATOR, changes=True), Rule(Scope.CLUSTER, Role.VIEWER)
+_EDIT = _account(Role.EDITOR, audited=True)
+_OPERATE, _OVERSEE = Rule(Scope.CLUSTER, Role.OPERATOR, audited=True), Rule(Scope.CLUSTER, Role.VIEWER)
 
 _BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
     "iscp.wire.v1.Admin": {
-        "Register": _account(Role.EDITOR, changes=True, foreign=Foreign.REFUSED),
-        "Check": _account(Role.EDITOR, foreign=Foreign.REFUSED),
-        "Unregister": _account(Role.EDITOR, changes=True, foreign=Foreign.UNCHANGED),
+        "Register": _account(Role.EDITOR, audited=True, foreign=Foreign.REFUSED),
+        # Reads what is named, and has Spark analyze SQL.
+        "Check": _account(Role.EDITOR, audited=True, foreign=Foreign.REFUSED),
+        "Unregister": _account(Role.EDITOR, audited=True, foreign=Foreign.UNCHANGED),
         "Pause": _EDIT,
         "Resume": _EDIT,
         "Resync": _EDIT,
@@ -78,8 +79,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
         "History": _VIEW,
         # Reads source and target as a whole, and with `repair` writes.
         "VerifyJob": _EDIT,
-        # Reads any table that its query names.
-        "ExplainConsumer": _READ_SOURCES,
+        # Reads any table that its query names, and has Spark analyze that.
+        "ExplainConsumer": _EDIT,
         # As often as a source is committed to, and nothing is written: not audited.
         "Notify": _READ_SOURCES,
         "GetCluster": _OVERSEE,
@@ -102,9 +103,9 @@ _BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
         "ReshardBuild": _OPERATE,
     },
     "iscp.wire.v1.Access": {
-        "CreateToken": _account(Role.ADMIN, changes=True, foreign=Foreign.REFUSED),
+        "CreateToken": _account(Role.ADMIN, audited=True, foreign=Foreign.REFUSED),
         "ListTokens": _account(Role.ADMIN, foreign=Foreign.NOTHING),
-        "RevokeToken": _account(Role.ADMIN, changes=True, foreign=Foreign.UNCHANGED),
+        "RevokeToken": _account(Role.ADMIN, audited=True, foreign=Foreign.UNCHANGED),
         "ReadAudit": _account(Role.ADMIN, foreign=Foreign.NOTHING),
     },
     "iscp.wire.v1.node.Node": dict.fromkeys(

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -19,6 +20,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
 from iscp.core.access_roles import Role
 from iscp.core.access_token import TokenRecord
+from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
 from iscp.runtime.access.token_service import TokenService
 from iscp.wire.v1 import admin_pb2, operator_pb2
@@ -92,6 +94,21 @@ def test_a_verb_that_is_not_known_is_audited_too(access: Access, channel: grpc.C
         operator_grpc.OperatorStub(channel).ChangeNode(request, metadata=metadata, timeout=10)
     (entry,) = access.audit.entries
     assert json.loads(entry.what)["things"] == [{"verb": 77, "node_id": "n1"}]
+
+
+def test_explanations_and_checks_are_audited_as_registrations_are(access: Access, endpoint: str) -> None:
+    """What they name is read, and the SQL in them analyzed."""
+    with Client(endpoint, token=access.token(Role.EDITOR), timeout_s=5.0) as editor:
+        for call in (
+            lambda: editor.explain_view("SELECT 1 FROM t", {"t": "/t"}),
+            lambda: editor.check_many([RegisterRequest(JobName("/t", "v"), "{}")]),
+            lambda: editor.register_many([RegisterRequest(JobName("/t", "v"), "{}")]),
+        ):
+            with suppress(IscpError):
+                call()
+    assert [entry.method for entry in access.audit.entries] == [
+        f"/iscp.wire.v1.Admin/{name}" for name in ("ExplainConsumer", "Check", "Register")
+    ]
 
 
 def test_a_whole_token_revokes_itself_and_is_never_sent(access: Access, endpoint: str) -> None:

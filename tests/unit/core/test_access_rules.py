@@ -31,7 +31,7 @@ def test_what_concerns_an_account_can_say_so() -> None:
 
 
 def test_who_only_views_changes_nothing() -> None:
-    assert all(rule.role is not Role.VIEWER for rule in RULES.values() if rule.changes)
+    assert all(rule.role is not Role.VIEWER for rule in RULES.values() if rule.audited)
 
 
 def test_only_health_is_answered_without_knowing_who_calls() -> None:

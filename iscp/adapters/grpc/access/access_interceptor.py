@@ -110,7 +110,7 @@ class _GuardedCall:
             evidence, principal = self._identify(context)
         request = self._read(given)
         guarded = GuardedContext(context, principal, evidence.peer, self._parts.still_valid)
-        audited = self._rule.changes and not evidence.passed_on  # else it is where the call came in
+        audited = self._rule.audited and not evidence.passed_on  # else it is where the call came in
         audit = CallAudit(self._parts.audit, self._method, guarded, request) if audited else None
         error: BaseException | None = None
         try:
