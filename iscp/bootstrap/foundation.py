@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node."""
+    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node.
+    `analysis` takes the SQL of users."""
 
     config: NodeConfig
     spark: SparkRuntime
@@ -32,6 +34,7 @@ class Foundation:
     on_broken: Callable[[Exception], None]
     node_log: NodeLog
     deaths: JobDeaths
+    analysis: SqlAnalysis
     tls: CertificateWatch | None = None
 
     @classmethod
@@ -44,10 +47,11 @@ class Foundation:
         tested: Collection[str],
         node_log: NodeLog,
         deaths: JobDeaths,
+        analysis: SqlAnalysis,
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used."""
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        parts = kinds, failpoints, tested, on_broken, node_log, deaths
+        parts = kinds, failpoints, tested, on_broken, node_log, deaths, analysis
         return cls(config, spark, SystemClock(), *parts, certificate_watch(config))

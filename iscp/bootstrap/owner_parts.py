@@ -57,7 +57,7 @@ def compose_services(
 ) -> tuple[OwnerAdmin, OperatorServer, BuildServer]:
     """The requests of users and operators, as the owner answers them."""
     kind = on.kinds.kind
-    catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
+    catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used, analysis=on.analysis)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
     intake = RequestValidator(catalog, kind, check_trigger, on.clock, compose_places(on.config))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
+from iscp.adapters.delta.analysis.separate_analysis import SeparateAnalysis, settings_apart
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.crash_ledger import CrashLedger
@@ -55,11 +56,14 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
     given = nullcontext(Path(config.data_dir)) if config.data_dir else scratch_directory("iscp-node-")
     with given as work_dir:
         enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
-        spark = SparkRuntime.start(_spark_settings(config, work_dir))
+        settings = _spark_settings(config, work_dir)
+        spark = SparkRuntime.start(settings)
         try:
-            with _deaths(config) as deaths:
+            analysis = SeparateAnalysis(settings_apart(settings, config.spark.analysis_memory_mb))
+            with closing(analysis), _deaths(config) as deaths:
                 tested = run_self_tests(config, spark)
-                on = Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, tested, node_log, deaths)
+                ports = EnvironmentFailpoints(), on_broken, tested, node_log, deaths, analysis
+                on = Foundation.lay(config, spark, *ports)
                 _run(compose(on), on, stop, broken)
         finally:
             spark.stop()

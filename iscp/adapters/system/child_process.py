@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 KILL_WAIT_S = 10.0
 """How long a killed process is waited for; then TimeoutExpired is raised."""
@@ -57,6 +59,36 @@ def spawn(
             env=dict(environ),
             start_new_session=True,
         )
+
+
+def spawn_watched(
+    command: Sequence[str], thread_name: str, **options: Any
+) -> tuple[subprocess.Popen[bytes], threading.Event]:
+    """Start `command` from whatever thread, with the options of Popen; the event is set when it has ended.
+
+    It lives no longer than this process: each has a thread of its own, which starts it and waits for its end, as Linux
+    ends a child with the thread that forked it. Raises OSError.
+    """
+    born, ended = threading.Event(), threading.Event()
+    children: list[subprocess.Popen[bytes]] = []
+    faults: list[OSError] = []
+
+    def live() -> None:
+        try:
+            children.append(subprocess.Popen(tied_to_parent(command), **options))
+        except OSError as fault:
+            faults.append(fault)
+        finally:
+            born.set()
+        for child in children:
+            child.wait()
+        ended.set()
+
+    threading.Thread(target=live, name=thread_name, daemon=True).start()
+    born.wait()
+    if faults:
+        raise faults[0]
+    return children[0], ended
 
 
 def end(child: subprocess.Popen[bytes], wait_s: float) -> None:

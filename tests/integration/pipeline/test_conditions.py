@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, condition_analyzer
+from iscp.adapters.delta.analysis.condition_analysis import condition_analyzer
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import InvalidRequest

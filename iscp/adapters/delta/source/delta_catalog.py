@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark.errors import AnalysisException
-from pyspark.sql.types import StructType
-
+from iscp.adapters.delta.analysis.condition_analysis import AnalyzeCondition, condition_analyzer
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
-from iscp.adapters.delta.query.special_times import special_time
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
-from iscp.adapters.delta.spark.spark_errors import first_line, spark_faults
-from iscp.adapters.delta.spark.user_sql import restrict_condition
+from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
@@ -62,34 +57,16 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
     return resolve
 
 
-def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
-    """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job.
-
-    What it makes raises InvalidRequest for a condition that is of more than the rows.
-    """
-
-    jvm: Any = session._jvm
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-
-    def analyze(schema_json: str, condition: str) -> str:
-        with spark_faults("analyze a condition"):
-            rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
-            try:
-                restrict_condition(session, condition)
-                plan = rows.where(condition)._jdf.queryExecution().analyzed()
-            except AnalysisException as error:
-                return first_line(error)
-            # The time and the user are taken for constants there, of each query again.
-            changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
-            by = special_time(session, condition, plan)
-            because = f", by {by}, of which Spark makes the time at which it reads the condition" if by else ""
-            return f"its outcome changes each time that it is evaluated{because}" if changing or by else ""
-
-    return analyze
-
-
 def _set_nothing(uri: str, values: Mapping[str, str | None]) -> None:
     """Without Spark no table is altered."""
+
+
+class SqlAnalysis(Protocol):
+    """Analyzes SQL that is not trusted, as `query_shaper` and `condition_analyzer` do."""
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape: ...
+
+    def condition_fault(self, schema_json: str, condition: str) -> str: ...
 
 
 class DeltaCatalog:
@@ -104,7 +81,7 @@ class DeltaCatalog:
     def __init__(
         self,
         resolve_name: Callable[[str], str] | None = None,
-        analyze: Callable[[str, str], str] | None = None,
+        analyze: AnalyzeCondition | None = None,
         *,
         s3: bool = False,
         by_spark: BySpark | None = None,
@@ -121,14 +98,17 @@ class DeltaCatalog:
         self._load_state = load_state
 
     @classmethod
-    def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
-        """With all that a session of Spark adds: names, conditions, and tables that deltalake does not open."""
+    def of(cls, session: SparkSession, *, s3: bool = False, analysis: SqlAnalysis | None = None) -> DeltaCatalog:
+        """With all that a session of Spark adds: names, and tables that deltalake does not open.
+
+        `analysis`: what analyzes the SQL of users; None: the session does, which such SQL may end.
+        """
         return cls(
             name_resolver(session),
-            condition_analyzer(session),
+            analysis.condition_fault if analysis else condition_analyzer(session),
             s3=s3,
             by_spark=table_opener(session),
-            shape_query=query_shaper(session),
+            shape_query=analysis.query_shape if analysis else query_shaper(session),
             set_properties=property_setter(session),
             load_state=state_loader(session),
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.jvm_log import relay_output
-from iscp.adapters.system.child_process import tied_to_parent
+from iscp.adapters.system.child_process import spawn_watched
 from iscp.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class Gateway:
     """A running JVM and the address of its gateway.
 
     It ends with this process, even if that is killed: on Linux by the kernel's death signal, elsewhere
-    because its stdin ends. Linux ties that signal to the thread that forked: so each JVM has a thread of
-    its own, that starts it and waits for its end.
+    because its stdin ends.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], address: Address, ended: threading.Event) -> None:
@@ -104,37 +103,20 @@ class Gateway:
 def _spawn(
     command: Sequence[str], environ: Mapping[str, str], output: int
 ) -> tuple[subprocess.Popen[bytes], threading.Event]:
-    born, ended = threading.Event(), threading.Event()
-    children: list[subprocess.Popen[bytes]] = []
-    faults: list[OSError] = []
-
-    def live() -> None:
-        try:
-            child = subprocess.Popen(
-                tied_to_parent(command),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=dict(environ),
-                process_group=0,  # Ctrl-C is for this process, which then stops the JVM in order
-            )
-        except OSError as fault:
-            faults.append(fault)
-            born.set()
-            ended.set()
-            return
-        finally:
-            os.close(output)
-        children.append(child)
-        born.set()
-        child.wait()  # the thread stays as long as the JVM: the kernel kills that when its forking thread ends
-        ended.set()
-
-    threading.Thread(target=live, name="iscp-jvm", daemon=True).start()
-    born.wait()
-    if faults:
-        raise EngineError(f"the JVM cannot be started ({faults[0]})") from faults[0]
-    return children[0], ended
+    try:
+        return spawn_watched(
+            command,
+            "iscp-jvm",
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=dict(environ),
+            process_group=0,  # Ctrl-C is for this process, which then stops the JVM in order
+        )
+    except OSError as fault:
+        raise EngineError(f"the JVM cannot be started ({fault})") from fault
+    finally:
+        os.close(output)
 
 
 def _await_address(written: Path, ended: threading.Event, child: subprocess.Popen[bytes]) -> Address:

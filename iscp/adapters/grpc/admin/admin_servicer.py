@@ -24,6 +24,7 @@ from iscp.adapters.grpc.channel.endpoint import (
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import ChangeVerb, ExplainRequest, JobChange, RegisterRequest
 from iscp.core.errors import InvalidRequest, IscpError, QueueFull
+from iscp.ports.access.callers import want_while
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
@@ -98,12 +99,12 @@ class JobServicer(pb_grpc.AdminServicer):
         self._waits = threading.BoundedSemaphore(waits_max)
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
-        with translate_errors(context, "register"):
+        with translate_errors(context, "register"), want_while(context.is_active):
             results = self._service.register(_read_registrations(request))
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
-        with translate_errors(context, "check"):
+        with translate_errors(context, "check"), want_while(context.is_active):
             checked = self._service.check(_read_registrations(request))
             return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
 
@@ -128,14 +129,14 @@ class JobServicer(pb_grpc.AdminServicer):
             return pb.ChangeJobResponse(changed=outcome)
 
     def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
-        with translate_errors(context, "resync"):
+        with translate_errors(context, "resync"), want_while(context.is_active):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
             result = self._service.resync(convert.resync_from_wire(request))
             return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with translate_errors(context, "change"):
+        with translate_errors(context, "change"), want_while(context.is_active):
             check_format(request.format_version)
             _check_number(len(request.changes), CHANGES_MAX, "changes")
             outcomes = self._service.change(convert.changes_from_wire(request.changes))
@@ -188,7 +189,7 @@ class JobServicer(pb_grpc.AdminServicer):
                 return convert_views.report_to_wire(report)
 
     def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
-        with translate_errors(context, "explain"):
+        with translate_errors(context, "explain"), want_while(context.is_active):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
             explained = self._service.explain(ExplainRequest(convert.name_from_wire(request.job), request.spec_json))
