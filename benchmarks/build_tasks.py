@@ -49,7 +49,7 @@ from iscp.coordination.builds.builder_events import (
     RangeAnswered,
     WriteBuilds,
 )
-from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
 from iscp.core.build_task import BuildPlan
 from iscp.core.members import Leader

@@ -19,7 +19,7 @@ def known_builds(builder: Builder, clock_at_s: float = 0.0) -> KnownBuilds:
     """
     state = builder.loaded()
     plans = {**builder.turns.wanted, **state.plans}
-    turns = {table_id: place for place, table_id in enumerate(builder.turns.in_turn(state))}
+    turns = {table_id: place for place, table_id in enumerate(builder.turns.waiting)}
     ordered = sorted(plans.values(), key=lambda plan: (turns.get(plan.table_id, -1), plan.job_id))
     running = frozenset(task_id for call in builder.calls.by_number.values() for task_id in call.task_ids)
     return KnownBuilds(

@@ -90,7 +90,7 @@ class Builder:
 
     def next_due_s(self) -> float | None:
         """When to send a BuildTick, if nothing happens before; None: not at all."""
-        due = [self.calls.next_due_s(self._now_s), self.turns.next_due_s(self._now_s)]
+        due = [self.calls.next_due_s(self._now_s), self.turns.waiting.ripens_at_s()]
         due.append(self._store.next_due_s())
         if self.state is not None and not self._store.awaited:
             due.append(self._remove_at_s)
@@ -103,6 +103,7 @@ class Builder:
         that is not known yet; nothing is changed then.
         """
         self._now_s, self._out = now_s, []
+        self.turns.waiting.ripen(now_s)
         self._take(event)
         self._advance()
         return self._out
@@ -154,7 +155,7 @@ class Builder:
 
     def _end(self, job_id: str) -> None:
         self.staging.doubt(self.turns.wanted.get(job_id))
-        self.turns.end(job_id, self.state or BuildState())
+        self.turns.end(job_id, self.state or BuildState(), self._now_s)
         self._unbuilt.discard(job_id)
 
     def _take_request(self, event: SplitRange | MergeRange | Prioritize) -> None:
@@ -178,7 +179,7 @@ class Builder:
         self._store.end(self._now_s)
         self.state = state
         self.replacements.clear()
-        self.turns.creation = None
+        self.turns.note_loaded(state, self._now_s)
         for job_id in (*state.plans, *state.jobs, *state.built, *state.done):
             if job_id not in self._unbuilt and job_id not in self.turns.wanted:
                 self.turns.over[job_id] = None
@@ -193,7 +194,7 @@ class Builder:
             if isinstance(change, MarkBuilt):
                 self._out.append(NotifyBuilt(state.plans[change.job_id]))
             state.apply(change)
-            self.turns.note_written(change, self._now_s)
+            self.turns.note_written(change, state, self._now_s)
         self.starts.note_written(written, self._now_s)
         new = [change.task for change in written if isinstance(change, PutTask) and not change.task.aborted]
         self.replacements.forget(state.aborted)
@@ -265,7 +266,7 @@ class Builder:
         yield self.replacements.abort_groups(state, self.finished)
         yield self.turns.marks(state)
         yield self.turns.priority_changes(state)
-        yield self.turns.turns(state, self.calls.stuck(state), self._now_s)
+        yield self.turns.turns(state, self.calls.stuck(state))
         if self._placement.eligible and self._placement.ring:  # else nobody knows where tasks should be
             yield self.turns.creations(state, self._next_id, self.node_of)
 

@@ -188,5 +188,5 @@ def _open_builds(state: BuildState, turns: TableTurns) -> Iterator[BuildPlan]:
         plan = turns.wanted.get(job_id)
         if plan is not None and plan.version == version:
             yield plan
-    for table_id in (*state.tables, *turns.in_turn(state)[:WAITING_TABLES_MAX]):
+    for table_id in (*state.tables, *turns.waiting.next_ones(WAITING_TABLES_MAX)):
         yield from (plan for plan in turns.plans_on(table_id) if plan.job_id not in state.plans)

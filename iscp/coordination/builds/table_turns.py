@@ -23,11 +23,9 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
+from iscp.coordination.builds.waiting_tables import WaitingTables
 from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask, TaskType
 from iscp.core.errors import InvalidRequest
-
-GATHER_S = 2.0
-"""How long a table's turn waits after its first request: jobs that are registered together are read together."""
 
 STUCK_TABLES_MAX = 10
 """Tables that are begun beside `build.tables_at_once` where as many others do not go on; with more of them, those that
@@ -49,11 +47,15 @@ class Creation:
 
 
 class TableTurns:
-    """`wanted`: by job. `over`: jobs whose build is to be dropped; `repeated`: those that are to be built again."""
+    """`wanted`: by job. `over`: jobs whose build is to be dropped; `repeated`: those that are to be built again.
+
+    `waiting`: tables on which builds are wanted that have not begun.
+    """
 
     def __init__(self, tables_at_once: int) -> None:
         self._tables_at_once = tables_at_once
         self.wanted: dict[str, BuildPlan] = {}
+        self.waiting = WaitingTables()
         self._by_table: dict[str, dict[str, BuildPlan]] = {}
         self.over: dict[str, None] = {}
         self.repeated: dict[str, None] = {}
@@ -75,6 +77,7 @@ class TableTurns:
         self._since_s.setdefault(plan.table_id, now_s)
         if self.creation and self.creation.plan.job_id == plan.job_id and self.creation.plan != plan:
             self.creation = None
+        self._follow(plan.table_id, state, now_s)
         if state.built.get(plan.job_id) != plan.version:
             return
         another = before is not None and before.pin != plan.pin
@@ -95,7 +98,7 @@ class TableTurns:
         """Those that are wanted."""
         return self._by_table.get(table_id, {}).values()
 
-    def end(self, job_id: str, state: BuildState) -> None:
+    def end(self, job_id: str, state: BuildState, now_s: float) -> None:
         plan = self.wanted.pop(job_id, None)
         if self.creation and self.creation.plan.job_id == job_id:
             self.creation = None
@@ -106,15 +109,40 @@ class TableTurns:
             if not self._by_table[plan.table_id]:
                 del self._by_table[plan.table_id]
                 del self._since_s[plan.table_id]
+            self._follow(plan.table_id, state, now_s)
 
-    def note_written(self, change: Change, now_s: float) -> None:
+    def note_loaded(self, state: BuildState, now_s: float) -> None:
+        self.creation = None
+        for table_id in self._since_s:
+            self._follow(table_id, state, now_s)
+
+    def note_written(self, change: Change, state: BuildState, now_s: float) -> None:
+        """`state` has it."""
         match change:
             case MarkBuilt(job_id):
                 self._built_s[job_id] = now_s
-            case PutPlan(plan) if self.creation and self.creation.plan == plan:
-                self.creation = None
+                self._follow_job(job_id, state, now_s)
+            case DropBuild(job_id) | ForgetBuilt(job_id):
+                self._follow_job(job_id, state, now_s)
+            case PutPlan(plan):
+                if self.creation and self.creation.plan == plan:
+                    self.creation = None
+                self._follow_job(plan.job_id, state, now_s)
+            case BeginTable(table_id) | EndTable(table_id) | SetPriority(table_id):
+                self._follow(table_id, state, now_s)
             case _:
                 pass
+
+    def _follow_job(self, job_id: str, state: BuildState, now_s: float) -> None:
+        if (plan := self.wanted.get(job_id)) is not None:
+            self._follow(plan.table_id, state, now_s)
+
+    def _follow(self, table_id: str, state: BuildState, now_s: float) -> None:
+        """What is wanted of the table, or has come of it, may have changed."""
+        if table_id not in state.tables and self._is_waiting(table_id, state):
+            self.waiting.set(table_id, state.priorities.get(table_id, 0), self._since_s[table_id], now_s)
+        else:
+            self.waiting.remove(table_id)
 
     def drops(self, state: BuildState) -> Iterator[Sequence[Change]]:
         """What is left of builds that nobody wants, and what is to be built again."""
@@ -147,7 +175,7 @@ class TableTurns:
             if job_id not in state.jobs:
                 yield [MarkBuilt(job_id, plan.version)]
 
-    def turns(self, state: BuildState, stuck: Collection[str], now_s: float) -> Iterator[Sequence[Change]]:
+    def turns(self, state: BuildState, stuck: Collection[str]) -> Iterator[Sequence[Change]]:
         """Tables whose turn is over, and those whose turn has come. Tables that are `stuck` hold up no others."""
         needed = {plan.table_id for plan in state.plans.values()}
         over = [each for each in state.tables if each not in needed and not self._is_waiting(each, state)]
@@ -156,18 +184,7 @@ class TableTurns:
         free = self._tables_at_once - len(state.tables) + len(over) + passed
         if free <= 0:
             return
-        next_ones = [table_id for table_id in self.in_turn(state) if now_s >= self._since_s[table_id] + GATHER_S]
-        yield from ([BeginTable(table_id)] for table_id in next_ones[:free])
-
-    def in_turn(self, state: BuildState) -> list[str]:
-        """The tables that wait; of those with the same priority the one that was wanted first comes first."""
-        waiting = [each for each in self._since_s if each not in state.tables and self._is_waiting(each, state)]
-        return sorted(waiting, key=lambda table_id: (-state.priorities.get(table_id, 0), self._since_s[table_id]))
-
-    def next_due_s(self, now_s: float) -> float | None:
-        """When the turn of a further table may have come."""
-        due = (since_s + GATHER_S for since_s in self._since_s.values())
-        return min((each for each in due if each > now_s), default=None)
+        yield from ([BeginTable(table_id)] for table_id in self.waiting.first(free))
 
     def creations(
         self, state: BuildState, next_id: Callable[[], str], target: Callable[[str, int], str]

@@ -9,7 +9,7 @@ from random import Random
 
 from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
-from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.core.build_task import BuildPlan
 from iscp.core.errors import IscpError
 from iscp.core.range_tree import parent

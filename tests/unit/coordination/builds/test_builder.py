@@ -39,7 +39,8 @@ from iscp.coordination.builds.builder_events import (
     WriteBuilds,
 )
 from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
-from iscp.coordination.builds.table_turns import GATHER_S, REPEAT_S
+from iscp.coordination.builds.table_turns import REPEAT_S
+from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
 from iscp.core.build_task import DEPTH_MAX, BuildPlan
 from iscp.core.errors import InvalidRequest, Unavailable

@@ -20,7 +20,7 @@ from iscp.coordination.builds.builder_events import (
 )
 from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
 from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX, WAITING_TABLES_MAX
-from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.core.build_task import KeptSpan, StagingTask, TaskType
 from iscp.core.errors import InvalidRequest
 from iscp.core.progress import TableSize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from iscp.coordination.builds.build_limits import CHECK_EVERY_S, LOAD_RETRY_S
 from iscp.coordination.builds.build_state import BuildState, PutPlan
 from iscp.coordination.builds.builder_events import BuildOver, CallNode, RangeAnswered
-from iscp.coordination.builds.table_turns import GATHER_S
+from iscp.coordination.builds.waiting_tables import GATHER_S
 
 from .test_builder import Owner, plan
 
