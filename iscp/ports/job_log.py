@@ -12,9 +12,9 @@ from iscp.core.job_row import JobRow, LogEntry
 class JobLog(Protocol):
     """The Delta table that holds every job. One writer at a time, by the fence of its term.
 
-    One instance serves one term. Whatever writes raises NotOwner once another term was seen, and the commit may have
-    landed right before it; StorageError and Unavailable mean that nothing was committed, OutcomeUnknown that the
-    storage could not even be read.
+    One instance serves one term. Whatever writes raises NotOwner once another term was seen; with it, with StorageError
+    and with Unavailable nothing was committed, unless this repeats what was in doubt. OutcomeUnknown: it may have been,
+    before the term ended, or may still be, or the storage could not be read.
     Writes come from one thread; history and `tidy` may be called from others.
     """
 

@@ -10,6 +10,7 @@ from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.delta.joblog.fenced_table import FAILPOINT_COMMITTED
 from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
@@ -20,11 +21,12 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.build_request import BuildId
-from iscp.core.errors import Conflict, NotOwner, PlanOutdated, StorageError, TableNotFound
+from iscp.core.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
 from iscp.core.job_row import LogEntry
 from iscp.core.sql_names import WEIGHT
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag, StagedState
+from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
 
@@ -114,6 +116,33 @@ def test_the_job_log_lies_there_too(uri: str) -> None:
     late.append([LogEntry(job(2), "r2")])
     late.compact(late.load())
     assert sorted(row.key.job_name for row in late.load()) == ["j0", "j2"]
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_commit_that_times_out_and_lands_later_is_not_said_to_be_nothing(s3: FakeS3, lands: bool) -> None:
+    """Whether or not it lands, its repetition makes one of it."""
+    uri = s3.uri(f"tables/late-commit-{lands}")
+    store, steps, entries = from_url(f"{uri}/iscp_log/_delta_log"), ScriptedFailpoints(), [LogEntry(job(1), "r1")]
+    joblog = DeltaJobLog(uri, SystemClock(), steps)
+    joblog.claim_term()
+    name, held = f"{joblog.version + 1:020d}.json", list[bytes]()
+
+    def time_out() -> None:
+        """What was sent is on its way."""
+        held.append(bytes(store.get(name).bytes()))
+        store.delete(name)
+        raise OSError("operation timed out")
+
+    steps.once(FAILPOINT_COMMITTED, time_out)
+    with pytest.raises(OutcomeUnknown, match="may still come through"):
+        joblog.append(entries)
+    if lands:
+        store.put(name, held[0], mode="create")
+    joblog.append(entries)
+    successor = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    successor.claim_term()
+    assert [each.job_id for each in successor.load()] == [entries[0].row.job_id]
+    assert successor.requests() == {"r1": entries[0].row.job_id}
 
 
 def test_a_bucket_that_is_not_there_is_no_missing_table(s3: FakeS3) -> None:

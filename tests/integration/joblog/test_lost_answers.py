@@ -30,13 +30,15 @@ from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Request, Resume, Unregister
 from iscp.core.api_views import RegisterResult
 from iscp.core.config import JobLogConfig
-from iscp.core.errors import IscpError, JobNotFound, OutcomeUnknown, StorageError
+from iscp.core.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry
 from iscp.core.watermark import Watermark
+from iscp.ports.system import Failpoints
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from tests.fakes.clock import FakeClock
+from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job
 
 
@@ -55,7 +57,7 @@ class Losing:
         self.left.update(names)
 
 
-def owner(uri: Path, losing: Losing) -> DeltaJobLog:
+def owner(uri: Path, losing: Failpoints) -> DeltaJobLog:
     joblog = DeltaJobLog(str(uri), SystemClock(), losing)
     while True:
         try:
@@ -92,6 +94,47 @@ def test_a_commit_that_is_repeated_behind_one_that_did_not_land_is_there_once(tm
         joblog.append([LogEntry(row)])
         assert [each.job_id for each in owner(tmp_path, Losing()).load()].count(row.job_id) == 1
         joblog = owner(tmp_path, losing)
+
+
+def test_a_commit_that_landed_before_the_next_owner_claimed_is_not_said_to_be_nothing(tmp_path: Path) -> None:
+    """And the retry with the same request id gets its answer."""
+    steps, row = ScriptedFailpoints(), job(1)
+    joblog = owner(tmp_path, steps)
+    steps.once(FAILPOINT_LOOK, lambda: owner(tmp_path, Losing()))
+    with pytest.raises(OutcomeUnknown):
+        joblog.append([LogEntry(row, "the-request")])
+    with pytest.raises(NotOwner):
+        joblog.append([LogEntry(row, "the-request")])
+    successor = owner(tmp_path, Losing())
+    assert [each.job_id for each in successor.load()] == [row.job_id]
+    assert successor.requests() == {"the-request": row.job_id}
+
+
+def test_a_commit_that_found_the_claim_of_the_next_owner_there_was_not_made(tmp_path: Path) -> None:
+    steps = ScriptedFailpoints()
+    joblog = owner(tmp_path, steps)
+    steps.once(FAILPOINT_COMMIT, lambda: owner(tmp_path, Losing()))
+    with pytest.raises(NotOwner):
+        joblog.append([LogEntry(job(1))])
+    assert owner(tmp_path, Losing()).load() == []
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_a_commit_whose_write_raises_though_it_landed_is_synced_before_it_is_acknowledged(
+    tmp_path: Path, unseen: bool
+) -> None:
+    """Also where it is found by its repetition."""
+    steps, entries = ScriptedFailpoints(), [LogEntry(job(1))]
+    joblog = owner(tmp_path, steps)
+    steps.reached.clear()
+    steps.once(FAILPOINT_COMMITTED, break_down)
+    if unseen:
+        steps.once(FAILPOINT_LOOK, break_down)
+        with pytest.raises(OutcomeUnknown):
+            joblog.append(entries)
+        assert "log.sync" not in steps.reached
+    joblog.append(entries)
+    assert "log.sync" in steps.reached
 
 
 # A random history against a model

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION, HARMLESS
+from iscp.adapters.delta.joblog.data_files import DataFiles
+from iscp.adapters.delta.joblog.log_check import HARMLESS
+from iscp.adapters.delta.joblog.log_commit import CommitMode, put_commit
 from iscp.adapters.delta.joblog.log_format import keep_up
 from iscp.adapters.delta.joblog.log_opening import open_or_create
 from iscp.adapters.delta.joblog.log_reading import read_rows
-from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
+from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
-from iscp.adapters.delta.log.commits import COMMIT_ID
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.next_version import commits_after
 from iscp.adapters.delta.log.table_opening import bring_up
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.adapters.delta.storage.table_files import files_of, sync
 from iscp.core.errors import InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 
@@ -44,6 +44,9 @@ ATTEMPTS_MAX = 20
 """Attempts of a claim or a commit, each after somebody else's commit took its version; then the request fails with
 Unavailable.
 """
+
+_REFUSED = "lacked the necessary privileges"
+"""What deltalake says where an object store has refused a write. Whatever else fails there may still land."""
 
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
 # 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
@@ -58,10 +61,14 @@ TABLE_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A commit whose outcome could not be read; `must_follow_up`: nothing else may be committed before it is."""
+    """A commit whose outcome is not known; `must_follow_up`: nothing else may be committed before it is.
+
+    `after`: it can land right behind this version, and nowhere else.
+    """
 
     commit_id: str
     must_follow_up: bool
+    after: int
 
 
 class FencedTable:
@@ -71,22 +78,14 @@ class FencedTable:
     ours. Raises NotOwner for ever once it is not so.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        schema: pa.Schema,
-        clock: Clock,
-        failpoints: Failpoints,
-        cluster: str = "",
-    ) -> None:
+    def __init__(self, uri: str, schema: pa.Schema, clock: Clock, failpoints: Failpoints, cluster: str = "") -> None:
         self._uri = uri
         self._cluster = cluster
         self._schema = schema
-        self._clock = clock
         self._failpoints = failpoints
         self._path = local_path(uri)
         self._commits = DurableCommits(self._path, failpoints)
-        self._files = files_of(uri)
+        self._data = DataFiles(uri, clock)
         self._table: DeltaTable | None = None
         self._version = -1
         self._deposed = ""
@@ -123,7 +122,7 @@ class FencedTable:
             commit_id = uuid.uuid4().hex
             try:
                 self._failpoints.reach(FAILPOINT_CLAIM)
-                self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
+                self._write(table, [], "append", commit_id, term)
             except FOREIGN_ERRORS as error:
                 cause = error
             table = self._open_or_create()
@@ -148,41 +147,76 @@ class FencedTable:
         They get their sequence numbers here, from the version that is known once no outcome is in doubt: numbers that
         a caller had made before could lie below those of a replacement that has landed unseen.
 
-        Raises NotOwner, StorageError (nothing was committed), OutcomeUnknown: then only the same commit, under the
-        same `commit_id`, may follow, unless it was a replacement, which changes nothing that is known.
+        Raises NotOwner and StorageError (nothing was committed by this call), OutcomeUnknown: then only the same
+        commit, under the same `commit_id`, may follow, unless it was a replacement, which changes nothing that is
+        known.
         """
         self._check()
         if self._doubt and self._doubt.must_follow_up and self._doubt.commit_id != commit_id:
             raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
-        if self._doubt and self.catch_up(commit_id):
+        if self._doubt and self._has_landed(commit_id):
             return
         rows = numbered(rows, self.term, self._version + 1)
         name = f"{uuid.uuid4().hex}.parquet"
         try:
-            actions = [self._write_file(name, rows)] if len(rows) else []
+            actions = [self._data.write(name, rows)] if len(rows) else []
         except FOREIGN_ERRORS as error:
-            self._discard(name)
+            self._data.discard(name)
+            self._refuse_in_doubt(error)
             raise storage_error(error, "cannot write to the job log") from error
         for _ in range(ATTEMPTS_MAX):
-            before, cause = self._version, None
-            try:
-                self._failpoints.reach(FAILPOINT_COMMIT)
-                self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
-            except FOREIGN_ERRORS as error:
-                cause = error
-            else:
-                self._sync_commit(before + 1)  # first: what `catch_up` finds is acknowledged
-            self._doubt = _Doubt(commit_id, must_follow_up=not replace)
-            if self.catch_up(commit_id, written=cause is None):
+            before = self._version
+            cause = self._put(actions, commit_id, replace=replace)
+            if self._has_landed(commit_id, written=cause is None):
                 return
             # Others moved the table: the same file goes to the next version. Nobody did: the storage refused it.
             if cause is not None and self._version == before:
-                self._discard(name)
+                self._refuse_in_doubt(cause)
+                self._data.discard(name)
                 raise storage_error(cause, "cannot commit to the job log") from cause
         raise Unavailable("somebody keeps the job log in order all the time") from cause
 
-    def catch_up(self, commit_id: str = "", *, written: bool = False) -> bool:
-        """Go to the newest version; True if `commit_id` is among the commits that have come since.
+    def _put(self, actions: list[AddAction], commit_id: str, *, replace: bool) -> BaseException | None:
+        """Have the storage put it at the next version; what it raises instead, or although it has."""
+        cause = None
+        try:
+            self._failpoints.reach(FAILPOINT_COMMIT)
+            self._write(self._open(), actions, "overwrite" if replace else "append", commit_id)
+        except FOREIGN_ERRORS as error:
+            cause = error
+        if cause is None or _REFUSED not in str(cause):
+            self._doubt = _Doubt(commit_id, not replace, after=self._version)
+        return cause
+
+    def _has_landed(self, commit_id: str, *, written: bool = False) -> bool:
+        """As `catch_up`; what is there outlives a power loss then, however the write has ended.
+
+        Raises OutcomeUnknown too where the term has ended, and this may have come before.
+        """
+        following = self._version + 1
+        try:
+            if (found := self.catch_up(commit_id, written=written)) is not None:
+                self._sync_commit(found)
+        except NotOwner as error:
+            if self._is_anothers(following, commit_id):
+                raise
+            raise OutcomeUnknown(f"this may have been committed before the term ended: {error}") from error
+        return found is not None
+
+    def _refuse_in_doubt(self, cause: BaseException) -> None:
+        """Raises OutcomeUnknown where a write that came to no end that we know may still land."""
+        if self._doubt:
+            raise OutcomeUnknown(f"a commit to the job log may still come through: {cause}") from cause
+
+    def _is_anothers(self, version: int, commit_id: str) -> bool:
+        """Whether somebody else's commit is known to lie there, so that ours never will."""
+        with suppress(*FOREIGN_ERRORS, StorageError):
+            there = read_commit(self._uri, version)
+            return there is not None and there.commit_id != commit_id
+        return False
+
+    def catch_up(self, commit_id: str = "", *, written: bool = False) -> int | None:
+        """Go to the newest version; that at which `commit_id` is, if it is among the commits that have come since.
 
         `written`: its commit was just accepted for the next version, so it is the one found there, if that is newest.
 
@@ -195,31 +229,34 @@ class FencedTable:
             self._failpoints.reach(FAILPOINT_LOOK)
             bring_up(table)
             version = table.version()
-            found = written and version == self._version + 1
-            if not found and version != self._version:
+            found = version if written and version == self._version + 1 else None
+            if found is None and version != self._version:
                 found = self._check_others(table, version, commit_id)
         except (*FOREIGN_ERRORS, StorageError) as error:
             if self._doubt:
                 raise OutcomeUnknown(f"cannot check whether a commit to the job log came through: {error}") from error
             raise storage_error(error, "cannot read the job log") from error
-        if written and not found:
+        if written and found is None:
             raise OutcomeUnknown("a commit to the job log was accepted and is not to be seen")
         self._version = version
-        self._doubt = None
+        # A file system has done by now what it was to do; what an object store was sent may still be under way.
+        if self._doubt and (self._path is not None or version > self._doubt.after):
+            self._doubt = None
         return found
 
-    def _check_others(self, table: DeltaTable, version: int, commit_id: str) -> bool:
+    def _check_others(self, table: DeltaTable, version: int, commit_id: str) -> int | None:
         if (term := table.transaction_version(APP_ID)) != self.term:
             self._depose(f"the job log is of term {term}, ours is {self.term}")
         if version < self._version:
             self._depose(f"the job log went back from version {self._version} to {version}")
-        found, since = False, list(islice(commits_after(self._uri, self._version), version - self._version))
+        found: int | None = None
+        since = list(islice(commits_after(self._uri, self._version), version - self._version))
         if len(since) < version - self._version:
             self._depose("commits of the job log were cleaned away before they were seen")
         for commit in since:
             landed = commit.commit_id
             if landed and landed == commit_id:
-                found = True
+                found = commit.version
             elif landed and self._doubt and landed == self._doubt.commit_id:
                 continue
             elif commit.operation not in HARMLESS:
@@ -242,39 +279,10 @@ class FencedTable:
             raise InvariantBroken("the job log is used before its term was claimed")
         return self._table
 
-    def _discard(self, name: str) -> None:
-        """Free the space of a file that was not committed; not on an object store, where that commit may yet come."""
-        if self._path is not None:
-            with suppress(OSError):
-                (self._path / name).unlink(missing_ok=True)
-
-    def _write_file(self, name: str, rows: pa.Table) -> AddAction:
-        with self._files.open_output_stream(name) as stream:
-            pq.write_table(rows, stream, compression="zstd")
-            size = stream.tell()
-        if self._path is not None:  # before the commit that names it
-            sync(self._path / name)
-            sync(self._path)
-        return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))
-
     def _write(
-        self, table: DeltaTable, actions: list[AddAction], mode: str, commit_id: str, txns: list[Transaction]
+        self, table: DeltaTable, actions: list[AddAction], mode: CommitMode, commit_id: str, term: int | None = None
     ) -> None:
-        table.create_write_transaction(
-            list(actions),
-            mode,
-            table.schema(),
-            commit_properties=CommitProperties(
-                custom_metadata={
-                    COMMIT_ID: commit_id,
-                    COMMIT_TABLE: str(table.metadata().id),
-                    COMMIT_VERSION: str(table.version() + 1),
-                    COMMIT_ACTIONS: str(len(actions) + len(txns)),
-                },
-                max_commit_retries=0,
-                app_transactions=txns or None,
-            ),
-        )
+        put_commit(table, actions, mode, commit_id, [] if term is None else [Transaction(APP_ID, term)])
         self._failpoints.reach(FAILPOINT_COMMITTED)
 
     def _sync_commit(self, version: int) -> None:

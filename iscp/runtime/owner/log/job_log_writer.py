@@ -155,8 +155,8 @@ class LogWriter(LogIntake):
             self._held = batch
             self._back_off(now_s, error)
         except NotOwner as error:
-            self._held = None
             self._depose(error)
+            self._held = None
         except TemporaryError as error:  # nothing was written
             self._held = None
             self._back_off(now_s, error)
@@ -252,7 +252,9 @@ class LogWriter(LogIntake):
     def _fail_taken(self, error: IscpError) -> None:
         """Fail what the current batch has not answered; only ever called from the writer's thread."""
         if self._held is not None:
-            error = OutcomeUnknown("the job log did not say whether this was written") if self._closing else error
+            error = OutcomeUnknown(
+                "the job log did not say whether this was written", remedy="Retry with the same request_id"
+            )
         for future in self._taken:
             if not future.done():
                 future.set_exception(error)

@@ -269,6 +269,24 @@ def test_another_owner_deposes_once_and_everything_pending_fails(owner: Owner) -
     assert successor.writer.read(len) == 2
 
 
+def test_what_was_in_doubt_when_another_owner_came_is_not_said_to_be_nothing(owner: Owner) -> None:
+    """It may have landed right before: whoever hears NotOwner would request it again, as if nothing had been done."""
+    owner.log.landed_faults = [OutcomeUnknown("the answer was lost")]
+    written = owner.register("a", request_id="r1")
+    owner.writer.turn()
+    behind = owner.register("b")
+    successor = Owner(storage=owner.storage)
+    owner.pass_s(owner.limits.retry_s)
+    owner.writer.turn()
+    with pytest.raises(OutcomeUnknown):
+        written.result(0)
+    with pytest.raises(NotOwner):
+        behind.result(0)
+    again = successor.register("a", request_id="r1")
+    successor.writer.turn()
+    assert again.result(0) == (RegisterResult(True, "id-a", TABLE),)
+
+
 def test_a_retry_at_the_next_owner_gets_the_first_answer(owner: Owner) -> None:
     first = owner.register("a", request_id="r1")
     owner.writer.turn()
