@@ -8,6 +8,10 @@ checkpoint says. It never goes back, so it cannot take them in before they have 
 A job that has applied all that was there when its source was probed is resolved up to that probe, else up to the last
 commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
 that cannot be seen of it now: the checkpoint waits for it.
+
+Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. Where the
+checkpoint itself was taken ahead, by an owner whose clock was wrong, it is taken back, once those who looked at most of
+the sources agree with the owner's clock: else it may be that one which is behind.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import heapq
 from collections.abc import Sequence
 from math import inf
 
+from iscp.coordination.clocks import of_the_future
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
@@ -26,15 +31,20 @@ def counts(row: JobRow) -> bool:
     return row.watermark.version >= 0 and not row.paused and not row.failed_for_good
 
 
-def resolved_at_s(row: JobRow, seen: SourceSeen | None) -> float:
-    """Unix time up to which this job is known to have applied everything."""
-    if seen is None or row.watermark.version < seen.source_version:
-        return row.watermark.at_s
-    return max(row.watermark.at_s, seen.checked_at_s)
+def resolved_at_s(row: JobRow, seen: SourceSeen | None, now_at_s: float = inf) -> float:
+    """Unix time up to which this job is known to have applied everything, at `now_at_s`; 0: nothing is known."""
+    version, applied_at_s = row.watermark.version, row.watermark.at_s
+    if of_the_future(applied_at_s, now_at_s):
+        applied_at_s = 0.0
+    if seen is None or version < seen.source_version or of_the_future(seen.checked_at_s, now_at_s):
+        return min(applied_at_s, now_at_s)
+    if version == seen.source_version:  # the probe was later than the commit, whatever that is dated
+        return min(seen.checked_at_s, now_at_s)
+    return min(max(applied_at_s, seen.checked_at_s), now_at_s)
 
 
 class GlobalCheckpoint:
-    """The least of all shards' times, which never goes back. A change costs the logarithm of the number of shards.
+    """The least of all shards' times; it goes back by `take_back` alone. A change costs the logarithm of their number.
 
     `at_s` is what was reported last: a commit time (Unix seconds), 0 before there is one. `catching_up`: the job_ids of
     those that count and have not reached it, of shards that have any.
@@ -46,9 +56,12 @@ class GlobalCheckpoint:
         self._covered: dict[ShardId, tuple[str, ...]] = {}
         self._shards: dict[ShardId, float] = {}
         self._heap: list[tuple[float, ShardId]] = []
+        # Shards with a job that counts; whether who looked at its source agrees with the owner's clock.
+        self._agreeing: dict[ShardId, bool] = {}
+        self._agree = 0
 
-    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
-        """What is known of the shard now; no jobs: it is not wanted any more.
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
+        """What is known of the shard at `now_at_s` (Unix time); no jobs: it is not wanted any more.
 
         `seen`: None until this term has heard of a probe of the source. Nobody knows before how far its jobs are
         behind: the checkpoint waits.
@@ -58,14 +71,22 @@ class GlobalCheckpoint:
         behind: list[str] = []
         least_s = inf
         for row in filter(counts, jobs):
-            resolved_s = resolved_at_s(row, seen)
+            resolved_s = resolved_at_s(row, seen, now_at_s)
             reached = row.job_id in before or resolved_s >= self.at_s
             (covered if reached else behind).append(row.job_id)
             if reached or seen is None:
                 least_s = min(least_s, resolved_s)
         _keep(self._covered, shard, covered)
         _keep(self.catching_up, shard, behind)
+        self._note_clock(shard, seen, now_at_s, there=bool(covered or behind))
         self._set(shard, least_s)
+
+    def _note_clock(self, shard: ShardId, seen: SourceSeen | None, now_at_s: float, *, there: bool) -> None:
+        self._agree -= self._agreeing.pop(shard, False)
+        if there:
+            agrees = seen is not None and not of_the_future(seen.checked_at_s, now_at_s)
+            self._agreeing[shard] = agrees
+            self._agree += agrees
 
     def _set(self, shard: ShardId, at_s: float) -> None:
         if at_s == self._shards.get(shard, inf):
@@ -95,6 +116,13 @@ class GlobalCheckpoint:
         if least_s == inf or least_s <= self.at_s:
             return False
         self.at_s = least_s
+        return True
+
+    def take_back(self, now_at_s: float) -> bool:
+        """Whether it was ahead of the owner's clock and is not any more."""
+        if not of_the_future(self.at_s, now_at_s) or 2 * self._agree <= len(self._agreeing):
+            return False
+        self.at_s = min(now_at_s, self.least_s())
         return True
 
 

@@ -84,7 +84,7 @@ class OwnerSide:
             process.threads,
             process.world.trouble.inbox_max or EVENTS_MAX,
         )
-        self.loop.checkpoint = Checkpointer(checkpoints, parts.checkpoint)
+        self.loop.checkpoint = Checkpointer(checkpoints, ProcessClock(process), parts.checkpoint)
         self.loop.start()
 
     @property

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On Linux the one that counts the time for which the machine was suspended: leases run out then too."""
+
 
 class SystemClock:
     def now_s(self) -> float:
@@ -11,4 +14,4 @@ class SystemClock:
         return time.time_ns() // 1000 / 1e6
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_STEADY)

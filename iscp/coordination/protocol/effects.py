@@ -113,6 +113,7 @@ class Decision(StrEnum):
     REVOKE = "revoke"
     DISPATCH = "dispatch"
     DRAIN = "drain"
+    CLOCK = "clock"
 
 
 @dataclass(frozen=True, slots=True)

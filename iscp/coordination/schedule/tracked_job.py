@@ -11,7 +11,7 @@ from dataclasses import replace
 from iscp.coordination.further_tables import SeveralTables
 from iscp.coordination.job_states import JOB_STATES, JobEvent
 from iscp.coordination.schedule.schedule_events import TargetAnswer
-from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace
+from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace, recorded_due_at_s
 from iscp.core.backoff import quarantined
 from iscp.core.build_request import BuildRequest
 from iscp.core.config import BackoffConfig
@@ -130,8 +130,7 @@ class TrackedJob:
             spec = None
         self.company = company_of(spec)
         self._note_further_tables()
-        recorded_at_s = self.row.status.due_at_s if '"due_at"' in self.row.status_json else 0.0
-        self.await_time(self.due_at_s or recorded_at_s, now_s, at_s)
+        self.await_time(self.due_at_s or recorded_due_at_s(self.row, at_s), now_s, at_s)
         self.target_lag_s = spec.target_lag_s if spec else None
         timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)
         self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None

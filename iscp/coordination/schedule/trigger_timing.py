@@ -5,6 +5,9 @@ at the multiples of their interval: so they come due together, whenever each was
 brought each to the newest version they are at one watermark and go on in one. By cron: at the next of its times after
 what is outstanding came to be; however many of them were missed, once. Custom: a class decides.
 
+No time of another clock (a node's that ran the job before, a commit's) counts as later than this node's now: a clock
+that was ahead for one iteration, or one commit of the future, would have the job wait until it is so late.
+
 Nothing is outstanding while the source does not move: then no trigger is called, and no time is waited for.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import floor, inf
 
+from iscp.coordination.clocks import CLOCKS_APART_S
 from iscp.core.cron_schedule import parse_cron
 from iscp.core.custom_trigger import TriggerFacts, wait_of
 from iscp.core.errors import ErrorCode, TemporaryError
@@ -95,6 +99,8 @@ class Pace:
             # When its first commit was made is not known of what a node has taken over: times since may be missed.
             if not self._since_at_s:
                 self._since_at_s = max(self._applied_at_s, since_s) if self._settled else self._applied_at_s
+            if self._since_at_s > at_s:
+                self._since_at_s = at_s
             wait_s = parse_cron(trigger.cron, trigger.time_zone).next_after(self._since_at_s) - at_s
         elif interval_s is None:
             wait_s = 0.0
@@ -115,7 +121,18 @@ class Pace:
             applied_at_s=row.watermark.at_s,
             source_version=row.watermark.version if newest is None else newest,
             now_s=at_s,
-            last_start_at_s=self._ran_at_s[0],
-            last_end_at_s=self._ran_at_s[1],
+            last_start_at_s=min(self._ran_at_s[0], at_s),
+            last_end_at_s=min(self._ran_at_s[1], at_s),
             options=self.trigger.options,
         )
+
+
+def recorded_due_at_s(row: JobRow, at_s: float) -> float:
+    """Until when the job's rows are as they have to be, as its last iteration has recorded it.
+
+    Unix seconds; 0: for as long as no table changes. Now, where the clock of that iteration was ahead.
+    """
+    if '"due_at"' not in row.status_json:
+        return 0.0
+    status = row.status
+    return at_s if status.end_at_s > at_s + CLOCKS_APART_S else status.due_at_s

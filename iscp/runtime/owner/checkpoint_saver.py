@@ -17,6 +17,7 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.members import Leader
 from iscp.ports.cluster import CheckpointStore
+from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,11 @@ EVERY_S = 1.0
 class Checkpointer:
     """`due_s`: when to call `advance` (None: nothing has changed since)."""
 
-    def __init__(self, store: CheckpointStore, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint) -> None:
+    def __init__(
+        self, store: CheckpointStore, clock: Clock, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._of = of
         self._checkpoint = of(0.0)
         self.due_s: float | None = None
@@ -52,19 +56,26 @@ class Checkpointer:
         self._checkpoint = self._of(self._store.load())
         self.due_s = None
         for shard, jobs in wanted.items():
-            self._checkpoint.take(shard, jobs, None)
+            self._checkpoint.take(shard, jobs, None, self._clock.now_s())
 
-    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_s: float) -> None:
-        self._checkpoint.take(shard, jobs, seen)
-        self.due_s = self.due_s or now_s + EVERY_S
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
+        self._checkpoint.take(shard, jobs, seen, self._clock.now_s())
+        self.due_s = self.due_s or self._clock.monotonic_s() + EVERY_S
 
-    def advance(self, now_s: float, running: bool) -> bool:
+    def advance(self, running: bool) -> bool:
         """Whether there is a later one to save; `running`: every wanted shard runs, and its node is known."""
         self.due_s = None
         if not running:
-            self.due_s = now_s + EVERY_S
+            self.due_s = self._clock.monotonic_s() + EVERY_S
             return False
         return self._checkpoint.advance()
+
+    def take_back(self) -> str:
+        """What is to be said, and saved, where it was ahead of this node's clock and is not any more; else empty."""
+        before_s = self.at_s
+        if not self._checkpoint.take_back(self._clock.now_s()):
+            return ""
+        return f"the global checkpoint was {before_s - self.at_s:.0f} s ahead, by a clock that was wrong: taken back"
 
     def save(self, leader: Leader) -> None:
         """In the thread that may wait for etcd. What is not saved now is with the next one."""

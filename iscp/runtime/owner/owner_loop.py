@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TypeVar, assert_never
 
+from iscp.coordination.clocks import NodeClocks
 from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.membership.registered_nodes import Roll
@@ -84,7 +85,7 @@ class OwnerLoop(OwnerIntake):
         self._etcd = threads.pool("iscp-owner-etcd")
         super().__init__(machine, clock, self._roll_of(), LogMarker(cluster.marks, clock, self._etcd))
         self.decisions = Decisions()
-        self.checkpoint = Checkpointer(cluster.checkpoints)
+        self.checkpoint = Checkpointer(cluster.checkpoints, clock)
         self._log_access = log_access
         self._cluster = cluster
         self._clock = clock
@@ -93,6 +94,7 @@ class OwnerLoop(OwnerIntake):
         members, election = cluster.membership, cluster.election
         self._revoker = self._revoker_of(members, election, self._etcd, self.on_members_changed)
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), hooks.on_broken, threads)
+        self._clocks = NodeClocks()
         self._claim_at_s: float | None = None
         turns: Turns[LoopEvent] = Turns(self._take, self._tick, self._next_due_s)
         self._inbox = Inbox("iscp-owner", clock, turns, hooks.on_broken, InboxLimits(events_max), threads)
@@ -242,7 +244,7 @@ class OwnerLoop(OwnerIntake):
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
             if not jobs:
                 self.forget_seen(shard)
-            self.checkpoint.take(shard, jobs, self.seen.get(shard), self._clock.monotonic_s())
+            self.checkpoint.take(shard, jobs, self.seen.get(shard))
         self._hooks.on_moved()
         self._hooks.on_tables(shard.table_id for shard in moved)
 
@@ -251,7 +253,9 @@ class OwnerLoop(OwnerIntake):
         self._marker.advance(leader)
         if due_s is None or due_s > now_s or leader is None:
             return
-        if self.checkpoint.advance(now_s, self.machine.running):
+        if why := self.checkpoint.take_back():
+            self._note(Decided(Decision.CLOCK, self.machine.node_id, why=why))
+        if self.checkpoint.advance(self.machine.running) or why:
             self._etcd.submit(self.checkpoint.save, leader)
 
     def _step(self, event: OwnerEvent) -> None:
@@ -289,9 +293,11 @@ class OwnerLoop(OwnerIntake):
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
         self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.post(recorded))
         for seen in checkpoint.seen:
+            if why := self._clocks.note(checkpoint.node_id, seen.checked_at_s, self._clock.now_s()):
+                self._note(Decided(Decision.CLOCK, checkpoint.node_id, why=why))
             # A last word of what is not wanted any more would make it lag for ever.
             if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
                 self.take_seen(seen)
-                self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
+                self.checkpoint.take(seen.shard, held.jobs, seen)
         if checkpoint.seen or checkpoint.reports:
             self._hooks.on_moved()

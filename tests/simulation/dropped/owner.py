@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
 from iscp.coordination.membership.node_session import PeerPhase
@@ -213,6 +214,6 @@ class WaitsHardlyAfterARevocation(WaitsByItsOwnTtl):
 class CoversWhoeverCounts(GlobalCheckpoint):
     """A job that was resumed far behind is covered at once, as it counts again."""
 
-    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
         self._covered[shard] = tuple(row.job_id for row in jobs if counts(row))
-        super().take(shard, jobs, seen)
+        super().take(shard, jobs, seen, now_at_s)

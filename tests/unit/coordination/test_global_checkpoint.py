@@ -120,6 +120,55 @@ def test_after_a_change_of_the_owner_the_checkpoint_waits_until_the_sources_were
     assert checkpoint.catching_up == {B: ("lagging",)}
 
 
+DAY_S = 86_400.0
+NOW_S = 1_000 * DAY_S
+
+
+def test_a_probe_by_a_clock_that_is_ahead_moves_nothing() -> None:
+    checkpoint, early_s = GlobalCheckpoint(), NOW_S - 100.0
+    checkpoint.take(A, [at(5, early_s)], SourceSeen(A, 5, NOW_S + 30 * DAY_S, 0.0), NOW_S)
+    assert checkpoint.advance()
+    assert checkpoint.at_s == early_s, "what was applied counts, the time of that probe does not"
+    checkpoint.take(A, [at(5, early_s)], SourceSeen(A, 5, NOW_S + 1.0, 0.0), NOW_S)
+    assert checkpoint.advance()
+    assert checkpoint.at_s == NOW_S, "clocks of nodes may be a little apart"
+
+
+def test_a_commit_of_the_future_moves_nothing() -> None:
+    checkpoint, dated_s = GlobalCheckpoint(), NOW_S + 7 * DAY_S
+    checkpoint.take(A, [at(5, dated_s)], None, NOW_S)
+    checkpoint.take(A, [at(5, dated_s)], SourceSeen(A, 6, NOW_S, 0.0), NOW_S)
+    assert not checkpoint.advance(), "of the next commit nobody knows whether it came before"
+    checkpoint.take(A, [at(5, dated_s)], SourceSeen(A, 5, NOW_S - 1.0, 0.0), NOW_S)
+    assert checkpoint.advance()
+    assert checkpoint.at_s == NOW_S - 1.0
+
+
+def test_what_an_owner_with_a_wrong_clock_took_ahead_is_taken_back() -> None:
+    checkpoint = GlobalCheckpoint(NOW_S + 30 * DAY_S)
+    checkpoint.take(A, [at(5, NOW_S - 50.0)], None, NOW_S)
+    checkpoint.take(B, [at(5, NOW_S - 50.0)], None, NOW_S)
+    assert not checkpoint.take_back(NOW_S), "nobody has looked at a source yet"
+    checkpoint.take(A, [at(5, NOW_S - 50.0)], SourceSeen(A, 5, NOW_S - 2.0, 0.0), NOW_S)
+    assert not checkpoint.take_back(NOW_S), "not most of them"
+    checkpoint.take(B, [at(5, NOW_S - 50.0)], SourceSeen(B, 5, NOW_S - 1.0, 0.0), NOW_S)
+    assert checkpoint.take_back(NOW_S)
+    assert checkpoint.at_s == NOW_S
+    for shard in (A, B):
+        checkpoint.take(shard, [at(5, NOW_S - 50.0)], SourceSeen(shard, 5, NOW_S + 9.0, 0.0), NOW_S + 10.0)
+    assert checkpoint.advance()
+    assert (checkpoint.at_s, checkpoint.catching_up) == (NOW_S + 9.0, {})
+
+
+def test_an_owner_whose_own_clock_is_behind_takes_nothing_back() -> None:
+    checkpoint, behind_s = GlobalCheckpoint(NOW_S), NOW_S - 30 * DAY_S
+    checkpoint.take(A, [at(5, NOW_S)], SourceSeen(A, 5, NOW_S + 1.0, 0.0), behind_s)
+    assert not checkpoint.take_back(behind_s)
+    checkpoint.take(A, [], None, behind_s)
+    assert not checkpoint.take_back(behind_s)
+    assert checkpoint.at_s == NOW_S
+
+
 class Source:
     """A source and the jobs on it, as they really are: `commits` by version, and what was last reported of them."""
 

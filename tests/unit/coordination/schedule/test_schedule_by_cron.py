@@ -90,3 +90,37 @@ def test_one_that_depends_on_the_time_is_refreshed_at_its_times_alone(table: Tim
     assert not table.submitted
     table.wait(1.1)
     assert table.now_running == [(("w",), None)]
+
+
+DAY_S = 24 * HOUR_S
+
+
+def test_a_run_by_a_clock_that_was_ahead_holds_it_no_longer_than_to_the_next_time() -> None:
+    table = Timetable()
+    ended_s = table.clock.now_s() + 30 * DAY_S
+    table.source.commit(URI, 9, at_s=table.clock.now_s())
+    table.start(by_cron(job("v", 7)._replace(status_json=JobStatus(7, 7, ended_s, ended_s).to_json())))
+    assert not table.submitted
+    table.wait(to_next_hour_s(table) + 1)
+    assert table.now_running == [(("v",), None)]
+
+
+def test_a_clock_that_is_put_right_holds_nothing_back(table: Timetable) -> None:
+    table.clock.step(30 * DAY_S)
+    table.source.commit(URI, at_s=table.clock.now_s())
+    table.wait(HOUR_S + 1)
+    assert table.now_running == [(("v",), None)]
+    table.succeed(table.last.number)
+    table.forget()
+    table.clock.step(-30 * DAY_S)
+    table.source.commit(URI, at_s=table.clock.now_s())
+    table.wait(HOUR_S + 1)
+    assert table.now_running == [(("v",), None)]
+
+
+def test_a_commit_of_the_future_does_not_hold_it_until_then(table: Timetable) -> None:
+    table.source.commit(URI, at_s=table.clock.now_s() + 7 * DAY_S)
+    table.notify()
+    assert not table.submitted
+    table.wait(to_next_hour_s(table) + 1)
+    assert table.now_running == [(("v",), None)]

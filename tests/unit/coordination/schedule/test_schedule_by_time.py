@@ -108,3 +108,13 @@ def test_with_an_interval_it_runs_at_that(table: Timetable) -> None:
     assert not table.submitted
     table.wait(3)
     assert table.now_running == [(("v",), None)]
+
+
+def test_what_a_clock_that_was_ahead_has_said_is_due_at_once() -> None:
+    table = Timetable()
+    table.source.commit(URI, 7)
+    ended_s = table.clock.now_s() + 30 * 86_400
+    status = JobStatus(7, 7, ended_s - 1, ended_s, due_at_s=ended_s + 60)
+    table.start(job("v", 7)._replace(status_json=status.to_json()))
+    table.wait(1)
+    assert table.now_running == [(("v",), None)]
