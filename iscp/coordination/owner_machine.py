@@ -5,7 +5,7 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 - Nothing is placed before every registered node has sent Sync; one that does not in time has its lease revoked.
 - A shard is free only by its node's word, or when the node's lease has ended and the grace is over.
 - What is sent to a node is sent again until confirmed; a node that never answers is revoked, so that none can hold
-  up the others.
+  up the others. An owner that hears of none of several resigns.
 - Messages of another term, of another epoch of the node, or under another table_epoch change nothing. Reports
   count only from the node that holds the shard; history counts always: it is what the sinks have seen.
 - A checkpoint is acknowledged when it is recorded, and a node says Absent only after that: so a drained shard's
@@ -15,9 +15,10 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import assert_never
 
-from iscp.coordination.membership import dispatches, membership
+from iscp.coordination.membership import company, dispatches, membership
 from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
 from iscp.coordination.membership.dispatch_window import Window
 from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
@@ -58,6 +59,7 @@ class OwnerMachine:
         self.node_id, self.version, self.wire_format = node_id, version, wire_format
         self.term: Term | None = None
         self.times = times
+        self._resigned_s = -inf
 
     @property
     def owner_rev(self) -> int:
@@ -100,6 +102,8 @@ class OwnerMachine:
             if event.owner_rev <= self.owner_rev:
                 return []
             self.term = term = _begin(self, self.times, event, now_s, read_s)
+            term.heard_s, term.resigned_s = read_s, self._resigned_s
+            company.listen_to_any(term)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
@@ -113,6 +117,7 @@ class OwnerMachine:
         _place(term)
         planner.carry_on(term)
         dispatches.send_queued(term)
+        self._resigned_s = term.resigned_s
         return term.out
 
 
@@ -207,6 +212,7 @@ def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
     peer = term.peers.get(node_id)
     if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
         return
+    company.note_heard(term, node_id)
     if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
         return
     peer.heard_s = term.read_s

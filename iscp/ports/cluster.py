@@ -87,6 +87,12 @@ class ElectionKey(Protocol):
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         """Write as this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
 
+    def confirmed_until_s(self, revision: int) -> float:
+        """Until when (monotonic) nobody can have followed this node, which was elected by that revision."""
+
+    def give_way(self, revision: int) -> None:
+        """Resign where this node leads by that revision, and stand again behind all that wait; never waits."""
+
 
 class Election(ElectionKey, Protocol):
     """One owner at a time, as far as etcd knows; the job log's fence makes it certain."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import ConfigurationError, IscpError, NotOwner
@@ -164,6 +165,8 @@ class FakeElection:
         self._term: Leader | None = None
         self._on_elected: Callable[[Leader], None] = lambda _: None
         self._on_lost: Callable[[], None] = lambda: None
+        self.confirmed_s = inf
+        self.gave_way: list[int] = []
 
     def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         self._node_id, self._on_elected, self._on_lost = node_id, on_elected, on_lost
@@ -180,6 +183,12 @@ class FakeElection:
 
     def leader(self) -> Leader | None:
         return self._etcd.candidates[0].term if self._etcd.candidates else None
+
+    def confirmed_until_s(self, revision: int) -> float:
+        return self.confirmed_s
+
+    def give_way(self, revision: int) -> None:
+        self.gave_way.append(revision)
 
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         if self.term != leader:

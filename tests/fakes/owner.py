@@ -58,7 +58,12 @@ class OwnerWorld:
     `told` is what it was sent, in order. `logs` are the logs of the terms so far.
     """
 
-    def __init__(self, storage: LogStorage | None = None, on_moved: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        storage: LogStorage | None = None,
+        on_moved: Callable[[], None] = lambda: None,
+        times: CoordinationTimes = TIMES,
+    ) -> None:
         self.clock = FakeClock()
         self.storage = storage or LogStorage()
         self.etcd = FakeEtcd(self.clock)
@@ -74,7 +79,7 @@ class OwnerWorld:
         self.synced: list[NodeRecord] = []
         self.woken: list[ShardId] = []
         self.owner = OwnerLoop(
-            OwnerMachine("n-1", "v", TIMES),
+            OwnerMachine("n-1", "v", times),
             JobLogAccess(self._open_log, JobLogConfig(uri="", status_batch_s=0.0)),
             ClusterPorts(
                 self.membership,
@@ -170,7 +175,7 @@ class OwnerWorld:
         return [row.job_id for row in told[-1].jobs] if told else []  # type: ignore[union-attr]
 
     def job(self, key: JobKey) -> JobRow | None:
-        return self.owner.last_writer().read(lambda book: book.get(key))
+        return self.owner.current_writer().read(lambda book: book.get(key))
 
     def _moved(self) -> None:
         self.moves += 1

@@ -36,6 +36,8 @@ class Checks:
         self._starts: Counter[ShardId] = Counter()
         self._harmed = world.trouble.harms_nodes
         self._clocks_agree = Fault.STEP_CLOCK not in world.trouble.faults
+        ended = {Fault.DELETE_ELECTION_KEY, Fault.RESTORE_ETCD, Fault.SUSPEND}
+        self._leases_ended = not ended.isdisjoint(world.trouble.faults)
         self._dispatched: dict[TableEpoch, tuple[float, int]] = {}
 
     def started(self, process: Process, shard: ShardId, table_epoch: TableEpoch, epoch: int) -> None:
@@ -81,6 +83,11 @@ class Checks:
     def revoked(self, node_id: str, why: str) -> None:
         """Who answers, and is not read, is not given up on."""
         expect(self._harmed, "{} is given up on ({}), and nothing is wrong with it", node_id, why)
+
+    def read(self, node_id: str, term: int) -> None:
+        """No owner answers of its book once another has a term: by its lease, which nobody ends but etcd here."""
+        if not self._leases_ended:
+            expect(term == self._world.log.term, "{} answers by term {} of {}", node_id, term, self._world.log.term)
 
     def answers_wait(self, count: int) -> None:
         """Two to each dispatch; those that came to have been read meanwhile may be doubled by those that follow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,14 @@ class Candidacy:
 
     def resign(self) -> None:
         self._end(again=False)
+
+    def give_way(self, revision: int) -> None:
+        if self._leader is not None and self._revision == revision:
+            self._end()
+
+    def confirmed_until_s(self, revision: int) -> float:
+        led = self._leader is not None and self._revision == revision and self._lease is not None
+        return self._lease.confirmed_until_s if led and self._lease else -math.inf
 
     def _grant(self) -> None:
         self._leftover_id = 0

@@ -119,6 +119,12 @@ class OwnerElection(Asks):
     def leader(self) -> Leader | None:
         return self.ask(leader_of)
 
+    def confirmed_until_s(self, revision: int) -> float:
+        return self._process.candidacy.confirmed_until_s(revision)
+
+    def give_way(self, revision: int) -> None:
+        self._process.candidacy.give_way(revision)
+
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         def put(etcd: Etcd) -> int:
             if not is_led_by(etcd, leader):

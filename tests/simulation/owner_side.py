@@ -111,7 +111,17 @@ class OwnerSide:
         return self._read(lambda book: book.get(key))
 
     def _read(self, look: Callable[[JobBook], T]) -> T:
-        return self.loop.current_writer().read(look)
+        writer = self.loop.writer
+        assert writer is not None
+        return writer.read(look)
+
+    def ask_for_jobs(self) -> None:
+        """A user reads: what is answered is the newest that there is."""
+        try:
+            self.loop.current_writer()
+        except IscpError:
+            return
+        self._world.checks.read(self._process.node_id, self.machine.owner_rev)
 
     # --- what comes in -----------------------------------------------------------------------------------------
 

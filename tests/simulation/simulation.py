@@ -34,6 +34,7 @@ LOOK_S = 1.0
 SETTLED_S = 7.0
 """How long all has to be right: what was sent before may still be under way."""
 
+ASK_S = 0.5
 TOGETHER_S = 0.25
 REBALANCE_AFTER_S = 20.0
 REST_S = 8.0
@@ -98,8 +99,17 @@ def _watch(world: World, watched: Callable[[World], None]) -> None:
     world.agenda.after(LOOK_S / 10, lambda: _watch(world, watched))
 
 
+def _ask(world: World) -> None:
+    """Users read at every node, as long as all goes on."""
+    for process in world.processes.values():
+        if process.alive and not process.paused:
+            process.owner.ask_for_jobs()
+    world.agenda.after(ASK_S, partial(_ask, world))
+
+
 def _run(world: World) -> None:
     random, trouble = world.random, world.trouble
+    _ask(world)
     for node_id in world.node_ids:
         world.agenda.after(random.random() * (TOGETHER_S if trouble.together else 1.0), partial(world.start, node_id))
     if trouble.loaded:

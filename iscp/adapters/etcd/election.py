@@ -40,12 +40,13 @@ class EtcdElection:
         self._lease_ttl_s = lease_ttl_s
         self._margin_s = margin_s
         self._closed = threading.Event()
+        self._giving_way = threading.Event()
         # For `_watch` alone: of an interrupt and a watch that begins, the later one sees the other.
         self._lock = threading.Lock()
         self._watch: Watch | None = None
         self._lease: EtcdLease | None = None
         self._leftover_id = 0
-        self._term: tuple[Leader, str] | None = None
+        self._term: tuple[Leader, str, EtcdLease] | None = None
         self._thread: threading.Thread | None = None
 
     def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
@@ -70,14 +71,19 @@ class EtcdElection:
         if thread is not None and thread is not threading.current_thread():
             thread.join(RESIGN_WAIT_S)
 
+    def give_way(self, revision: int) -> None:
+        term = self._term
+        if term is not None and term[0].revision == revision:
+            self._giving_way.set()
+            self._interrupt()
+
     def leader(self) -> Leader | None:
         oldest = _oldest(self._client.list_prefix(self._keys.candidates))
         return Leader(oldest.value.decode(errors="backslashreplace"), oldest.create_revision) if oldest else None
 
-    def confirmed_until_s(self) -> float:
-        """Until when this node's present term is sure not to have been followed by another's."""
-        lease = self._lease
-        return lease.confirmed_until_s() if lease else float("-inf")
+    def confirmed_until_s(self, revision: int) -> float:
+        term = self._term
+        return term[2].confirmed_until_s() if term is not None and term[0].revision == revision else float("-inf")
 
     @property
     def lease_id(self) -> int:
@@ -121,6 +127,7 @@ class EtcdElection:
 
     def _candidacy(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         """One key on one lease, from its creation to its end."""
+        self._giving_way.clear()
         if self._leftover_id:
             # Etcd was away when it was to be revoked: our own former key would be before us until it expires.
             self._client.revoke(self._leftover_id)
@@ -138,7 +145,7 @@ class EtcdElection:
             if revision is None or not self._wait_for_turn(lease, key, revision):
                 return
             leader = Leader(node_id, revision)
-            self._term = (leader, key)
+            self._term = leader, key, lease
             log.info("etcd.election.won", extra={"node": node_id, "revision": revision})
             try:
                 on_elected(leader)
@@ -171,7 +178,8 @@ class EtcdElection:
             self._until_deleted(lease, key, found.mod_revision + 1)
 
     def _may_go_on(self, lease: EtcdLease) -> bool:
-        return not self._closed.is_set() and lease.valid(self._clock.monotonic_s())
+        stopped = self._closed.is_set() or self._giving_way.is_set()
+        return not stopped and lease.valid(self._clock.monotonic_s())
 
     def _until_deleted(self, lease: EtcdLease, key: str, start_revision: int) -> None:
         """Return when it may have been deleted, when interrupted, or when the watch cannot say: probe again."""
@@ -183,7 +191,7 @@ class EtcdElection:
             watch.wait_for_deletion()
 
     def _interrupt(self) -> None:
-        """The lease has lapsed, or resign was called: wake whoever waits."""
+        """The lease has lapsed, or this node is to lead no more: wake whoever waits."""
         with self._lock:
             if self._watch is not None:
                 self._watch.close()

@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 
 from iscp.coordination.membership.assignments import Cause, Holder, ShardEvent, ShardState
+from iscp.coordination.membership.company import note_new
 from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import Decided, Decision, RevokeLease, SendTo
@@ -36,6 +37,7 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     before = term.gone.get(record.node_id)
     doubted = before is not None and before.phase is PeerPhase.REVOKED
     back = before is not None and before.is_life_of(record) and not before.succeeded
+    note_new(term, record)
     reused = not term.is_new_epoch(record) and not back
     if not reused:
         term.gone.pop(record.node_id, None)

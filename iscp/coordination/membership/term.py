@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from iscp.coordination.membership.assignments import Assignment, Assignments, Cause, Holder
 from iscp.coordination.membership.dispatch_window import Window
@@ -58,6 +59,8 @@ class Term:
     be the reason for either, in the order in which they came. `ring_requested`: the nodes whose ring is being built;
     nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
 
+    `heard_s`: when any other node was heard of; `resigned_s`: when this node last resigned as none was.
+
     `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
     `requested`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
@@ -96,6 +99,8 @@ class Term:
     counter: int = 0
     hold_until_s: float = 0.0
     settled_at_s: float = 0.0
+    heard_s: float = 0.0
+    resigned_s: float = -inf
 
     def is_new_epoch(self, record: NodeRecord) -> bool:
         """Whether the node has not had this epoch in this term before, as far as that is remembered."""

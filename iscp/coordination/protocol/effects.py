@@ -105,6 +105,13 @@ class RecordCheckpoint:
     seen: tuple[SourceSeen, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Give way to whoever else wants to lead, and stand again behind them; without effect where that term is over."""
+
+    election_revision: int
+
+
 class Decision(StrEnum):
     TERM = "term"
     JOIN = "join"
@@ -114,6 +121,7 @@ class Decision(StrEnum):
     DISPATCH = "dispatch"
     DRAIN = "drain"
     CLOCK = "clock"
+    RESIGN = "resign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +144,4 @@ class BuildRing:
     nodes: frozenset[str]
 
 
-OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | BuildRing | Decided
+OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | BuildRing | Resign | Decided

@@ -38,6 +38,11 @@ class CoordinationTimes:
     """How often a node reports that it is there (inf: never)."""
 
     @property
+    def alone_s(self) -> float:
+        """How long an owner may hear of none of several nodes before it resigns: less than it waits for each."""
+        return 0.8 * self.sync_deadline_s
+
+    @property
     def resend_max_s(self) -> float:
         """What is repeated is repeated ever more rarely, up to this."""
         return 4 * self.resend_s

@@ -100,7 +100,7 @@ class OwnerAdmin:
         return list(answer)
 
     def check(self, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
-        return self._intake.check(self._owner.last_writer(), requests)
+        return self._intake.check(self._owner.current_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         # A conflict: the job was decided about while this was checked.
@@ -203,15 +203,15 @@ class OwnerAdmin:
             return len(self.list_jobs(replace(wanted, limit=sys.maxsize)))
         if wanted.table_pattern or wanted.name_pattern:
             return len(self._select(replace(wanted, limit=sys.maxsize)))
-        writer = self._owner.last_writer()
+        writer = self._owner.current_writer()
         tables = self._find_tables(writer, wanted)
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views.in_full(self._finder.row(self._owner.last_writer(), job))
+        return self._views.in_full(self._finder.row(self._owner.current_writer(), job))
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
-        writer = self._owner.last_writer()
+        writer = self._owner.current_writer()
         return writer.history(self._finder.row(writer, job).job_id, limit)
 
     def wait(
@@ -222,7 +222,7 @@ class OwnerAdmin:
         alive: Callable[[], bool],
         versions: Mapping[str, int] | None = None,
     ) -> JobView:
-        row = self._finder.row(self._owner.last_writer(), job)
+        row = self._finder.row(self._owner.current_writer(), job)
         return self._waiter.wait(row, version, timeout_s, alive, versions)
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
@@ -230,14 +230,14 @@ class OwnerAdmin:
         return self._waiter.verify(row, repair, timeout_s, alive)
 
     def explain(self, request: ExplainRequest) -> QueryExplanation:
-        spec_json = request.spec_json or self._finder.row(self._owner.last_writer(), request.job).spec_json
+        spec_json = request.spec_json or self._finder.row(self._owner.current_writer(), request.job).spec_json
         return self._intake.explain(spec_json, request.job.account)
 
     def cluster(self) -> ClusterView:
-        return self._cluster(self._owner.last_writer())
+        return self._cluster(self._owner.current_writer())
 
     def _select(self, wanted: JobFilter) -> list[JobRow]:
-        writer = self._owner.last_writer()
+        writer = self._owner.current_writer()
         tables = self._find_tables(writer, wanted)
         patterns = wanted.table_pattern or wanted.name_pattern
         limit = None if patterns else wanted.limit

@@ -38,7 +38,7 @@ class JobViews:
         return replace(self.of([row])[0], upkeep=self._upkeep(row), progress=self._progress(row))
 
     def of(self, rows: Sequence[JobRow]) -> list[JobView]:
-        writer = self._owner.last_writer()
+        writer = self._owner.current_writer()
         tables = {row.key.table_id for row in rows}
         shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
 
@@ -84,7 +84,7 @@ class JobViews:
 
     def _progress(self, row: JobRow) -> RunProgress | None:
         """Queried of nodes only where an iteration was reported to run, which takes a while, or a comparison."""
-        rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
+        rows = self._owner.current_writer().read(lambda book: book.rows_of(row.key))
         running = [each for each in rows if each.state is JobState.RUNNING or self._nodes.verifying(each.job_id)]
         found = self._nodes.of_each(lambda each: self._nodes.progress(each.key.shard, each.job_id), running)
         return combined_progress(list(filter(None, found)))
@@ -97,7 +97,7 @@ class JobViews:
             return NO_UPKEEP
         if not isinstance(kind, (RefreshHandler, PurgeHandler)):
             return NO_UPKEEP
-        rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
+        rows = self._owner.current_writer().read(lambda book: book.rows_of(row.key))
         reported = self._nodes.of_each(lambda each: self._nodes.upkeep(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))

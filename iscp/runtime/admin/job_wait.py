@@ -73,10 +73,10 @@ class JobWaiter:
         while True:
             # Before the job is read: whatever moves after that ends the wait below.
             seen = self._moved.count()
-            current = self._owner.last_writer().job(row.key)
+            current = self._owner.current_writer().job(row.key)
             reached = current is not None and current.job_id == row.job_id and current.watermark.version >= wanted
             if current is not None and reached and not _behind(current, further):
-                before, fault = fault, self._target_fault(self._owner.last_writer().rows(row.key))
+                before, fault = fault, self._target_fault(self._owner.current_writer().rows(row.key))
                 if fault is None:
                     return self._views.of([current])[0]
                 if before is None:
@@ -102,7 +102,7 @@ class JobWaiter:
         return self._nodes.verify(row.key.shard, row.job_id, repair, timeout_s, still)
 
     def _notify(self, row: JobRow, targets: bool) -> None:
-        for shard in shards_of(self._owner.last_writer(), [row.key.table_id]):
+        for shard in shards_of(self._owner.current_writer(), [row.key.table_id]):
             self._nodes.notify(shard, targets)
 
 

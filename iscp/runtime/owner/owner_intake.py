@@ -11,9 +11,10 @@ from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, OwnerEvent, RebalanceRequested
 from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
-from iscp.core.errors import IscpError, JobLogDamaged, QueueFull, Unavailable, no_owner
+from iscp.core.errors import IscpError, NotOwner, QueueFull, Unavailable, no_owner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.ports.cluster import ElectionKey
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.inbox import Gathered, Inbox
 from iscp.runtime.loop.loop_query import query_loop
@@ -39,7 +40,9 @@ class OwnerIntake:
     _inbox: Inbox[LoopEvent]
     _threads: Threads
 
-    def __init__(self, machine: OwnerMachine, clock: Clock, roll: Roll, marker: LogMarker) -> None:
+    def __init__(
+        self, machine: OwnerMachine, clock: Clock, roll: Roll, marker: LogMarker, election: ElectionKey
+    ) -> None:
         self.machine = machine
         self.seen: dict[ShardId, SourceSeen] = {}
         self.repaired: dict[ShardId, None] = {}
@@ -48,6 +51,8 @@ class OwnerIntake:
         self.claim_fault: IscpError | None = None
         self._last_writer: LogWriter | None = None
         self._last_address = "", ""
+        self._clock = clock
+        self._election = election
         self._roll = roll
         self._marker = marker
         self._unread = Unread(clock)
@@ -109,21 +114,23 @@ class OwnerIntake:
         return known or (self._last_address[1] if self._last_address[0] == node_id else None)
 
     def current_writer(self) -> LogWriter:
-        """The writer of the present term; raises NotOwner between terms."""
-        if (writer := self.writer) is None:
+        """The writer of the present term, whose book nobody else has changed.
+
+        Raises NotOwner between terms, and where this node cannot say that no other has been elected since.
+        """
+        leader = self.leader  # before the writer, which is of this term or an earlier one then: never of a later one
+        if (writer := self.writer) is None or leader is None:
             raise no_owner(self.log_fault())
+        if self._clock.monotonic_s() >= self._election.confirmed_until_s(leader.revision):
+            raise NotOwner(
+                "this node leads no more, as far as it can say: etcd has not confirmed its election in time",
+                remedy="Try again in a moment, or at another node",
+            )
         return writer
 
     def log_fault(self) -> IscpError | None:
         """Why nobody can claim the job log, here or at the node that leads. Between terms it is read from etcd."""
         return self.claim_fault or (self._marker.fault() if self.writer is None else None)
-
-    def last_writer(self) -> LogWriter:
-        """For reading: as `current_writer`, but between terms the last one, whose book does not change any more."""
-        writer = self.writer or self._last_writer
-        if writer is None or isinstance(self.claim_fault, JobLogDamaged):  # no book is true of a log that is damaged
-            return self.current_writer()
-        return writer
 
     @property
     def quarantined(self) -> int:

@@ -8,7 +8,7 @@ of its own: an etcd that does not answer must not hold up the nodes that do.
 from __future__ import annotations
 
 import logging
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 from iscp.coordination.clocks import NodeClocks
 from iscp.coordination.jobs.book_change import BookChange
@@ -21,6 +21,7 @@ from iscp.coordination.protocol.effects import (
     Decision,
     OwnerEffect,
     RecordCheckpoint,
+    Resign,
     RevokeLease,
     SendTo,
 )
@@ -39,7 +40,7 @@ from iscp.coordination.protocol.events import (
 )
 from iscp.core.errors import TemporaryError
 from iscp.core.ids import ShardId
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.members import Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
@@ -59,7 +60,6 @@ from iscp.runtime.owner.ring_builder import RingBuilder
 from iscp.runtime.owner.term_claim import claim_term
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 CLAIM_RETRY_S = 1.0
 """Pause before an owner tries again to claim the job log."""
@@ -83,12 +83,11 @@ class OwnerLoop(OwnerIntake):
         events_max: int = EVENTS_MAX,
     ) -> None:
         self._etcd = threads.pool("iscp-owner-etcd")
-        super().__init__(machine, clock, self._roll_of(), LogMarker(cluster.marks, clock, self._etcd))
+        super().__init__(machine, clock, self._roll_of(), LogMarker(cluster.marks, clock, self._etcd), cluster.election)
         self.decisions = Decisions()
         self.checkpoint = Checkpointer(cluster.checkpoints, clock)
         self._log_access = log_access
         self._cluster = cluster
-        self._clock = clock
         self._hooks = hooks
         self._threads = threads
         members, election = cluster.membership, cluster.election
@@ -168,7 +167,7 @@ class OwnerLoop(OwnerIntake):
         if leader is None:
             return
         try:
-            term = claim_term(self._log_access.open, self._cluster, lambda: self._still_leads(leader))
+            term = claim_term(self._log_access.open, self._cluster, lambda: self._cluster.election.leader() == leader)
             self.checkpoint.begin(term.wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
@@ -190,9 +189,6 @@ class OwnerLoop(OwnerIntake):
         writer.start()
         self._hooks.on_moved()
         self._hooks.on_tables(())
-
-    def _still_leads(self, leader: Leader) -> bool:
-        return self._cluster.election.leader() == leader
 
     def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
         times = self.machine.times
@@ -270,6 +266,8 @@ class OwnerLoop(OwnerIntake):
                 self._revoker.revoke(record, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
+            case Resign(election_revision):
+                self._cluster.election.give_way(election_revision)
             case BuildRing(nodes):
                 self._rings.build(nodes)
             case Decided():

@@ -78,6 +78,28 @@ def test_the_first_leads_and_the_next_follows_when_it_resigns(
     assert b.term.revision > term.revision
 
 
+def test_an_owner_that_gives_way_stands_again_behind_those_who_wait(
+    candidate: Callable[..., Candidate], client: EtcdClient, prefix: str, eventually: Eventually
+) -> None:
+    a, b = candidate("a").run(), candidate("b")
+    eventually(lambda: a.leads)
+    assert a.election.confirmed_until_s(a.term.revision) > 0
+    assert a.election.confirmed_until_s(a.term.revision - 1) < 0
+    b.run()
+    eventually(lambda: len(client.list_prefix(Keys(prefix).candidates).items) == 2)
+    term = a.term
+    a.election.give_way(term.revision - 1)
+    assert a.leads, "of a term that is over"
+    a.election.give_way(term.revision)
+    eventually(lambda: b.leads)
+    assert a.told == [term, None]
+    assert a.election.confirmed_until_s(term.revision) < 0
+    eventually(lambda: len(client.list_prefix(Keys(prefix).candidates).items) == 2)
+    b.election.give_way(b.term.revision)
+    eventually(lambda: a.leads)
+    assert a.term.revision > term.revision
+
+
 def test_an_owner_that_dies_is_followed_when_its_lease_has_ended(
     candidate: Callable[..., Candidate],
     connect: Connect,

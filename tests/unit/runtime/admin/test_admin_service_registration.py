@@ -169,7 +169,8 @@ def test_what_the_storage_refused_was_not_registered(desk: Desk) -> None:
     assert desk.rows() == 0
 
 
-def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) -> None:
+def test_between_terms_changes_and_questions_are_refused(desk: Desk) -> None:
+    """Another owner may have changed the jobs since: the caller is sent on to that one."""
     desk.admin.register([request()])
     desk.world.owner.on_lost()
     until(lambda: desk.world.owner.writer is None)
@@ -180,9 +181,14 @@ def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) ->
     ):
         with pytest.raises((NotOwner, OutcomeUnknown)):
             change()
-    assert desk.admin.status(X).name == "x"
-    assert desk.admin.count_jobs(JobFilter()) == 1
-    assert desk.admin.cluster().owner == ""
+    for question in (
+        lambda: desk.admin.status(X),
+        lambda: desk.admin.list_jobs(JobFilter()),
+        lambda: desk.admin.count_jobs(JobFilter()),
+        lambda: desk.admin.cluster(),
+    ):
+        with pytest.raises(NotOwner):
+            question()
 
 
 def test_a_resync_is_a_new_registration_in_the_log_which_the_node_is_notified_of(desk: Desk) -> None:

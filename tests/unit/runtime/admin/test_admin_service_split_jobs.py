@@ -44,7 +44,7 @@ class Split(Desk):
         return next(row for row in self.parts() if row.key.range_id == range_id)
 
     def parts(self) -> tuple[JobRow, ...]:
-        return self.world.owner.last_writer().read(lambda book: book.jobs_on("t-1"))
+        return self.world.owner.current_writer().read(lambda book: book.jobs_on("t-1"))
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ import pytest
 
 from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.job_row import LogEntry
+from iscp.core.members import Moment, NodeRecord
 from iscp.runtime.owner.log.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection
@@ -23,7 +25,7 @@ def test_before_it_is_elected_there_is_no_owner(world: OwnerWorld) -> None:
     with pytest.raises(NotOwner):
         world.owner.current_writer()
     with pytest.raises(NotOwner):
-        world.owner.last_writer()
+        world.owner.current_writer()
     assert world.storage.term == 0
 
 
@@ -87,11 +89,37 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
     assert world.owner.query(lambda loop: loop.machine.term) is None
     assert world.moves > moves  # who waits has to look again
     assert world.storage.entries[-1][0].watermark.version == 3
-    assert world.owner.last_writer() is writer
+    with pytest.raises(NotOwner):
+        world.owner.current_writer()
     with pytest.raises(Unavailable):
         writer.submit(Unregister(row("x").key))
     world.pass_s(10 * CLAIM_RETRY_S)
     assert world.storage.term == 1
+
+
+def test_a_book_is_not_read_once_the_election_is_not_confirmed(world: OwnerWorld) -> None:
+    """As by a process that stood still, or is cut off from etcd: another owner may have changed the jobs since."""
+    world.lead()
+    register(world, row("x"))
+    world.election.confirmed_s = world.clock.monotonic_s() + 1.0
+    assert world.job(row("x").key) is not None
+    world.clock.advance(1.0)
+    with pytest.raises(NotOwner, match="has not confirmed its election"):
+        world.owner.current_writer()
+
+
+def test_an_owner_that_is_to_resign_gives_way_in_the_election() -> None:
+    world = OwnerWorld(times=CoordinationTimes())
+    world.lead()
+    leader = world.owner.query(lambda loop: loop.leader)
+    others = tuple(NodeRecord(node_id, 1, f"{node_id}:1") for node_id in ("n-2", "n-3"))
+    world.owner.on_members_changed((*world.etcd.members(), *others), Moment(0, world.etcd.revision + 1))
+    until(lambda: world.pass_s(TIMES.resend_s / 2) or world.election.gave_way)  # type: ignore[func-returns-value]
+    assert leader is not None
+    assert world.election.gave_way == [leader.revision]
+    (event,) = [each for each in world.owner.decisions.after(0, 0) if each.what == "resign"]
+    assert "none of 2 other nodes" in event.why
+    world.close()
 
 
 def test_between_terms_nothing_is_due(world: OwnerWorld) -> None:
@@ -181,7 +209,7 @@ def test_why_the_log_cannot_be_claimed_is_said_at_every_node_until_it_is_claimed
         with pytest.raises(NotOwner, match=r"7\.json is torn\. Repair it"):
             each.owner.current_writer()
         with pytest.raises(NotOwner, match=r"7\.json is torn\. Repair it"):
-            each.owner.last_writer()
+            each.owner.current_writer()
     other.close()
     until(lambda: world.pass_s(CLAIM_RETRY_S) or world.owner.writer)  # type: ignore[func-returns-value]
     until(lambda: world.etcd.log_fault is None)
@@ -194,7 +222,7 @@ def test_an_old_book_is_not_read_while_the_log_is_damaged(world: OwnerWorld) -> 
     world.etcd.depose()
     until(lambda: world.owner.claim_fault)
     with pytest.raises(NotOwner, match="torn"):
-        world.owner.last_writer()
+        world.owner.current_writer()
 
 
 def test_a_broken_invariant_stops_the_node() -> None:
