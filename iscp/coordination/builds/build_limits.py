@@ -18,6 +18,10 @@ REMOVE_EVERY_S = 0.2
 LOAD_RETRY_S = 1.0
 """Pause before an owner reads the tasks again that etcd did not give, or of which it does not know what was written."""
 
+RANGE_TIMEOUT_S = 1_800.0
+"""How long a node may have a range without finishing it; then another node gets it, and its jobs are shown as failing
+until one has finished it.
+"""
 
 CHECK_EVERY_S = 15.0
 """How long after its last transaction an owner reads whether etcd still has that, and again after each such read."""
@@ -36,3 +40,6 @@ class BuildLimits:
 
     check_every_s: float = CHECK_EVERY_S
     """As CHECK_EVERY_S."""
+
+    range_timeout_s: float = RANGE_TIMEOUT_S
+    """As RANGE_TIMEOUT_S."""

@@ -48,6 +48,9 @@ RANGES_AT_ONCE_MAX = 2
 STAGING_AT_ONCE_MAX = 1
 """Tables of which a node keeps commits at a time, beside its ranges; the others wait for one to end."""
 
+CANCELED_MAX = 4
+"""Batches that were cancelled and have not stopped beside which a node begins others; with more of them it waits."""
+
 FINISHED_MAX = 100_000
 """Finished tasks that a node remembers until they are deleted; the oldest is forgotten for one more, and is worked on
 again when it is requested again, which finds everything staged.
@@ -179,7 +182,9 @@ class BuildWorker:
                 self._run(tasks)
 
     def _running(self, kind: TaskType) -> int:
-        return sum(batch.place.task_type is kind for batch in self.batches.values())
+        """What was cancelled ends soon, or hangs: then no other range is to wait for it."""
+        canceled = [batch.canceled for batch in self.batches.values() if batch.place.task_type is kind]
+        return len(canceled) - min(sum(canceled), CANCELED_MAX)
 
     def _may_keep(self, task: StagingTask) -> bool:
         over = task.task_id in self.finished or self._is_busy(place_of(task))

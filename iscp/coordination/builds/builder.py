@@ -47,7 +47,8 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     TableSeen,
 )
-from iscp.coordination.builds.range_calls import RangeCalls
+from iscp.coordination.builds.calls.range_calls import RangeCalls
+from iscp.coordination.builds.calls.range_faults import RangeFaults
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.store_turns import StoreTurns
@@ -74,11 +75,11 @@ class Builder:
         self.finished: dict[str, TableSize] = {}
         self.starts = BuildStarts()
         self.turns = TableTurns(limits.tables_at_once)
-        self.calls = RangeCalls(owner_rev)
+        self.calls = RangeCalls(owner_rev, limits.range_timeout_s)
+        self.faults = RangeFaults(self.calls)
         self.replacements = Replacements()
         self.staging = StagingTasks(limits.kept_bytes_max)
-        self._writes_max = limits.writes_max
-        self._unbuilt = set(unbuilt)
+        self._writes_max, self._unbuilt = limits.writes_max, set(unbuilt)
         self._placement, self._staying = Placement(), frozenset[str]()
         self._counter = 0
         self._store = StoreTurns(limits.check_every_s, now_s)
@@ -90,8 +91,7 @@ class Builder:
 
     def next_due_s(self) -> float | None:
         """When to send a BuildTick, if nothing happens before; None: not at all."""
-        due = [self.calls.next_due_s(self._now_s), self.turns.waiting.ripens_at_s()]
-        due.append(self._store.next_due_s())
+        due = [self.calls.next_due_s(self._now_s), self.turns.waiting.ripens_at_s(), self._store.next_due_s()]
         if self.state is not None and not self._store.awaited:
             due.append(self._remove_at_s)
         return min((each for each in due if each is not None), default=None)
@@ -144,8 +144,8 @@ class Builder:
                 self._take_answer(number, finished)
             case TableSeen():
                 self.staging.see(event)
-            case RangeFailed(number, fault):
-                self.calls.fail(number, fault, self._now_s)
+            case RangeFailed():
+                self._out += self.faults.fail(event, self.state, self._now_s)
             case SplitRange() | MergeRange() | Prioritize():
                 self._take_request(event)
             case BuildTick() | BuildsLoaded() | BuildsWritten() | BuildsUnknown():
@@ -207,7 +207,7 @@ class Builder:
         self.finished = {task_id: size for task_id, size in self.finished.items() if task_id in state.live}
         self.staging.follow(state)
         self._out += [CancelCall(number) for number in self.calls.without(state.is_live)]
-        self.calls.forget(state)
+        self.faults.forget(state)
 
     def _take_answer(self, number: int, finished: Mapping[str, TableSize]) -> None:
         call = self.calls.by_number.get(number)
@@ -217,8 +217,7 @@ class Builder:
         if not counted:
             self.calls.set_back(number, "it has finished nothing yet", self._now_s)
             return
-        self.calls.end(number)
-        self.calls.setbacks.pop(call.place, None)
+        self._out += self.faults.finish(call, self.state)
         if call.place.task_type is TaskType.PROCESS_STAGING:
             self.staging.finished.update(counted)
             return
@@ -237,6 +236,9 @@ class Builder:
             self._out.append(load)
         if (state := self.state) is None:
             return
+        said, tasks = self.faults.take_overdue(state, self._staying, self.finished, self._now_s)
+        self._out += said
+        self.replacements.move(tasks)
         if not self._store.awaited and (changes := self._next_changes(state)):
             self._out.append(self._store.write(changes))
         elif (check := self._store.check(self._now_s)) is not None:
@@ -266,7 +268,7 @@ class Builder:
         yield self.replacements.abort_groups(state, self.finished)
         yield self.turns.marks(state)
         yield self.turns.priority_changes(state)
-        yield self.turns.turns(state, self.calls.stuck(state))
+        yield self.turns.turns(state, self.calls.stuck(state, self._now_s))
         if self._placement.eligible and self._placement.ring:  # else nobody knows where tasks should be
             yield self.turns.creations(state, self._next_id, self.node_of)
 
@@ -278,7 +280,8 @@ class Builder:
             yield changes
 
     def _node_of_successor(self, task: BuildTask) -> str:
-        return self.node_of(task.table_id, task.range_id) or task.node_id
+        usual = self.node_of(task.table_id, task.range_id) or task.node_id
+        return self.faults.node_of(task, self._staying, usual)
 
     def _node_of_copy(self, task: BuildTask) -> str:
         return task.node_id if task.node_id in self._staying else self._node_of_successor(task)

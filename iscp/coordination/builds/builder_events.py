@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.build_task import BuildPlan
+from iscp.core.errors import ErrorCode
 from iscp.core.progress import TableSize
 
 
@@ -76,6 +77,7 @@ class RangeFailed:
 
     number: int
     fault: str
+    code: int = ErrorCode.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +184,13 @@ class NotifyBuilt:
     plan: BuildPlan
 
 
-BuilderEffect = LoadBuilds | WriteBuilds | CheckBuilds | CallNode | CancelCall | NotifyBuilt
+@dataclass(frozen=True, slots=True)
+class ShowFault:
+    """Why a job's build does not go on, for the job's status; OK: it does again."""
+
+    job_id: str
+    code: int
+    fault: str = ""
+
+
+BuilderEffect = LoadBuilds | WriteBuilds | CheckBuilds | CallNode | CancelCall | NotifyBuilt | ShowFault

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
-from iscp.coordination.builds.builder_events import BuildOver, BuildWanted
+from iscp.coordination.builds.builder_events import BuildOver, BuildWanted, ShowFault
 from iscp.core.build_task import BuildPlan
-from iscp.core.job_row import JobRow
+from iscp.core.errors import ErrorCode
+from iscp.core.job_row import JobReport, JobRow, JobState, Reason
 from iscp.core.watermark import NOTHING_APPLIED
 
 PlanOf = Callable[[JobRow], BuildPlan | None]
@@ -45,6 +47,22 @@ def news_of(rows: Iterable[JobRow], known: Collection[str], plan_of: PlanOf) -> 
     wanted, unbuilt = wanted_builds(rows, plan_of)
     over = sorted(set(known).difference(unbuilt))
     return [*map(BuildOver, over), *map(BuildWanted, wanted)]
+
+
+def fault_report(row: JobRow, shown: ShowFault) -> JobReport | None:
+    """Of a build that does not go on, or does again; None: the job waits for none.
+
+    A fault for good would end it: whether its rows can be built at all its own iteration finds out.
+    """
+    if not _may_want(row) or row.build is None:
+        return None
+    code = ErrorCode(shown.code) if ErrorCode(shown.code).temporary else ErrorCode.INTERNAL
+    if shown.code == ErrorCode.OK:
+        state, reason, code = JobState.PENDING, Reason.BUILDING, ErrorCode.OK
+    else:
+        state, reason = JobState.ERROR, Reason.RETRYING
+    status = replace(row.status, error_code=code, error_msg=shown.fault)
+    return JobReport(row.key, row.job_id, row.watermark, row.seq, state, reason, status)
 
 
 def _may_want(row: JobRow) -> bool:

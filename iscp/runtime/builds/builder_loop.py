@@ -29,6 +29,7 @@ from iscp.coordination.builds.builder_events import (
     Prioritize,
     RangeAnswered,
     RangeFailed,
+    ShowFault,
     SplitRange,
     WriteBuilds,
 )
@@ -38,7 +39,7 @@ from iscp.core.ids import ShardId
 from iscp.core.members import Leader, NodeRecord
 from iscp.ports.cluster import BuildAnswer, BuildStore, NodeCalls
 from iscp.ports.system import Clock, Threads
-from iscp.runtime.builds.build_jobs import PlanOf, news_of, wanted_builds
+from iscp.runtime.builds.build_jobs import PlanOf, fault_report, news_of, wanted_builds
 from iscp.runtime.builds.build_nodes import BuildNodes, read_nodes
 from iscp.runtime.builds.table_news import read_table_news
 from iscp.runtime.loop.inbox import Gathered, Inbox, Turns
@@ -217,8 +218,17 @@ class BuilderLoop:
             case NotifyBuilt(plan):
                 log.info("build.done", extra={"table": plan.table_id, "job": plan.job_id, "version": plan.version})
                 self._notify_job(plan)
+            case ShowFault():
+                self._show(effect)
             case _:
                 assert_never(effect)
+
+    def _show(self, shown: ShowFault) -> None:
+        """In the job's row: its own node only waits for the build, and knows of no fault."""
+        row = self._writer.read(lambda book: book.by_id(shown.job_id)) if self._writer is not None else None
+        if self._writer is not None and row is not None and (report := fault_report(row, shown)) is not None:
+            log.warning("build.fault", extra={"job": row.key.job_name, "table": row.table_name, "error": shown.fault})
+            self._writer.report([report])
 
     def _notify_job(self, plan: BuildPlan) -> None:
         row = self._writer.read(lambda book: book.by_id(plan.job_id)) if self._writer is not None else None
@@ -246,7 +256,7 @@ class BuilderLoop:
                 call = builder.calls.by_number.get(number)
                 about = {"table": call.place.table_id, "range": call.place.range_id} if call is not None else {}
                 log.warning("build.range_failed", extra={**about, "error": str(answer)})
-                self._step(builder, RangeFailed(number, str(answer)))
+                self._step(builder, RangeFailed(number, str(answer), answer.code))
             else:
                 self._step(builder, RangeAnswered(number, answer))
 

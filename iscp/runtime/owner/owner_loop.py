@@ -40,7 +40,7 @@ from iscp.coordination.protocol.events import (
 )
 from iscp.core.errors import TemporaryError
 from iscp.core.ids import ShardId
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
@@ -167,7 +167,7 @@ class OwnerLoop(OwnerIntake):
         if leader is None:
             return
         try:
-            term = claim_term(self._log_access.open, self._cluster, lambda: self._cluster.election.leader() == leader)
+            term = claim_term(self._log_access.open, self._cluster, lambda: self._still_leads(leader))
             self.checkpoint.begin(term.wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
@@ -190,6 +190,9 @@ class OwnerLoop(OwnerIntake):
         self._hooks.on_moved()
         self._hooks.on_tables(())
 
+    def _still_leads(self, leader: Leader) -> bool:
+        return self._cluster.election.leader() == leader
+
     def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
         times = self.machine.times
         return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.lease_ttl_s, begins)
@@ -203,14 +206,10 @@ class OwnerLoop(OwnerIntake):
             for shard in change.woken:
                 self._hooks.on_woken(shard)
 
+        access = self._log_access
+        hooks = LogHooks(post_commit, lambda error: self._inbox.post(Lost(writer)), self._mark)
         writer: LogWriter = self._writer_of(
-            joblog,
-            book,
-            self._clock,
-            self._log_access.config,
-            LogHooks(post_commit, lambda error: self._inbox.post(Lost(writer)), self._mark),
-            self._log_access.limits,
-            self._threads,
+            joblog, book, self._clock, access.config, hooks, access.limits, self._threads
         )
         return writer
 

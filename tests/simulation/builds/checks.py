@@ -97,7 +97,7 @@ class Checks:
             expect(task is not None, "{} is removed twice", change.task_id)
             assert task is not None
             plan = before.plans.get(task.job_id)
-            staged = files.get((task.job_id, plan.version), ()) if plan else ()
+            staged = files.get((task.job_id, plan.version), ()) if plan else (WHOLE,)  # what is left over is dropped
             if task.aborted:
                 heirs = [
                     each.range_id

@@ -1,4 +1,4 @@
-"""One commit of the job log: what it says of itself, so that who looks for it, and who checks the log, can tell."""
+"""One commit of the job log, with what identifies it for whoever searches or checks the log."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from iscp.coordination.builds.build_state import (
     PutStaging,
     PutTask,
 )
-from iscp.coordination.builds.build_worker import FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
+from iscp.coordination.builds.build_worker import CANCELED_MAX, FINISHED_MAX, RANGES_AT_ONCE_MAX, BuildWorker
 from iscp.coordination.builds.worker_events import (
     AnswerWork,
     BatchEnded,
@@ -50,6 +50,18 @@ def worker(*tasks: BuildTask) -> BuildWorker:
 
 def request(number: int, *task_ids: str, range_id: int = 8, owner_rev: int = 1) -> WorkRequested:
     return WorkRequested(number, owner_rev, range_id, task_ids)
+
+
+def test_batches_that_hang_keep_no_others_from_beginning_once_they_are_cancelled() -> None:
+    """So many of them: a node whose batches all hang gets no more."""
+    ranges = range(8, 8 + CANCELED_MAX + 2 * RANGES_AT_ONCE_MAX)
+    made = worker(*(task(f"t{each}", range_id=each) for each in ranges))
+    for each in ranges:
+        made.step(request(each, f"t{each}", range_id=each))
+    assert len(made.batches) == RANGES_AT_ONCE_MAX
+    for each in ranges:
+        made.step(TasksChanged([PutTask(task(f"t{each}", range_id=each, aborted=True))]))
+    assert len(made.batches) == RANGES_AT_ONCE_MAX + CANCELED_MAX
 
 
 def test_tasks_of_several_jobs_are_one_batch_and_answered_when_it_ends() -> None:

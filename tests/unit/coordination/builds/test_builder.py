@@ -38,7 +38,7 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     WriteBuilds,
 )
-from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
+from iscp.coordination.builds.calls.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
 from iscp.coordination.builds.table_turns import REPEAT_S
 from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of

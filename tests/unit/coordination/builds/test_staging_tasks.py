@@ -18,7 +18,7 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     TableSeen,
 )
-from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
+from iscp.coordination.builds.calls.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
 from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX, WAITING_TABLES_MAX
 from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.core.build_task import KeptSpan, StagingTask, TaskType

@@ -11,6 +11,7 @@ from iscp.core.members import BUILDS_WIRE_FORMAT
 from iscp.runtime.builds.build_nodes import read_nodes
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from tests.fakes.owner import OwnerWorld
+from tests.fakes.waiting import until
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def speak(owner: OwnerLoop, wire_format: int) -> None:
 
 
 def test_nodes_that_are_there_may_build(owner: OwnerLoop) -> None:
+    until(lambda: owner.query(read_nodes))
     found = owner.query(read_nodes)
     assert found is not None
     assert (set(found.records), found.placed.staying) == ({"n-1"}, frozenset({"n-1"}))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 
+from iscp.coordination.builds.build_limits import RANGE_TIMEOUT_S
 from iscp.coordination.builds.build_state import BuildPlace, BuildState, place_of
 from iscp.coordination.builds.builder_events import CallNode
 from iscp.core.build_task import BuildPlan, BuildTask, TaskType
@@ -30,6 +31,13 @@ others left, tables that wait.
 """
 
 
+TURN_HELD_S = 300.0
+"""How long a range that is not finished may hold up tables that wait, once its table has no others left."""
+
+FAILURES_SHOWN = 3
+"""Failures of a range in a row from which on its jobs are shown as failing."""
+
+
 @dataclass(frozen=True, slots=True)
 class RangeCall:
     number: int
@@ -44,13 +52,19 @@ class Setback:
     fault: str
     due_s: float
     pause_s: float
+    failures: int = 1
 
 
 class RangeCalls:
-    """Those of one term. `setbacks` has the places that failed last time, also when they are over."""
+    """Those of one term. `setbacks` has the places that failed last time, also when they are over.
 
-    def __init__(self, owner_rev: int) -> None:
+    `since_s`: when each place was called for what it has not finished.
+    """
+
+    def __init__(self, owner_rev: int, timeout_s: float = RANGE_TIMEOUT_S) -> None:
         self._owner_rev = owner_rev
+        self.timeout_s = timeout_s
+        self.since_s: dict[BuildPlace, float] = {}
         self._number = 0
         self.by_number: dict[int, RangeCall] = {}
         self.setbacks: dict[BuildPlace, Setback] = {}
@@ -63,7 +77,9 @@ class RangeCalls:
         return call is not None and task.task_id in call.task_ids
 
     def next_due_s(self, now_s: float) -> float | None:
-        due = (*(each.due_s for each in self.setbacks.values()), *self._resting.values())
+        due = [*(each.due_s for each in self.setbacks.values()), *self._resting.values()]
+        for since_s in self.since_s.values():
+            due += (since_s + TURN_HELD_S, since_s + self.timeout_s)
         return min((due_s for due_s in due if due_s > now_s), default=None)
 
     def begin(
@@ -87,6 +103,7 @@ class RangeCalls:
                 if place.table_id in held or self._waits(place, now_s):
                     continue
                 if task_ids := _read_together(tasks, state.plans, finished):
+                    self.since_s.setdefault(place, now_s)
                     yield self._begin(place, task_ids)
 
     def _begin_staging(
@@ -124,11 +141,36 @@ class RangeCalls:
         if (call := self.end(number)) is not None:
             before = self.setbacks.get(call.place)
             pause_s = min(before.pause_s * 2, CALL_RETRY_MAX_S) if before else CALL_RETRY_S
-            self.setbacks[call.place] = Setback(fault, now_s + pause_s, pause_s)
+            failures = before.failures + 1 if before else 1
+            self.setbacks[call.place] = Setback(fault, now_s + pause_s, pause_s, failures)
 
-    def stuck(self, state: BuildState) -> set[str]:
-        """The tables of whose ranges nothing is left but what keeps failing."""
+    def failures(self, place: BuildPlace) -> int:
+        """How often in a row."""
+        setback = self.setbacks.get(place)
+        return setback.failures if setback is not None else 0
+
+    def finish(self, place: BuildPlace) -> None:
+        """The place has finished what it was called for."""
+        self.setbacks.pop(place, None)
+        self.since_s.pop(place, None)
+
+    def overdue(self, now_s: float) -> list[BuildPlace]:
+        """The ranges that their nodes had for too long."""
+        return [place for place, since_s in self.since_s.items() if since_s + self.timeout_s <= now_s]
+
+    def take_away(self, place: BuildPlace, now_s: float) -> int | None:
+        """The node has had its time; the number of the call to be cancelled. What stays there is called again later."""
+        del self.since_s[place]
+        call = self._busy.get(place)
+        self.setbacks[place] = Setback(
+            f"not finished within {self.timeout_s:g} s", now_s + CALL_RETRY_MAX_S, CALL_RETRY_MAX_S, FAILURES_SHOWN
+        )
+        return call.number if call is not None and self.end(call.number) else None
+
+    def stuck(self, state: BuildState, now_s: float) -> set[str]:
+        """The tables of whose ranges nothing is left but what keeps failing, or does not end."""
         failing = {place for place, each in self.setbacks.items() if each.pause_s >= CALL_RETRY_MAX_S}
+        failing.update(place for place, since_s in self.since_s.items() if since_s + TURN_HELD_S <= now_s)
         if not failing:
             return set()
         places = [place for places in state.places.values() for place in places]
@@ -137,8 +179,8 @@ class RangeCalls:
 
     def forget(self, state: BuildState) -> None:
         """The setbacks of places where nothing is to be done any more."""
-        for place in [each for each in self.setbacks if not state.is_at(each)]:
-            del self.setbacks[place]
+        for place in [each for each in {**self.setbacks, **self.since_s} if not state.is_at(each)]:
+            self.finish(place)
 
     def without(self, is_live: Callable[[str], bool]) -> list[int]:
         """Ends the calls none of whose tasks is live any more."""
