@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import count, islice
 from multiprocessing import Pool
+from random import Random
 
 from tests.golden.test_dialogues import show
 from tests.simulation.mutants import MUTANTS, convicting, convicts
 from tests.simulation.simulation import simulate
-from tests.simulation.trouble import draw_building
+from tests.simulation.trouble import Trouble, draw_building
 from tests.simulation.violation import ViolationError
+from tests.simulation.wrongs import draw_wrongs
 
 CHUNK = 20
 PROGRESS_S = 10.0
@@ -32,11 +34,15 @@ def command(seed: int, building: bool = False) -> str:
     return f".venv/bin/python -m tests.simulation --seed {seed} --trace{' --builds' if building else ''}"
 
 
+def drawn(seed: int, building: bool) -> Trouble | None:
+    return draw_wrongs(Random(f"{seed} building wrongs"), draw_building(seed)) if building else None
+
+
 def failure(seed: int, building: bool = False) -> tuple[int, str]:
     """The seed, and what it violates; empty: nothing."""
     gc.disable()
     try:
-        simulate(seed, trouble=draw_building(seed) if building else None)
+        simulate(seed, trouble=drawn(seed, building))
     except ViolationError as violation:
         return seed, str(violation)
     except Exception as error:  # noqa: BLE001  (reported with its seed)
@@ -55,7 +61,7 @@ def _say(text: str) -> None:
 
 def _one(seed: int, trace: bool, building: bool) -> int:
     if trace:
-        trouble = draw_building(seed) if building else None
+        trouble = drawn(seed, building)
         simulate(seed, trace=lambda now_s, who, what: _say(f"{now_s:9.3f} {who:10} {show(what)}"), trouble=trouble)
     told = failure(seed, building)[1]
     _say(told or f"seed {seed}: nothing is wrong")

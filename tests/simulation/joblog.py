@@ -7,6 +7,7 @@ Log stands for the Delta table and its fence, TermLog for one owner's handle of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.core.config import JobLogConfig
@@ -38,8 +39,16 @@ class Log:
         self.version = 0
         self.rows: dict[str, JobRow] = {}
         self.history: set[tuple[str, int]] = set()
+        self.written_by = 0
+        self.requests: set[str] = set()
+        self.refused: set[str] = set()
         self._landed: set[int] = set()
         self._newest_writer = 0
+
+    @property
+    def may_land(self) -> bool:
+        """Whether a put that was not answered counts as one that may."""
+        return True
 
     def load(self, keys: Iterable[JobKey]) -> None:
         """These were registered before the first owner."""
@@ -65,18 +74,32 @@ class Log:
         """The fence: only the last term's commits."""
         return term == self.term
 
-    def append(self, term: int, number: int, rows: Sequence[JobRow]) -> bool:
-        """Commit `rows` under an id of their own, which makes a repetition harmless; False: the term is over."""
+    def land(self, term: int, number: int, entries: Sequence[LogEntry], version: int) -> None:
+        """A put at the version after this one, which nobody has waited for."""
+        if self.version == version:
+            self.append(term, number, entries)
+
+    def refuse(self, request_id: str) -> None:
+        """A user was answered that nothing was written."""
+        expect(request_id not in self.requests, "{} was said not to be written, and is", request_id)
+        self.refused.add(request_id)
+
+    def append(self, term: int, number: int, entries: Sequence[LogEntry]) -> bool:
+        """Commit them under an id of their own, which makes a repetition harmless; False: the term is over."""
         if not self.admits(term):
             return False
         if number in self._landed:
             return True
         expect(term == self._newest_writer, "term {} commits after term {} was claimed", term, self._newest_writer)
         self._landed.add(number)
+        self.written_by = term
         self.version += 1
-        for row in rows:
+        for row, request_id in entries:
             self._look_at(row)
             self.rows[row.job_id] = row
+            expect(request_id not in self.refused, "{} is written after that was said not to be", request_id)
+            if request_id:
+                self.requests.add(request_id)
         self._world.checks.one_row_a_job(self.rows.values())
         return True
 
@@ -119,7 +142,7 @@ class TermLog:
         self._process = process
         self._world = process.world
         self._term = 0
-        self._in_doubt: tuple[int, list[JobRow]] | None = None
+        self._in_doubt: tuple[int, list[LogEntry]] | None = None
         self.commits_since_compaction = 0
         self.version = -1
 
@@ -142,13 +165,15 @@ class TermLog:
         return {}
 
     def append(self, entries: Sequence[LogEntry]) -> None:
-        rows = [entry.row for entry in entries]
+        given = list(entries)
         world, unknown = self._world, OutcomeUnknown("the job log's storage does not answer")
-        number, before = self._in_doubt or (world.number(), rows)
-        expect(before == rows, "another commit is made while one is in doubt")
+        number, before = self._in_doubt or (world.number(), given)
+        expect(before == given, "another commit is made while one is in doubt")
         try:
             self._wait(unknown)
-            if not world.log.append(self._term, number, rows):
+            if world.wrongs.happen(world.trouble.lost_puts):
+                self._lose_put(number, before)
+            if not world.log.append(self._term, number, before):
                 self._in_doubt = None
                 raise NotOwner("another term was claimed")
             if world.random.random() < world.trouble.doubt:
@@ -158,7 +183,15 @@ class TermLog:
             raise
         self._in_doubt, self.version = None, world.log.version
         self.commits_since_compaction += 1
-        world.note(self._process.node_id, f"has {len(rows)} rows in the log")
+        world.note(self._process.node_id, f"has {len(given)} rows in the log")
+
+    def _lose_put(self, number: int, entries: Sequence[LogEntry]) -> None:
+        """It is sent, nobody knows when it lands, if ever, and the log is as it was."""
+        world = self._world
+        if (after_s := world.wrongs.lands_after_s()) is not None:
+            world.agenda.after(after_s, partial(world.log.land, self._term, number, entries, world.log.version))
+        self._in_doubt = (number, list(entries)) if world.log.may_land else None
+        raise (OutcomeUnknown if world.log.may_land else StorageError)("a put to the job log's storage has timed out")
 
     def compact(self, rows: Sequence[JobRow]) -> None:
         expect(self._in_doubt is None, "the log is compacted while a commit is in doubt")

@@ -199,3 +199,27 @@ SPLITS = replace(
     hang=0.05,
 )
 """Tables that are split and merged while commits of their former ranges are under way."""
+
+
+WRONG_TIMES = replace(CROWD, future=0.2, fail=0.2)
+"""Commits that are dated weeks ahead."""
+
+
+WRONG_CLOCKS = replace(CROWD, jumps=0.3, long_s=15.0)
+"""Clocks that are weeks ahead for a while, that of the owner too."""
+
+
+LOST_PUTS = replace(REGISTRATIONS, lost_puts=0.2)
+"""Writes of the job log that land late, or never, and that nobody hears of."""
+
+
+BUSY_FORMER_OWNERS = replace(
+    CROWD,
+    shards=6,
+    version_rate=0.5,
+    faults={Fault.LOSE_ETCD: 0.4},
+    wishes={Wish.UPDATE: 2.0, Wish.MOVE: 1.0},
+    step_s=0.15,
+    long_s=12.0,
+)
+"""Owners that are cut off from etcd, and have much to do before they come to hear of it."""

@@ -19,6 +19,7 @@ from tests.simulation.dropped.etcd import (
     NoMargin,
 )
 from tests.simulation.dropped.joblog import (
+    BelievesTimeouts,
     ClaimedAtOnce,
     ForgetsWhatIsInDoubt,
     StaysDueAtItsEnd,
@@ -29,6 +30,7 @@ from tests.simulation.dropped.joblog import (
 from tests.simulation.dropped.owner import (
     AwaitsNoSync,
     BelievesOldMembers,
+    BelievesTheFuture,
     BlamesForUnreadAnswers,
     CoversWhoeverCounts,
     ForgetsWhoHasGone,
@@ -37,6 +39,7 @@ from tests.simulation.dropped.owner import (
     HearsAnyTableEpoch,
     HearsAnyTerm,
     HoldsNotAfterARestore,
+    KeepsWhatIsAhead,
     PlacesBesideCopies,
     PlacesByAnyRing,
     RepeatsAsOften,
@@ -49,6 +52,7 @@ from tests.simulation.dropped.owner import (
     WaitsNotAfterAnExpiry,
 )
 from tests.simulation.dropped.owner_loop import (
+    AnswersWithoutProof,
     ClaimsBlindly,
     ForgetsRevocations,
     LosesWhatItTold,
@@ -80,6 +84,7 @@ from tests.simulation.mutant_troubles import (
     BUILDS,
     BURST,
     BUSY_ENGINES,
+    BUSY_FORMER_OWNERS,
     BUSY_OWNER,
     CLOCKS,
     CREATIONS,
@@ -88,6 +93,7 @@ from tests.simulation.mutant_troubles import (
     FALSE_OWNERS,
     FOREIGN_CODE,
     LISTS,
+    LOST_PUTS,
     NODES_RESTART,
     OWNERS_CHANGE,
     PAUSES,
@@ -102,6 +108,8 @@ from tests.simulation.mutant_troubles import (
     SUSPENSIONS,
     TOGETHER,
     TTLS,
+    WRONG_CLOCKS,
+    WRONG_TIMES,
 )
 from tests.simulation.parts import REAL, TIMES, Parts
 from tests.simulation.search import Bounds
@@ -169,7 +177,7 @@ MUTANTS: dict[str, Mutant] = {
     "owner: checkpoints taken once": Mutant(replace(REAL, owner=TakesCheckpointsTwice), SHARDS_MOVE, seeds=(0, 1)),
     "owner: grace after an expiry": Mutant(replace(REAL, owner=WaitsNotAfterAnExpiry), SUSPENSIONS, seeds=(34, 68)),
     "owner: grace after an expiry before its term": Mutant(
-        replace(REAL, roll=ForgetsWhoHasGone), SUSPENSIONS, seeds=(71,)
+        replace(REAL, roll=ForgetsWhoHasGone), SUSPENSIONS, seeds=(28,)
     ),
     "owner: a look at who leads, after the claim": Mutant(replace(REAL, loop=ClaimsBlindly), FALSE_OWNERS, seeds=(55,)),
     "owner: hold after another's revocations": Mutant(
@@ -178,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
         seeds=(99,),
     ),
     "owner: revocations fenced by the election": Mutant(
-        replace(REAL, revoker=RevokesUnfenced), replace(DEPOSITIONS, watch_lag_s=6.0), seeds=(96, 259)
+        replace(REAL, revoker=RevokesUnfenced), replace(DEPOSITIONS, watch_lag_s=6.0), seeds=(179,)
     ),
     "owner: nothing due before what came is read": Mutant(
         replace(REAL, owner=BlamesForUnreadAnswers), BUSY_OWNER, seeds=(0, 1)
@@ -198,6 +206,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(70, 159)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
+    "checkpoint: times of the future": Mutant(replace(REAL, checkpoint=BelievesTheFuture), WRONG_TIMES, seeds=(28, 39)),
+    "checkpoint: taken back": Mutant(replace(REAL, checkpoint=KeepsWhatIsAhead), WRONG_CLOCKS, seeds=(9, 11)),
+    "owner: proof of the term before it answers": Mutant(
+        replace(REAL, loop=AnswersWithoutProof), BUSY_FORMER_OWNERS, seeds=(0, 1)
+    ),
     "run: the epoch before commits": Mutant(replace(REAL, run=GuardsAnyEpoch), BUSY_ENGINES, seeds=(0, 1)),
     "lease: counted from sending": Mutant(replace(REAL, lease=CountsFromReceipt), SLOW_ETCD, seeds=(5, 8)),
     "lease: margin and grace": Mutant(replace(REAL, lease=NoMargin, owner_times=UNASKED), CLOCKS, seeds=(0, 1)),
@@ -211,6 +224,7 @@ MUTANTS: dict[str, Mutant] = {
     "log: what is in doubt is written again": Mutant(
         replace(REAL, writer=ForgetsWhatIsInDoubt), replace(REGISTRATIONS, doubt=0.3), seeds=(0, 1)
     ),
+    "log: puts that time out": Mutant(replace(REAL, log=BelievesTimeouts), LOST_PUTS, seeds=(0, 1)),
     "log: rest while it closes": Mutant(replace(REAL, writer=StaysDueAtItsEnd), seeds=(65, 263)),
     "job ids: order over clock steps": Mutant(replace(REAL, job_id=by_the_clock_alone), seeds=(7, 42)),
     "sink: compare-and-set": Mutant(replace(REAL, sink=BlindSink), seeds=(38, 90)),
@@ -224,7 +238,7 @@ MUTANTS: dict[str, Mutant] = {
     "several: versions in the log": Mutant(replace(REAL, run=KeepsMarksToItself), SEVERAL_TABLES, seeds=(1, 2)),
     "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(13, 17)),
     "builds: the aborted flag": _of_builds("worker: the aborted flag", 18, 25),
-    "builds: owner_rev": _of_builds("worker: owner_rev", 13),
+    "builds: owner_rev": _of_builds("worker: owner_rev", 24),
     "builds: one batch a range": _of_builds("worker: one batch a range", 0, 1),
     "builds: late results of aborted tasks": _of_builds("owner: late results of aborted tasks", 31, 40),
     "builds: counts with the removal": _of_builds("owner: counts with the removal", 0, 1),

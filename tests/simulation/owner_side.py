@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_requests import Request
+from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
@@ -25,7 +26,7 @@ from iscp.coordination.protocol.events import (
     Tick,
 )
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
-from iscp.core.errors import InvariantBroken, IscpError, QueueFull
+from iscp.core.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.members import Leader, Moment, NodeRecord
@@ -67,7 +68,7 @@ class OwnerSide:
             process.node_id, "1", parts.owner_times or process.world.times
         )
         machine.watch(self)
-        self._unchecked = 0
+        self._unchecked = self._asked = 0
         self._unread_answers = 0
         self._recorded: set[tuple[int, Recorded]] = set()
         self._elected_by = OwnerElection(process)
@@ -148,11 +149,20 @@ class OwnerSide:
 
     def submit(self, request: Request) -> None:
         """A user's request; refused while this node is not the owner."""
+        self._asked += 1
+        request_id = f"{self._process.node_id}-{self._process.started_s}-{self._asked}"
         try:
-            answer = self.loop.current_writer().submit(request)
+            answer = self.loop.current_writer().submit(named(request, request_id))
         except IscpError:
             return
-        answer.add_done_callback(_expect_answer)
+        answer.add_done_callback(partial(self._take_answer, request_id))
+
+    def _take_answer(self, request_id: str, answer: Future[Any]) -> None:
+        """What is wrong with a request, or with storage, is said by an error of ours; what was done is not refused."""
+        error = answer.exception()
+        expect(error is None or isinstance(error, IscpError), "a request was answered by {}", error)
+        if error is not None and not isinstance(error, OutcomeUnknown):
+            self._world.log.refuse(request_id)
 
     def override(self, change: Callable[[Overrides], Overrides]) -> None:
         """Operators' word goes to etcd first, by the owner's hand and none other's."""
@@ -251,10 +261,16 @@ def built_of(
     return type("Loop", (loop,), {"_writer_of": writer, "_roll_of": roll, "_revoker_of": revoker})
 
 
-def _expect_answer(answer: Future[Any]) -> None:
-    """What is wrong with a request, or with storage, is said by an error of ours."""
-    error = answer.exception()
-    expect(error is None or isinstance(error, IscpError), "a request was answered by {}", error)
+def named(request: Request, request_id: str) -> Request:
+    """As a client sends it that may repeat it."""
+    match request:
+        case Register((item,)):
+            return Register((replace(item, request_id=request_id),))
+        case Resync(seen, item):
+            return Resync(seen, replace(item, request_id=request_id))
+        case Unregister() | Pause() | Resume() | Update():
+            return replace(request, request_id=request_id)
+    return request
 
 
 def _broken(error: Exception) -> None:

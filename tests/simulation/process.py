@@ -33,6 +33,7 @@ class Process:
         self.world = world
         self.node_id = node_id
         self.alive, self.paused, self.leaving = True, False, False
+        self.started_s = world.agenda.now_s
         self.wall_offset_s = wall_offset_s
         self._rate = rate
         self._stood_s = 0.0
@@ -67,7 +68,7 @@ class Process:
 
     @property
     def wall_s(self) -> float:
-        return self.world.agenda.now_s + self.wall_offset_s
+        return self.world.agenda.now_s + self.wall_offset_s + self.world.wrongs.ahead_s[self.node_id]
 
     # --- life --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 
 from iscp.coordination.builds.build_state import SetPriority
+from iscp.coordination.clocks import of_the_future
 from iscp.coordination.protocol.events import RebalanceRequested
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
@@ -23,6 +24,7 @@ from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
 from tests.simulation.violation import ViolationError, expect
 from tests.simulation.world import Note, World
+from tests.simulation.wrongs import draw_wrongs
 
 CALM_MAX_S = 120.0
 """How long it may take until all is right: leases run out, holds and deadlines follow one another."""
@@ -50,7 +52,9 @@ def simulate(
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random, aside = Random(seed), Random(f"{seed} aside")
     further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds"))
-    world = World(random, trouble or draw(random, aside, *further), parts, trace, aside)
+    wrongs = Random(f"{seed} wrongs")
+    trouble = trouble or draw_wrongs(wrongs, draw(random, aside, *further))
+    world = World(random, trouble, parts, trace, aside, wrongs)
     if watched is not None:
         _watch(world, watched)
     with errors_only(FOREIGN if world.trouble.poison else ()):
@@ -110,6 +114,7 @@ def _ask(world: World) -> None:
 def _run(world: World) -> None:
     random, trouble = world.random, world.trouble
     _ask(world)
+    world.wrongs.arrange()
     for node_id in world.node_ids:
         world.agenda.after(random.random() * (TOGETHER_S if trouble.together else 1.0), partial(world.start, node_id))
     if trouble.loaded:
@@ -251,9 +256,14 @@ def _wrong(world: World, apart: bool) -> str:
             return f"{shard} is at {where}"
         if not apart and machine.term is not None and where not in ([], [machine.term.placement.target(shard)]):
             return f"{shard} is at {where}, and should be at {machine.term.placement.target(shard)}"
-    if not apart and (waiting := _unfinished(world)):
+    if not apart and (waiting := _unfinished(world) or _ahead(owner)):
         return waiting
     missing = {key.shard for key in wanted} - placed.keys()
     if missing:
         return f"{missing} run nowhere"
     return "" if apart or machine.settled else "the owner is not settled"
+
+
+def _ahead(owner: Process) -> str:
+    at_s = owner.owner.loop.checkpoint.at_s
+    return f"the global checkpoint is at {at_s}, which is still to come" if of_the_future(at_s, owner.wall_s) else ""

@@ -101,6 +101,8 @@ class Trouble:
     `poison`: consumers and nodes of others answer, raise and say what cannot be.
     `several`: jobs `j` read the next table too, and `rowless` versions of tables change no row.
     `builds`: first snapshots are built by ranges, and at the rate `vacuum` a table's earlier versions are gone.
+    `jumps`: the rate at which a clock is weeks ahead for a while; `future`: commits are dated ahead; `lost_puts`: of
+    the job log land later or never; `hanging_ranges`: reads of ranges for a build do not come back.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -139,6 +141,10 @@ class Trouble:
     rowless: float = 0.0
     builds: bool = False
     vacuum: float = 0.0
+    jumps: float = 0.0
+    future: float = 0.0
+    lost_puts: float = 0.0
+    hanging_ranges: float = 0.0
     loaded: bool = False
     together: bool = False
 

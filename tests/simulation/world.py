@@ -28,6 +28,7 @@ from tests.simulation.ranged import RangedRun, RangedSink, RangeOfSink
 from tests.simulation.sources import Sink
 from tests.simulation.trouble import BUILD_WISHES, Fault, Trouble, Wish
 from tests.simulation.wire import Wire
+from tests.simulation.wrongs import Wrongs
 
 RESTART_S = 1.0
 """After how long a process that left in order is started again at the latest, beside what the seed adds."""
@@ -52,7 +53,13 @@ class World:
     `processes`: the present life of each node that runs. `trace` gets whatever is worth telling."""
 
     def __init__(
-        self, random: Random, trouble: Trouble, parts: Parts = REAL, trace: Note | None = None, aside: Random = NOTHING
+        self,
+        random: Random,
+        trouble: Trouble,
+        parts: Parts = REAL,
+        trace: Note | None = None,
+        aside: Random = NOTHING,
+        wrongs: Random = NOTHING,
     ) -> None:
         self.random, self.trouble, self.parts, self.trace = random, trouble, parts, trace
         self.trouble_drawn, self.aside = trouble, aside
@@ -70,6 +77,7 @@ class World:
         self.node_ids = [f"n{number}" for number in range(1, trouble.nodes + 1)]
         self.tables = [f"t{number}" for number in range(1, trouble.shards + 1)]
         self.sources = dict.fromkeys(self.tables, 0)
+        self.wrongs = Wrongs(self, wrongs)
         self._committed_s: dict[str, list[float]] = {table: [0.0] for table in self.tables}
         self.staging = Staging(self)
         self.kept = KeptVersions(self)
@@ -123,7 +131,7 @@ class World:
         sink = self._sinks.get(key)
         if sink is None:
             sink = self._sinks[key] = self.parts.sink(f"{key.table_id}.{key.job_name}")
-            sink.committed_s = self._committed_s[key.table_id]
+            sink.committed_s = self.wrongs.dated_s[key.table_id]
         return sink
 
     def ranged_sink(self, key: JobKey) -> RangedSink:
@@ -139,7 +147,7 @@ class World:
         return RangedRun(process, iteration) if self.sharded else self.parts.run(process, iteration)
 
     def committed_s(self, table: str, version: int) -> float:
-        return self._committed_s[table][version]
+        return self.wrongs.dated_s[table][version]
 
     def applied_up_to_s(self, row: JobRow) -> float:
         """Unix time up to which this registration has really applied all that was committed."""
@@ -204,6 +212,7 @@ class World:
         if self.happens(self.trouble.rowless):
             self.rowless[table].add(self.sources[table])
         self._committed_s[table].append(self.agenda.now_s)
+        self.wrongs.note_commit(table)
         for process in self.processes.values():
             process.act(partial(process.engine.notify, table))
 
@@ -305,6 +314,7 @@ class World:
     def end_all_trouble(self, trouble: Trouble) -> None:
         """Nothing goes wrong any more, but for what `trouble` still has; who was stopped goes on."""
         self.calm, self.trouble = True, trouble
+        self.wrongs.put_clocks_right()
         self.wire.cuts.clear()
         self._log_returns()
         self._etcd_returns()

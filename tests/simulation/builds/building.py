@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from iscp.adapters.etcd.builds.build_keys import BuildKeys
 from iscp.adapters.etcd.builds.build_store import EtcdBuilds
 from iscp.adapters.etcd.values import Compare, Delete, EventType, KeyValue, Put, Target, WatchEvent
-from iscp.coordination.builds.build_limits import BuildLimits
+from iscp.coordination.builds.build_limits import RANGE_TIMEOUT_S, BuildLimits
 from iscp.coordination.builds.build_state import BuildState, Change, DropBuild, MarkBuilt
 from iscp.coordination.builds.build_worker import BuildWorker
 from iscp.coordination.builds.builder import Builder
@@ -33,6 +33,7 @@ from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.member_store import MemberKeys, key_value
 from tests.simulation.owner_ports import Asks, ProcessClock, is_led_by
 from tests.simulation.violation import ViolationError, expect
+from tests.simulation.wrongs import RANGE_TIMEOUT_S as TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -107,7 +108,7 @@ class Building:
         self.worker = _worker_loop(process, parts.build_worker)(
             process.node_id,
             store,
-            SnapshotRangeBuilder(iteration_ports(process), SimulatedReader()),
+            SnapshotRangeBuilder(iteration_ports(process), SimulatedReader(process)),
             lambda: RunGuard(clock, check_lease, 0.0, process.registration.record.epoch),
             clock,
             _broken,
@@ -121,7 +122,11 @@ class Building:
             plan_of,
             clock,
             _broken,
-            BuildLimits(world.aside.choice((1, 1, 2)), world.aside.choice((4, 6, 100))),
+            BuildLimits(
+                world.aside.choice((1, 1, 2)),
+                world.aside.choice((4, 6, 100)),
+                range_timeout_s=TIMEOUT_S if world.trouble_drawn.hanging_ranges else RANGE_TIMEOUT_S,
+            ),
             process.threads,
         )
         self.worker.start()

@@ -26,6 +26,7 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.simulation.builds.checks import size_of
 from tests.simulation.builds.kept import SimulatedKept
 from tests.simulation.violation import expect
+from tests.simulation.wrongs import HANGS_S
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -175,7 +176,10 @@ class SimulatedConsumer:
 
 
 class SimulatedReader:
-    """Port RangeReader: rows are nothing, as what matters is where they end up."""
+    """Port RangeReader: rows are nothing, as what matters is where they end up. A read may hang."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def held(self, *where: object) -> None:
         return None
@@ -184,6 +188,9 @@ class SimulatedReader:
         return where
 
     def size(self, session: object, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        world = self._process.world
+        if world.wrongs.happen(world.trouble.hanging_ranges):
+            self._process.threads.sleep(HANGS_S)
         return size_of(range_id)
 
     @contextmanager

@@ -24,6 +24,14 @@ class ClaimedAtOnce(Log):
         return True
 
 
+class BelievesTimeouts(Log):
+    """A put that was not answered in time counts as one that was not made."""
+
+    @property
+    def may_land(self) -> bool:
+        return False
+
+
 class TakesLateStatuses(LogWriter):
     """A status counts for whatever registration has its name now."""
 

@@ -217,3 +217,15 @@ class CoversWhoeverCounts(GlobalCheckpoint):
     def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
         self._covered[shard] = tuple(row.job_id for row in jobs if counts(row))
         super().take(shard, jobs, seen, now_at_s)
+
+
+class BelievesTheFuture(GlobalCheckpoint):
+    """What nodes and commits say of the time counts, however far ahead it is."""
+
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
+        super().take(shard, jobs, seen)
+
+
+class KeepsWhatIsAhead(GlobalCheckpoint):
+    def take_back(self, now_at_s: float) -> bool:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from iscp.core.errors import IscpError
+from iscp.core.errors import IscpError, no_owner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, NodeRecord
 from iscp.runtime.owner.log.job_log_writer import LogWriter
@@ -19,6 +19,15 @@ class ClaimsBlindly(OwnerLoop):
     def _still_leads(self, leader: Leader) -> bool:
         super()._still_leads(leader)  # it takes its time all the same
         return True
+
+
+class AnswersWithoutProof(OwnerLoop):
+    """Reads are answered as long as nobody has heard that the election is lost."""
+
+    def current_writer(self) -> LogWriter:
+        if self.writer is None:
+            raise no_owner()
+        return self.writer
 
 
 class ForgetsRevocations(OwnerMembership):
