@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from iscp.adapters.delta.storage.regular_files import REFUSED_REMEDY, RefusedFileError
 from iscp.core.errors import (
     Conflict,
     ErrorCode,
@@ -104,6 +105,8 @@ def storage_error(error: BaseException, what: str, why: str | None = None, remed
         return StorageError(
             f"{what}: {NO_SPACE}", code=ErrorCode.NO_SPACE, remedy="Free space on the disk that holds the table"
         )
+    if isinstance(error, RefusedFileError):
+        return StorageError(str(error.strerror), code=ErrorCode.LOG_CORRUPT, remedy=REFUSED_REMEDY)
     text = f"{what}: {(why or str(error))[:MESSAGE_LENGTH_MAX]}"
     if isinstance(error, CheckpointDamagedError):
         return StorageError(text, code=ErrorCode.LOG_CORRUPT, remedy=_CHECKPOINT_REMEDY)

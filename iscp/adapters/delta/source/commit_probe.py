@@ -11,7 +11,9 @@ import json
 from struct import Struct
 
 from iscp.adapters.delta.log.actions import is_count, text_of
+from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
+from iscp.adapters.delta.log.delta_errors import storage_error
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3
 from iscp.core.commit_route import is_repair
@@ -129,7 +131,7 @@ def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeStat
 
 def _last_checkpoint(log: str) -> int | None:
     try:
-        version = json.loads(files.read(f"{log}/_last_checkpoint")[0])["version"]
+        version = json.loads(files.read(f"{log}/{HINT}", HINT_BYTES_MAX)[0])["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return version if is_count(version) else None
@@ -146,5 +148,5 @@ def _list_newest(log: str, table_uri: str) -> ProbeState:
 
 
 def _unreadable(table_uri: str, error: OSError) -> StorageError:
-    reason = error.strerror or str(error)
-    return StorageError(f"cannot read {table_uri}: {reason}", remedy="Check the path and its permissions")
+    remedy = "Check the path and its permissions"
+    return storage_error(error, f"cannot read {table_uri}", error.strerror, remedy)

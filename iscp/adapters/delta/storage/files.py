@@ -38,6 +38,10 @@ from obstore.store import S3Store
 
 from iscp.adapters.delta.storage.bucket_keys import BucketKey, endpoint_of, key_of
 from iscp.adapters.delta.storage.locations import S3
+from iscp.adapters.delta.storage.regular_files import open_regular, require_regular, require_size
+
+FILE_BYTES_MAX = 128 * 1024**2
+"""Bytes of a file that is read whole into memory, a commit above all; a larger one is refused by its name."""
 
 CONNECT_TIMEOUT_S = 5
 """How long an object store may take to accept a connection; then the attempt has failed."""
@@ -54,6 +58,7 @@ RETRY_TIMEOUT_S = 10
 _DUMP = "Debug source"
 """Where obstore's words end and its state begins."""
 _REASON_LENGTH_MAX = 500
+_READ_BYTES = 8 * 1024**2
 
 
 def stamp(path: str) -> tuple[int, ...]:
@@ -65,37 +70,58 @@ def stamp(path: str) -> tuple[int, ...]:
         if path.startswith(S3):
             client, key = _client_of(path)
             with _s3_faults():
-                meta = obstore.head(client, key)
-            return _number(meta["e_tag"] or ""), int(meta["last_modified"].timestamp() * 1e9), meta["size"]
-        found = os.stat(path)
+                return _stamp_of(obstore.head(client, key))
+        found = os.lstat(path)  # where a link leads to is nobody's business here, and may not answer
     except FileNotFoundError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
+def _stamp_of(meta: Any) -> tuple[int, ...]:
+    return _number(meta["e_tag"] or ""), int(meta["last_modified"].timestamp() * 1e9), meta["size"]
+
+
 def exists(path: str) -> bool:
-    return bool(stamp(path)) if path.startswith(S3) else os.access(path, os.F_OK)
+    return bool(stamp(path)) if path.startswith(S3) else os.access(path, os.F_OK, follow_symlinks=False)
 
 
-def read(path: str) -> tuple[bytes, float]:
-    """All of a file, and when it was written (Unix seconds). Raises FileNotFoundError."""
+def read(path: str, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, float]:
+    """All of a file, and when it was written (Unix seconds).
+
+    Raises FileNotFoundError, and RefusedFile for one that is larger, or no regular file, none of which is read.
+    """
     if path.startswith(S3):
         client, key = _client_of(path)
         with _s3_faults():
             found = obstore.get(client, key)
+            require_size(path, found.meta["size"], bytes_max)
             return bytes(found.bytes()), found.meta["last_modified"].timestamp()
-    with open(path, "rb") as file:
-        return file.read(), os.fstat(file.fileno()).st_mtime
+    with open_regular(path, bytes_max) as (handle, about):
+        return _read_at(handle, 0, about.st_size), about.st_mtime
 
 
 def read_head(path: str, bytes_max: int) -> bytes:
-    """The first bytes of a file, all of it where it has no more. Raises FileNotFoundError."""
+    """The first bytes of a file, all of it where it has no more. Raises FileNotFoundError, RefusedFile."""
+    return read_part(path, 0, bytes_max)
+
+
+def read_part(path: str, begin: int, length: int) -> bytes:
+    """So many bytes of a file from a place on; fewer where it ends. Raises FileNotFoundError, RefusedFile."""
     if path.startswith(S3):
         client, key = _client_of(path)
         with _s3_faults():
-            return bytes(obstore.get(client, key, options={"range": (0, bytes_max)}).bytes())
-    with open(path, "rb") as file:
-        return file.read(bytes_max)
+            return bytes(obstore.get(client, key, options={"range": (begin, begin + length)}).bytes())
+    with open_regular(path) as (handle, about):
+        return _read_at(handle, begin, min(length, max(0, about.st_size - begin)))
+
+
+def _read_at(handle: int, begin: int, length: int) -> bytes:
+    """A file that grows meanwhile is read up to that length."""
+    parts = []
+    while length and (part := os.pread(handle, min(length, _READ_BYTES), begin)):
+        parts.append(part)
+        begin, length = begin + len(part), length - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def create(path: str, content: bytes) -> bool:
@@ -148,6 +174,26 @@ def names(directory: str) -> list[str]:
         return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def stamps(directory: str) -> dict[str, tuple[int, ...]]:
+    """The files in a directory, as `names`, and the stamps of those that a listing shows, which a local one does not.
+
+    Raises RefusedFile where one is neither a regular file nor a directory.
+    """
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            listed = obstore.list_with_delimiter(client, key)
+        return {meta["path"].rpartition("/")[2]: _stamp_of(meta) for meta in listed["objects"]}
+    found: dict[str, tuple[int, ...]] = {}
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    require_regular(entry.path)
+            found[entry.name] = ()
+    return found
 
 
 def names_below(directory: str, limit: int) -> Iterator[str]:

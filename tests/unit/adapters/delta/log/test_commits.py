@@ -148,5 +148,5 @@ def test_another_file_of_the_same_name_has_another_stamp(uri: str) -> None:
 
 def test_a_log_that_cannot_be_read_is_a_fault_of_the_storage(uri: str) -> None:
     commit_path(uri, 0).mkdir(parents=True)
-    with pytest.raises(StorageError, match="cannot read"):
+    with pytest.raises(StorageError, match="is a directory, where a regular file belongs"):
         read_commit(uri, 0)
