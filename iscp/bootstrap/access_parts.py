@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from iscp.adapters.delta.joblog.audit_table import AuditTable
+from iscp.adapters.delta.storage.action_paths import REACH
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
@@ -44,8 +45,9 @@ class AccessSide:
 
 
 def compose_places(config: NodeConfig) -> PlaceGuard:
-    """What holds the tables of each account's jobs to its roots."""
+    """What holds the tables of each account's jobs to its roots, and the files that their logs name."""
     by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
+    REACH.limit([*by_account.values()])
     return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)
 
 

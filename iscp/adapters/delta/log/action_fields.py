@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from iscp.adapters.delta.log.actions import texts_of
+from iscp.adapters.delta.storage.action_paths import is_below, lies_elsewhere
 
 _FILE = frozenset({"path", "partitionValues", "size", "dataChange", "tags"})
 _ROWS = frozenset({"stats", "deletionVector", "baseRowId", "defaultRowCommitVersion"})
@@ -42,8 +42,6 @@ _IDENTITY = ("storageType", "pathOrInlineDv", "offset")
 _ID_LENGTH = 20
 """Characters of a relative vector's path that are the id in its file's name; those before it are a directory."""
 _ONCE = ("metaData", "protocol")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_NO_NAMES = frozenset({"", ".", ".."})
 
 _KEY_BYTES = 8
 _SECRET = os.urandom(16)
@@ -51,11 +49,6 @@ _SECRET = os.urandom(16)
 
 FileKey = int
 """Stands for a data file's path, however that is spelled in the log, for as long as this process lives (64 bits)."""
-
-
-def lies_elsewhere(path: str) -> bool:
-    """Return whether a file does not lie below its table, as those of a clone do not."""
-    return path.startswith("/") or bool(_SCHEME.match(path))
 
 
 def key_of_file(path: str, vector: object = None) -> FileKey:
@@ -93,7 +86,7 @@ def _find_unknown(kind: str, body: Mapping[str, Any]) -> str:
     for name in _NEEDED.get(kind, ()):
         if body.get(name) is None:
             return f"without {name}"
-    if "path" in known and not _is_plain(body["path"]):
+    if "path" in known and not lies_elsewhere(body["path"]) and not is_below(body["path"]):
         return "whose path is none below the table"
     if (vector := body.get("deletionVector")) is not None and not _is_vector(vector):
         return "with a deletion vector that is not known here"
@@ -108,16 +101,12 @@ def _find_unfit_metadata(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def _is_plain(path: str) -> bool:
-    return lies_elsewhere(path) or _NO_NAMES.isdisjoint(unquote(path).split("/"))
-
-
 def _is_vector(vector: object) -> bool:
     if not isinstance(vector, Mapping) or not isinstance(path := vector.get("pathOrInlineDv"), str):
         return False
     directory = path[:-_ID_LENGTH] if vector.get("storageType") == "u" else ""
     return (
-        (not directory or _NO_NAMES.isdisjoint(directory.split("/")))
+        (not directory or is_below(directory))
         and _VECTOR.issuperset(name for name, value in vector.items() if value is not None)
         and vector.get("storageType") in _STORAGE_TYPES
         and all(isinstance(vector.get(name), int) for name in ("sizeInBytes", "cardinality"))

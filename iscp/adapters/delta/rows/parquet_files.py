@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,8 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.action_paths import place_of_file
+from iscp.adapters.delta.storage.table_files import UNSAID_BYTES_MAX
 from iscp.ports.source import ChangesUnavailableError
 
 _FIXED_BYTES = 17
@@ -60,15 +60,15 @@ class ParquetRows:
     Raises ChangesUnavailableError where the file is gone, StorageError, and pyarrow's errors where it is damaged.
     """
 
-    def __init__(self, uri: str, path: str) -> None:
-        """`path` is as the log has it, below the table."""
-        where = f"{place(uri)}/{unquote(path)}"
+    def __init__(self, uri: str, path: str, size: int) -> None:
+        """`path` is as the log has it, below the table, and so is `size`, in bytes."""
+        where = place_of_file(uri, path)
         try:
             with storage_faults(f"read {where}"):
-                self._content, _ = files.read(where)
+                self._content, _ = files.read(where, size + UNSAID_BYTES_MAX)
+                self._parquet = self._open()
         except FileNotFoundError as error:
             raise ChangesUnavailableError(f"{path} is gone") from error
-        self._parquet = self._open()
         self.columns = {name.lower(): name for name in self._parquet.schema_arrow.names}
 
     def __len__(self) -> int:

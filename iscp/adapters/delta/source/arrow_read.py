@@ -18,12 +18,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.log.action_fields import lies_elsewhere
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
 from iscp.core.errors import StorageError
 from iscp.core.sql_names import reserved_names
@@ -218,7 +218,7 @@ def fit_in_memory(
                 for file in files:
                     if file.size is None:
                         return False
-                    rows = ParquetRows(uri, file.path)
+                    rows = ParquetRows(uri, file.path, file.size)
                     known = all(name.lower() in rows.columns for name in columns)
                     allowance.take(rows.read(columns if known else [*rows.columns], allowance).num_rows * _STAMPS_BYTES)
     except (TooLargeError, ChangesUnavailableError, StorageError, pa.ArrowException):
@@ -244,7 +244,7 @@ def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allo
         or not file.partition_values.keys() >= {*shape.partitions}
     ):
         raise NotDirectError
-    parquet = ParquetRows(uri, file.path)
+    parquet = ParquetRows(uri, file.path, file.size)
     raw, count = parquet.read((*schema.names, CHANGE_TYPE), allowance), len(parquet)
     repeated = sum(len(value or "") for value in file.partition_values.values())
     allowance.take(count * (_STAMPS_BYTES + _NULL_BYTES * len(schema) + repeated))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.action_fields import find_unclear, key_of_file, lies_elsewhere
+from iscp.adapters.delta.log.action_fields import find_unclear, key_of_file
 from iscp.adapters.delta.log.commits import read_actions, read_commit
 from tests.fakes.commit_files import commit_path
 
@@ -80,13 +80,6 @@ def test_what_is_not_known_is_named(actions: list[dict[str, Any]], why: str) -> 
 
 def test_one_file_has_one_key_however_it_is_spelled() -> None:
     assert key_of_file("p=a%20b/x") == key_of_file("p=a b/x") != key_of_file("p=a%2520b/x")
-    assert [lies_elsewhere(path) for path in ("a:b", "/a", "s3://b/a", "p=a:b/c", "a")] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
 
 
 def test_what_deltalake_writes_is_clear(tmp_path: Any) -> None:

@@ -26,7 +26,7 @@ ENCODINGS: list[dict[str, object]] = [
 
 def written(folder: Path, table: pa.Table, **options: object) -> ParquetRows:
     pq.write_table(table, folder / "part 1.parquet", **options)
-    return ParquetRows(str(folder), "part%201.parquet")
+    return ParquetRows(str(folder), "part%201.parquet", (folder / "part 1.parquet").stat().st_size)
 
 
 @given(
@@ -115,4 +115,4 @@ def test_what_several_files_take_adds_up(tmp_path: Path) -> None:
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(ChangesUnavailableError):
-        ParquetRows(str(tmp_path), "nothing.parquet")
+        ParquetRows(str(tmp_path), "nothing.parquet", 1)

@@ -1,0 +1,176 @@
+"""What the paths in a table's log name: files below the table, or elsewhere, each as all readers of it here have it.
+
+Delta's protocol has paths URI-encoded, and absolute ones as those of a clone. A log is written by whoever has the
+table's directory, and read with the rights of the node: so a path that leads out of the table by `..`, however it is
+encoded, or by a link, is refused before anything is opened, and an absolute one is followed only to where everybody may
+read who may read the table.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from urllib.parse import unquote
+
+from iscp.adapters.delta.storage.locations import S3, followed_places, followed_root, on_s3, place, s3_place
+from iscp.adapters.delta.storage.parquet_footer import END_BYTES, OddFooterError, require_short_footer
+from iscp.adapters.delta.storage.regular_files import RefusedFileError, open_regular
+from iscp.core.account_roots import lies_below
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NO_NAMES = frozenset({"", ".", ".."})
+
+SHOWN_LENGTH_MAX = 200
+"""Characters of a path in a log that messages show; the rest is cut off."""
+
+REMEDY = "Restore the table's log from a backup; or recreate the table, and resync its jobs (a target: move it away)"
+
+
+def lies_elsewhere(path: str) -> bool:
+    """Return whether a file is named by an absolute path, as those of a clone are."""
+    return path.startswith("/") or bool(_SCHEME.match(path))
+
+
+def is_below(path: str) -> bool:
+    """Return whether a path, as a log has it, is one below the table: nothing in it leads up, or nowhere."""
+    named = unquote(path)
+    return (
+        not lies_elsewhere(path)
+        and not lies_elsewhere(named)
+        and "\0" not in named
+        and _NO_NAMES.isdisjoint(named.split("/"))
+    )
+
+
+def path_below(path: str) -> str:
+    """The path below its table that an action's path names, decoded. Raises StorageError where it names none."""
+    if not is_below(path):
+        raise _refused(path, "leads out of the table")
+    return unquote(path)
+
+
+def place_of_file(uri: str, path: str) -> str:
+    """Where a file of the table at `uri` lies, by its path as the log has it.
+
+    Raises StorageError where that is not below the table, with links followed; whether there is a file is not said.
+    """
+    named, top = path_below(path), place(uri)
+    _require_no_way_out(top, named, path)
+    return f"{top}/{named}"
+
+
+def _require_no_way_out(top: str, named: str, path: str) -> None:
+    """Directories between the table and its file may be links to anywhere; the file itself is not opened if it is."""
+    folder = posixpath.dirname(named)
+    if not folder or top.startswith(S3):
+        return
+    if not lies_below(os.path.realpath(f"{top}/{folder}"), os.path.realpath(top)):
+        raise _refused(path, "leads out of the table by a link")
+
+
+class Reach:
+    """How far absolute paths in logs are followed. Safe for threads: what it knows is replaced whole."""
+
+    def __init__(self, roots: Collection[Collection[str]] = ()) -> None:
+        """`roots`: below which places the tables of each account lie that has any; none: everywhere."""
+        self._roots = roots
+
+    def limit(self, roots: Collection[Collection[str]]) -> None:
+        """From now on; as in the constructor."""
+        self._roots = roots
+
+    def follow(self, uri: str, path: str) -> str:
+        """Where a file lies that the log of the table at `uri` names by an absolute path.
+
+        Raises StorageError where it is in another store, PermanentError where an account may have the table and not
+        the file, both with links followed. Whether there is a file is not said.
+        """
+        at = _followed(unquote(path))
+        if at is None:
+            raise _refused(path, "is no place that is read here")
+        if self._roots:
+            table = followed_places(uri)[0]
+            for roots in self._roots:
+                tops = [followed_root(root) for root in roots]
+                if _lies_below_any(table, tops) and not _lies_below_any(at, tops):
+                    raise _outside(path)
+        return at
+
+
+REACH = Reach()
+"""Of this process."""
+
+
+def require_files(uri: str, paths: Iterable[str], reach: Reach = REACH) -> None:
+    """Raise StorageError or PermanentError where a file of the table at `uri` is none that may be opened.
+
+    For those who have others open them: a local one has to be a regular file, and so has what Hadoop takes for its
+    checksum. One that is not there passes, as whoever opens it says so.
+    """
+    top, folders = place(uri), {""}
+    for path in paths:
+        if lies_elsewhere(path):
+            at = reach.follow(uri, path)
+        else:
+            named = path_below(path)
+            if (folder := posixpath.dirname(named)) not in folders:
+                _require_no_way_out(top, named, path)
+                folders.add(folder)
+            at = f"{top}/{named}"
+        if not at.startswith(S3):
+            _require_openable(at)
+
+
+def _require_openable(at: str) -> None:
+    folder, name = posixpath.split(at)
+    for path in (at, f"{folder}/.{name}.crc"):
+        try:
+            with open_regular(path) as (handle, about):
+                if path == at:
+                    require_short_footer(os.pread(handle, END_BYTES, max(0, about.st_size - END_BYTES)))
+        except FileNotFoundError:
+            continue
+        except OddFooterError as error:
+            raise _unreadable(path, str(error)) from error
+        except RefusedFileError as error:
+            raise _unreadable(path, str(error.strerror)) from error
+
+
+def _unreadable(path: str, why: str) -> StorageError:
+    return StorageError(f"cannot read {path}: {why}", code=ErrorCode.LOG_CORRUPT, remedy=REMEDY)
+
+
+def _followed(path: str) -> str | None:
+    """The one spelling of an absolute path, its directories followed; None: it is none that is read here."""
+    if on_s3(path):
+        with suppress(InvalidRequest):
+            return s3_place(path)
+        return None
+    local = path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:")
+    folder, slash, name = local.rpartition("/")
+    if not slash or "\0" in local or not local.startswith("/") or not _NO_NAMES.isdisjoint(local.split("/")[1:]):
+        return None
+    return f"{os.path.realpath(folder or '/').rstrip('/')}/{name}"
+
+
+def _lies_below_any(at: str, tops: Iterable[str]) -> bool:
+    return any(lies_below(at, top) for top in tops)
+
+
+def _refused(path: str, why: str) -> StorageError:
+    return StorageError(
+        f"a file in the table's log, {path[:SHOWN_LENGTH_MAX]}, {why}", code=ErrorCode.LOG_CORRUPT, remedy=REMEDY
+    )
+
+
+def _outside(path: str) -> PermanentError:
+    return PermanentError(
+        f"a file in the table's log, {path[:SHOWN_LENGTH_MAX]}, does not lie below a root of every account that may "
+        "have the table",
+        remedy="Copy the table, with its files, to one below the account's roots (a shallow clone has them elsewhere)",
+        code=ErrorCode.OUTSIDE_ROOTS,
+    )
