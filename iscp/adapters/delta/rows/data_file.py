@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from iscp.adapters.delta.log.actions import is_count, statistics_of
+from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
+from iscp.adapters.delta.rows.deletion_vectors import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import place
-from iscp.adapters.delta.storage.table_files import files_of
+from iscp.adapters.delta.storage.action_paths import REMEDY, place_of_file
+from iscp.adapters.delta.storage.table_files import open_input
+from iscp.core.errors import ErrorCode, StorageError
 
 
 @dataclass
@@ -33,8 +36,25 @@ class DataFile:
     gone: Places = field(init=False)
 
     def __post_init__(self) -> None:
+        """Raises NotReadableHere where its vector is not read here, StorageError where it cannot be."""
         vector = self.add.get("deletionVector")
-        self.gone = read_vector(self.uri, vector) if vector else np.empty(0, np.int64)
+        if not vector:
+            self.gone = np.empty(0, np.int64)
+            return
+        rows, counted = statistics_of(self.add).get("numRecords"), vector.get("cardinality")
+        held = rows if is_count(rows) else sys.maxsize
+        if is_count(counted) and counted > held:
+            raise self._beyond(held)
+        self.gone = read_vector(self.uri, vector)
+        if len(self.gone) and self.gone[-1] >= held:
+            raise self._beyond(held)
+
+    def _beyond(self, rows: int) -> StorageError:
+        return StorageError(
+            f"the deletion vector of {self.add['path']} of {self.uri} takes out more than the {rows} rows of the file",
+            code=ErrorCode.LOG_CORRUPT,
+            remedy=REMEDY,
+        )
 
     @property
     def is_small(self) -> bool:
@@ -54,12 +74,14 @@ class DataFile:
 
     @contextmanager
     def open_groups(self) -> Iterator[Sequence[RowGroup]]:
-        """Raises NotReadableHere where the file is not there."""
-        try:
-            source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
-        except FileNotFoundError as error:
-            raise NotReadableHere from error  # Spark says what it misses
-        with source, _opened(source) as parquet:
+        """Raises NotReadableHere where the file is not there, StorageError where it is none that is read."""
+        path = self.add["path"]
+        with storage_faults(f"read {path} of {self.uri}"):
+            try:
+                source = open_input(self.uri, path, self.add.get("size"))
+            except FileNotFoundError as error:
+                raise NotReadableHere from error  # Spark says what it misses
+        with source, storage_faults(f"read {path} of {self.uri}"), _opened(source) as parquet:
             held = {name.lower(): name for name in parquet.schema_arrow.names}
             counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
             ends = np.cumsum(counts).tolist()
@@ -72,11 +94,21 @@ class DataFile:
             with self.open_groups() as groups:
                 yield groups
             return
-        path = f"{place(self.uri)}/{unquote(self.add['path'])}"
-        stamp = files.stamp(path)
+        stamp = files.stamp(path := place_of_file(self.uri, self.add["path"]))
         if not stamp:
             raise NotReadableHere
         yield [HeldRows(self.kept.rows((path, stamp, schema), lambda: self.read(schema)))]
+
+
+def open_files(uri: str, adds: Iterable[Mapping[str, Any]], kept: HeldFiles = HELD_FILES) -> list[DataFile]:
+    """The files of a table, with what their deletion vectors take out. Raises NotReadableHere, StorageError."""
+    opened, gone = [], 0
+    for add in adds:
+        opened.append(DataFile(uri, add, kept))
+        gone += len(opened[-1].gone)
+        if gone > GONE_ROWS_MAX:
+            raise NotReadableHere
+    return opened
 
 
 CODED_BYTES_MAX = 2

@@ -12,17 +12,26 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from pyroaring import BitMap64
 
+from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.action_paths import REACH, SHOWN_LENGTH_MAX, Reach, lies_elsewhere, place_of_file
 from iscp.core.errors import ErrorCode, StorageError
 
+VECTOR_BYTES_MAX = 64 * 1024**2
+"""Bytes of a file's deletion vector; a table with a larger one is refused."""
+
+GONE_ROWS_MAX = 16 * 1024**2
+"""Rows of a table that its deletion vectors take out while they are held here, 8 bytes each; of more Spark reads it."""
+
 _MAGIC, _FILE_VERSION = 1_681_511_377, b"\x01"
+_FIRST_KEY_AT = 12
 _OF_UUID = 20
 """Characters that an id takes at the end of a path; those before it are a directory."""
 
@@ -38,42 +47,77 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def read_vector(uri: str, descriptor: Descriptor) -> Places:
-    """Raises StorageError where it cannot be read, NotReadableHere where it is neither inline nor below the table."""
+    """Raises StorageError where it cannot be read, NotReadableHere where it is neither inline nor below the table, or
+    takes out more than GONE_ROWS_MAX."""
     if descriptor.get("storageType") not in ("i", "u"):
         raise NotReadableHere
-    where = f"the deletion vector of {uri} at {descriptor.get('pathOrInlineDv')}"
+    bitmap = load_vector(uri, descriptor)
+    if len(bitmap) > GONE_ROWS_MAX:
+        raise NotReadableHere
+    return np.array(bitmap.to_array(), np.int64)
+
+
+def load_vector(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> BitMap64:
+    """As it is stored, of any storage type. Raises StorageError where it cannot be read or is not what it should be,
+    PermanentError where it lies where its reader may not read."""
+    where = f"the deletion vector of {uri} at {str(descriptor.get('pathOrInlineDv'))[:SHOWN_LENGTH_MAX]}"
     try:
-        if descriptor["storageType"] == "i":
-            content = base64.b85decode(descriptor["pathOrInlineDv"].translate(_TO_PYTHON))
-        else:
-            content = _stored(uri, descriptor)
-        if struct.unpack_from("<i", content)[0] != _MAGIC:
-            raise ValueError("it is of another format")
-        return np.array(BitMap64.deserialize(content[4 : descriptor["sizeInBytes"]]).to_array(), np.int64)
+        size = descriptor["sizeInBytes"]
+        if not is_count(size) or size > VECTOR_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, of which up to {VECTOR_BYTES_MAX} are read")
+        content = _inline(descriptor) if descriptor["storageType"] == "i" else _stored(uri, descriptor, reach)
+        return _unpacked(content[:size], descriptor["cardinality"])
     except FileNotFoundError as error:
         raise StorageError(f"{where} is gone", remedy="Restore it, or resync the job") from error
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise StorageError(f"{where} cannot be read: {error}", code=ErrorCode.LOG_CORRUPT) from error
 
 
-def _stored(uri: str, descriptor: Descriptor) -> bytes:
-    name = _path(descriptor)
-    with storage_faults(f"read {name}"):
-        content, _ = files.read(f"{place(uri)}/{name}")
-    size, begin = descriptor["sizeInBytes"], descriptor.get("offset") or 0
-    found = content[begin + 4 : begin + 4 + size]
-    if struct.unpack_from(">i", content, begin)[0] != size:
+def _unpacked(content: bytes, cardinality: object) -> BitMap64:
+    """A bitmap of rows of one file, of which there are less than 2 ** 32: so it takes no more memory than its bytes."""
+    magic, count = struct.unpack_from("<iQ", content)
+    if magic != _MAGIC:
+        raise ValueError("it is of another format")
+    if count > 1 or (count and struct.unpack_from("<I", content, _FIRST_KEY_AT)[0]):
+        raise ValueError("it takes out rows beyond the first 2 ** 32 of a file")
+    bitmap = BitMap64.deserialize(content[4:])
+    if len(bitmap) != cardinality:
+        raise ValueError(f"it takes out {len(bitmap)} rows, and the log says {cardinality}")
+    return bitmap
+
+
+def _inline(descriptor: Descriptor) -> bytes:
+    text = descriptor["pathOrInlineDv"]
+    if len(text) > 2 * VECTOR_BYTES_MAX:
+        raise ValueError("it is longer than its size")
+    return base64.b85decode(text.translate(_TO_PYTHON))
+
+
+def _stored(uri: str, descriptor: Descriptor, reach: Reach) -> bytes:
+    size, begin, path = descriptor["sizeInBytes"], descriptor.get("offset") or 0, vector_file(uri, descriptor, reach)
+    if not is_count(begin):
+        raise ValueError("its offset is no whole number")
+    with storage_faults(f"read {path}"):
+        content = files.read_part(path, begin, size + 8)
+    if struct.unpack_from(">i", content)[0] != size:
         raise ValueError("its size is another one")
-    if struct.unpack_from(">I", content, begin + 4 + size)[0] != zlib.crc32(found):
+    found = content[4 : 4 + size]
+    if struct.unpack_from(">I", content, 4 + size)[0] != zlib.crc32(found):
         raise ValueError("its checksum is another one")
     return found
 
 
-def _path(descriptor: Descriptor) -> str:
-    text = str(descriptor["pathOrInlineDv"])
+def vector_file(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> str:
+    """Where the file lies in which a vector is stored that is not inline. Raises StorageError, PermanentError where
+    that is nowhere that may be read, and ValueError, KeyError where the descriptor says nothing of it."""
+    text = descriptor["pathOrInlineDv"]
+    if descriptor["storageType"] == "p":
+        return reach.follow(uri, text) if lies_elsewhere(text) else place_of_file(uri, text)
+    if descriptor["storageType"] != "u":
+        raise ValueError("it is stored in a way that is not known here")
     folder, coded = text[:-_OF_UUID], text[-_OF_UUID:]
     name = vectors_path(uuid.UUID(bytes=base64.b85decode(coded.translate(_TO_PYTHON))))
-    return f"{folder}/{name}" if folder else name
+    return place_of_file(uri, f"{quote(folder)}/{name}" if folder else name)
 
 
 def pack_vectors(name: uuid.UUID, vectors: Sequence[Places]) -> tuple[bytes, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
-from iscp.adapters.delta.rows.data_file import DataFile
+from iscp.adapters.delta.rows.data_file import DataFile, open_files
 from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
@@ -186,7 +186,7 @@ def _open(uri: str, state: TableState, held: HeldFiles) -> _Table:
     )
     if not fit:
         raise NotReadableHere
-    return _Table(state, arrow_schema(schema), [DataFile(uri, add, held) for add in state.adds.values()])
+    return _Table(state, arrow_schema(schema), open_files(uri, state.adds.values(), held))
 
 
 def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:

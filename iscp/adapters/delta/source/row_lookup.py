@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.action_fields import lies_elsewhere
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
-from iscp.adapters.delta.rows.data_file import DataFile
+from iscp.adapters.delta.rows.data_file import DataFile, open_files
 from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.rows.parquet_files import has_early_days
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys
 from iscp.adapters.delta.source.arrow_read import Shape
+from iscp.adapters.delta.storage.action_paths import lies_elsewhere
 
 TABLES_MAX = 64
 """Sources of a node whose files are remembered from one lookup to the next; of the longest unused they are forgotten,
@@ -51,7 +51,7 @@ class _Files:
         # A clone has its files elsewhere.
         if any(map(lies_elsewhere, adds)) or sum(add.get("size") or 0 for add in adds.values()) > SEARCHED_BYTES_MAX:
             raise NotReadableHere
-        return [DataFile(self.reader.uri, add) for add in adds.values()]
+        return open_files(self.reader.uri, adds.values())
 
 
 class RowLookup:
