@@ -7,12 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.checkpointed import HINT, damage_of_checkpoints, hinted_version
 from iscp.adapters.delta.log.commits import log_of
 from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, CheckpointDamagedError
+from iscp.adapters.delta.log.log_guard import guard_log
+from iscp.adapters.delta.storage.action_paths import REACH, Reach, lies_elsewhere, path_below
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.core.errors import StorageError
 
@@ -24,6 +28,9 @@ LISTINGS_MAX = 8
 _OF_PARQUET = "Parquet"
 """In what deltalake says of a checkpoint that it cannot read."""
 
+_NOT_PLAINLY_BELOW = r"(?:^|/)\.{0,2}(?:/|$)|[%:]"
+"""Of a path which has to be gone over part by part."""
+
 _NO_CHECKPOINT = "_last_checkpoint hint"
 """In what it says where it does not find the one that is named there."""
 
@@ -34,7 +41,31 @@ R = TypeVar("R")
 
 
 def open_delta(uri: str, version: int | None = None) -> DeltaTable:
-    """As of `version`, or of the newest. Raises what deltalake raises, ConfigurationError."""
+    """As of `version`, or of the newest.
+
+    Raises what deltalake raises, ConfigurationError, and StorageError or PermanentError where a file of the log may
+    not be opened, or one of the table's files lies where its readers may not read.
+    """
+    guard_log(uri, version)
+    table = _open(uri, version)
+    require_own_files(uri, table)
+    return table
+
+
+def require_own_files(uri: str, table: DeltaTable, reach: Reach = REACH) -> None:
+    """Raise StorageError or PermanentError where a file of the table has a path that its readers may not follow.
+
+    What there is at that path is not looked at.
+    """
+    paths = pa.table(table.get_add_actions())["path"].cast(pa.string())
+    for path in paths.filter(pc.match_substring_regex(paths, _NOT_PLAINLY_BELOW)).to_pylist():
+        if lies_elsewhere(path):
+            reach.follow(uri, path)
+        else:
+            path_below(path)
+
+
+def _open(uri: str, version: int | None) -> DeltaTable:
     try:
         return list_again(partial(DeltaTable, uri, version=version, storage_options=table_options(uri)))
     except DeltaError as error:
@@ -63,7 +94,7 @@ def _open_before_hint(uri: str, version: int | None, error: DeltaError) -> Delta
 
 
 def bring_up(table: DeltaTable) -> None:
-    """Take in what was committed since. Raises what deltalake raises."""
+    """Take in what was committed since, and read here before it. Raises what deltalake raises."""
     list_again(table.update_incremental)
 
 

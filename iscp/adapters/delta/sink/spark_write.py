@@ -10,9 +10,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.log.log_guard import guard_log
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.arrow_write import KEY_TAKEN
 from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.source.spark_read import require_files_of
 from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, spark_faults
 from iscp.core.errors import EngineError
@@ -37,12 +39,14 @@ def append_by_spark(frame: DataFrame, uri: str, tag: CommitTag, reread: bool, *,
 
     Raises ChangesUnavailableError where they are gone by then.
     """
+    guard_log(uri)
     with _reading(reread), spark_faults(f"append to {uri}"):
         _tagged(frame, "append", tag).option("mergeSchema", widen).save(uri)
 
 
 def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
     """All rows, and all columns, whatever they were."""
+    guard_log(uri)
     with spark_faults(f"overwrite {uri}"):
         writer = _tagged(frame, "overwrite", tag).option("overwriteSchema", "true")
         writer.option("partitionOverwriteMode", "static").save(uri)
@@ -62,6 +66,7 @@ def merge_by_spark(
     values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
     # Either rows of the source share the key, or the target is not what it seems: a difference will show.
     taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
+    require_files_of(session, uri)
     with _reading(reread), _merging(uri), settings_for(session, settings):
         (
             DeltaTable.forPath(session, uri)

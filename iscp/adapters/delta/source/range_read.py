@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.commits import ChangeFile
+from iscp.adapters.delta.log.readable_files import require_readable
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
@@ -129,6 +130,7 @@ def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) ->
     vector = F.to_json("deletionVector")
     found = frame.select("path", "size", rows.alias("rows"), vector.alias("vector"), action.alias("action"))
     table = sorted(found.toArrow().to_pylist(), key=lambda row: str(row["path"]))
+    require_readable(uri, ((row["path"], row["vector"] and json.loads(row["vector"])) for row in table))
     files = tuple(SnapshotFile(row["path"], _size_of(row), _vector_id(row["vector"])) for row in table)
     shape = None
     with suppress(StorageError, InvalidRequest):  # of a table that only Spark opens nothing is read without it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.commits import read_added_files
+from iscp.adapters.delta.log.commits import newest_version, read_added_files
 from iscp.adapters.delta.log.live_files import (
     LoadState,
     NotReadableHere,
@@ -24,6 +24,8 @@ from iscp.adapters.delta.log.live_files import (
     load_plain_state,
 )
 from iscp.adapters.delta.log.live_paths import ListFiles
+from iscp.adapters.delta.log.log_guard import guard_log
+from iscp.adapters.delta.log.readable_files import READABLE_FILES, require_readable, require_readable_commits
 from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
@@ -45,16 +47,19 @@ def load_version(
     version: int | None = None,
     added: Callable[[int], Sequence[str] | None] | None = None,
 ) -> DataFrame:
-    """All rows as of `version`, or of the newest. Raises what Spark raises.
+    """All rows as of `version`, or of the newest. Raises what Spark raises, and as `ReadableFiles.require`.
 
     `added`: several plans are made of them, and it gives the actions that added the files, up to a number. Delta lists
     a table's files again in each plan, once for each time that the plan reads it, as a job of Spark's each; so they are
     listed once here, if they are few: of many, a plan's conditions may leave out most. Where it does not know them,
     Delta lists them, which takes a job too.
     """
+    require_files_of(session, uri, version)
     if added is not None and version is not None:
         opened = open_log(session, uri, version)
         if actions := added(LISTED_FILES_MAX):
+            adds = [json.loads(each)["add"] for each in actions]
+            require_readable(uri, ((add["path"], add.get("deletionVector")) for add in adds))
             return frame_of_files(opened, session, actions)
         files = opened[2].allFiles().takeAsList(LISTED_FILES_MAX + 1)
         if 0 < files.size() <= LISTED_FILES_MAX:
@@ -65,10 +70,17 @@ def load_version(
     return list_again(partial(reader.load, uri))
 
 
+def require_files_of(session: SparkSession, uri: str, version: int | None = None) -> None:
+    """Raise as `ReadableFiles.require` where Spark is not to read all of a version, or of the newest."""
+    guard_log(uri, version)
+    at = newest_version(uri) if version is None else version
+    READABLE_FILES.require(uri, at, file_lister(session), partial(_list_by_spark, session))
+
+
 def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All changes of the commits of `span`, as the change data feed has them, in no order.
 
-    Raises ChangesUnavailableError where a commit of it is gone.
+    Raises ChangesUnavailableError where a commit of it is gone, and as `require_readable`.
     """
     delta, log, snapshot = open_log(session, uri, span.last_version)
     first, last = span.from_version + 1, span.last_version
@@ -77,6 +89,7 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
         commits = list_again(partial(_list_commits, log, first, last))
     except LogGapError as error:
         raise ChangesUnavailableError(error.message) from error
+    require_readable_commits(uri, first, last)
     no_catalog = _default(log, "getChanges", 2)
     rest = [_default(reader, name, place) for place in (7, 8, 9)]
     # By what a commit says of itself Delta leaves out rows of merges that say that they had no effect.
@@ -86,13 +99,17 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
 
 
 def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
-    """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
+    """All rows of the files that the commits of `span` added, whether or not the table has a change data feed.
+
+    Raises as `load_changed_rows`.
+    """
     actions: list[str] = []
     for version in range(span.from_version + 1, span.last_version + 1):
         lines = read_added_files(uri, version)
         if lines is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         actions += lines
+    require_readable_commits(uri, span.from_version + 1, span.last_version)
     return frame_of_files(open_log(session, uri, span.last_version), session, actions)
 
 
@@ -202,11 +219,15 @@ def file_lister(session: SparkSession) -> ListFiles:
         try:
             return list_live_files(uri, version)
         except (NotReadableHere, StorageError, TableNotFound):
-            with reading_changes(f"list the files of {uri}"):
-                adds = _load_state(session, uri, version).adds
-            return [(path, add.get("deletionVector")) for path, add in adds.items()]
+            return _list_by_spark(session, uri, version)
 
     return list_files
+
+
+def _list_by_spark(session: SparkSession, uri: str, version: int) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
+    with reading_changes(f"list the files of {uri}"):
+        adds = _load_state(session, uri, version).adds
+    return [(path, add.get("deletionVector")) for path, add in adds.items()]
 
 
 def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
@@ -225,7 +246,8 @@ def action_json(files: DataFrame, without: Collection[str] = ()) -> Column:
 
 
 def open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
-    """Delta's package, the table's log, and what it is at a version."""
+    """Delta's package, the table's log, and what it is at a version. Raises StorageError where it may not be opened."""
+    guard_log(uri, version)
     return list_again(partial(_list_log, session, uri, version))
 
 

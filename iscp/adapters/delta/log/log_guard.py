@@ -1,0 +1,136 @@
+"""Goes over what deltalake and Spark are about to open of a log, which they open and parse without a bound.
+
+Of the directory all names are listed, by which no pipe, link or device is left in it. Of the files those are looked at
+that a reader of the version opens, from its last checkpoint on: how large they are, and of checkpoints the footers and
+the names of their sidecars. What was found of a checkpoint is kept for as long as it is the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache, partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
+from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.parquet_footer import OddFooterError, check_footer
+from iscp.adapters.delta.storage.regular_files import RefusedFileError, require_size
+from iscp.adapters.delta.storage.table_files import files_of
+
+CHECKPOINT_BYTES_MAX = 4 * 1024**3
+"""Bytes of a checkpoint's file, of which a large table has hundreds; a log with a larger one is not opened."""
+
+CHECKED_KEPT_MAX = 4_096
+"""Checkpoints' files that are known to be in order; of more the longest unused are gone over again."""
+
+SIDECARS_MAX = 10_000
+"""Files that a checkpoint of version 2 may name; a log with one that names more is not opened."""
+
+_NAME = re.compile(
+    r"(?P<version>\d{20})"
+    r"(?:\.json|\.crc|\.\d{20}\.compacted\.json|(?P<checkpoint>\.checkpoint(?P<part>\.\d{10}\.\d{10})?\.(?:.+\.)?(?:parquet|json)))"
+)
+_NEWEST = "9" * 20
+_SIDECARS = "_sidecars"
+_SIDECAR_PATH = "sidecar.path"
+_PLAIN_NAME = re.compile(r"[\w=.-]+\.parquet", re.ASCII)
+_BATCH_ROWS = 65_536
+
+Stamp = tuple[int, ...]
+
+
+def guard_log(uri: str, version: int | None = None) -> None:
+    """Raise StorageError, by its name, where a file of the log at `uri` is none that a reader of `version` may open.
+
+    Those from the checkpoint before it up to the log's end are looked at, as Spark begins there; `version` None: from
+    the newest checkpoint. What is missing passes, as every reader says so.
+    """
+    log = log_of(uri)
+    with storage_faults(f"read the log {log}"):
+        stamps = files.stamps(log)
+        if HINT in stamps:
+            require_size(f"{log}/{HINT}", _stamp(log, HINT, stamps)[-1], HINT_BYTES_MAX)
+        for name, is_checkpoint in _opened(stamps, version):
+            if not (stamp := _stamp(log, name, stamps)):
+                continue
+            require_size(f"{log}/{name}", stamp[-1], CHECKPOINT_BYTES_MAX if is_checkpoint else files.FILE_BYTES_MAX)
+            if is_checkpoint:
+                for sidecar in _check_checkpoint(uri, name, stamp):
+                    if at := files.stamp(path := f"{log}/{_SIDECARS}/{sidecar}"):
+                        require_size(path, at[-1], CHECKPOINT_BYTES_MAX)
+                        _check_parquet(path, at)
+
+
+def _opened(names: dict[str, Stamp], version: int | None) -> Iterator[tuple[str, bool]]:
+    """The files that are opened for a version, and whether each is of a checkpoint."""
+    found = [each for each in map(_NAME.fullmatch, names) if each]
+    whole = (each["version"] for each in found if each["checkpoint"] and not each["part"])
+    last = _NEWEST if version is None else f"{version:020d}"
+    first = max((each for each in whole if each <= last), default="")
+    for each in found:
+        if each["version"] >= first:
+            yield each[0], bool(each["checkpoint"])
+
+
+def _stamp(log: str, name: str, stamps: dict[str, Stamp]) -> Stamp:
+    """Empty where it has gone meanwhile."""
+    return stamps[name] or files.stamp(f"{log}/{name}")
+
+
+@lru_cache(maxsize=CHECKED_KEPT_MAX)
+def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
+    """The names of the sidecars of a checkpoint, which is the same file as long as it has the same stamp."""
+    path = f"{log_of(uri)}/{name}"
+    if name.endswith(".parquet"):
+        _check_parquet(path, stamp)
+        found = _sidecars_in(uri, name)
+    else:
+        found = _sidecars_named(path)
+    if len(found) > SIDECARS_MAX:
+        raise RefusedFileError(path, f"names more than {SIDECARS_MAX} sidecars")
+    if not all(map(_PLAIN_NAME.fullmatch, found)):
+        raise RefusedFileError(path, "names a sidecar that is no file of its directory")
+    return tuple(found)
+
+
+@lru_cache(maxsize=CHECKED_KEPT_MAX)
+def _check_parquet(path: str, stamp: Stamp) -> None:
+    try:
+        check_footer(partial(files.read_part, path), stamp[-1])
+    except OddFooterError as error:
+        raise RefusedFileError(path, f"is not opened: {error}") from error
+
+
+def _sidecars_in(uri: str, name: str) -> set[str]:
+    """What is no Parquet file has none: whoever opens it says so."""
+    try:
+        with files_of(uri).open_input_file(f"_delta_log/{name}") as opened:
+            known = pq.ParquetFile(opened).metadata
+            if _SIDECAR_PATH not in [known.schema.column(place).path for place in range(len(known.schema))]:
+                return set()
+            file = pq.ParquetFile(opened, metadata=known, read_dictionary=[_SIDECAR_PATH])
+            found: set[str] = set()
+            for rows in file.iter_batches(_BATCH_ROWS, columns=[_SIDECAR_PATH]):
+                paths = pa.chunked_array([rows["sidecar"].field("path")]).unique()
+                found.update(each for each in paths.to_pylist() if each is not None)
+                if len(found) > SIDECARS_MAX:
+                    break
+            return found
+    except (pa.ArrowException, ValueError):
+        return set()
+
+
+def _sidecars_named(path: str) -> set[str]:
+    try:
+        content = files.read(path)[0]
+        # A name may be written by escapes.
+        lines = [json.loads(line) for line in content.splitlines() if b'"sidecar"' in line or b"\\u" in line]
+        return {str(line["sidecar"]["path"]) for line in lines if line.get("sidecar")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RefusedFileError(path, "is not JSON of a checkpoint") from error
