@@ -6,6 +6,7 @@ over, and tuples are made, hashed and compared in C.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 DEFAULT_ACCOUNT = "default"
@@ -50,6 +51,18 @@ def next_job_id(now_s: float, last: str) -> str:
 def ranged_job_id(job_id: str, number: int) -> str:
     """One of several ids for what was decided under one: they sort after it, and before the next."""
     return f"{job_id}.{number:04x}"
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_table_id(text: str) -> bool:
+    """Whether it is an id that a Delta table has: a UUID.
+
+    Ids are a part of shards' names, keys in etcd and paths, and are compared as texts: whoever writes a log could
+    choose one that means something there.
+    """
+    return bool(_UUID.fullmatch(text))
 
 
 class ShardId(NamedTuple):

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+ANOTHER_ID = "0a1b2c3d-0000-4000-8000-00000000a000"
+
 
 def edit_checkpoint(uri: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Make a checkpoint of the newest version, of which `edit` has changed the table's metadata."""
@@ -26,6 +28,6 @@ def another_table_with(column: str) -> Callable[[dict[str, Any]], dict[str, Any]
     def edit(metadata: dict[str, Any]) -> dict[str, Any]:
         schema = json.loads(metadata["schemaString"])
         schema["fields"].append({"name": column, "type": "long", "nullable": True, "metadata": {}})
-        return {**metadata, "id": "another", "schemaString": json.dumps(schema)}
+        return {**metadata, "id": ANOTHER_ID, "schemaString": json.dumps(schema)}
 
     return edit

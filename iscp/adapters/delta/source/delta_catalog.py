@@ -26,6 +26,7 @@ from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.ids import is_table_id
 from iscp.core.progress import TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.core.source_holds import held_properties
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+_ID_LENGTH_MAX = 50
 _NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
 
 
@@ -199,7 +201,7 @@ class DeltaCatalog:
             raise InvalidRequest(
                 f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
             ) from error
-        _refuse_columns(table, shape)
+        _refuse_shape(table, shape)
         commit = read_commit(uri, version)
         described = TableDescription(
             table_id=shape.table_id,
@@ -226,8 +228,11 @@ class DeltaCatalog:
             )
 
 
-def _refuse_columns(table: str, shape: Shape) -> None:
-    if not shape.fields:
+def _refuse_shape(table: str, shape: Shape) -> None:
+    if not is_table_id(shape.table_id):
+        why = f"has the id {shape.table_id[:_ID_LENGTH_MAX]!r}, and a Delta table's id is a UUID"
+        remedy = "Copy the table to a new one by Spark or deltalake, which give it an id"
+    elif not shape.fields:
         why, remedy = "has no columns", "Register the job when it has some"
     elif shape.doubled:
         named = " and ".join(shape.doubled)

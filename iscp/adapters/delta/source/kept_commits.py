@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -235,7 +236,7 @@ class DeltaKeptCommits:
 
 def _name(table: TablePlace) -> str:
     """Copies of a table share its id."""
-    return f"{table.table_id}-{hashlib.blake2b(table.uri.encode(), digest_size=8).hexdigest()}"
+    return f"{quote(table.table_id, safe='')}-{hashlib.blake2b(table.uri.encode(), digest_size=8).hexdigest()}"
 
 
 def _goes_on(taken: Sequence[_KeptCommit], kept: _KeptCommit, bounds: Bounds) -> bool:

@@ -19,7 +19,7 @@ from iscp.core.errors import EngineError, ErrorCode, StorageError
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
-from tests.fakes.checkpoints import another_table_with, edit_checkpoint
+from tests.fakes.checkpoints import ANOTHER_ID, another_table_with, edit_checkpoint
 from tests.fakes.commit_files import commit_path
 from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
 from tests.fakes.replayed_states import replay_state
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_contradicts_the_commits_counts_as_for_every_other_rea
     write_deltalake(uri, pa.table({"id": [8]}), mode="append")
     edit_checkpoint(uri, another_table_with("missing"))
     span, columns = resolved(lake, source)
-    assert (span.table_id, columns) == ("another", ("id", "missing"))
+    assert (span.table_id, columns) == (ANOTHER_ID, ("id", "missing"))
     assert resolved(lake, DeltaChangeSource()) == (span, columns)
 
 
