@@ -112,6 +112,12 @@ def _serve(
     listen, gateway, health = on.config.listen, on.config.gateway.listen, on.config.health.listen
     all_services, interceptors = (*services, access.server), (*access.interceptors, forwarding)
     server = AdminServer(
-        admin, listen, tls=on.tls, services=all_services, interceptors=interceptors, health_address=health
+        admin,
+        listen,
+        waits=on.config.waits,
+        tls=on.tls,
+        services=all_services,
+        interceptors=interceptors,
+        health_address=health,
     )
     return GatewayServer(server, gateway, __version__, tls=on.tls) if gateway else server

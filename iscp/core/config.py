@@ -14,6 +14,7 @@ from typing import ClassVar
 from iscp.core.iteration import Bounds
 from iscp.core.security_config import AccountConfig, SecurityConfig
 from iscp.core.setting_fields import about, setting
+from iscp.core.wait_bounds import WaitBounds
 
 ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
@@ -274,6 +275,7 @@ class NodeConfig:
     build: BuildConfig = field(default_factory=BuildConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
+    waits: WaitBounds = field(default_factory=WaitBounds)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +21,16 @@ def certified() -> Tls:
     authority = _certificate("authority", authority_key, authority_key)
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return Tls(_certificate("localhost", key, authority_key), pem, authority)
+
+
+def known(tls: Tls) -> ssl.SSLContext:
+    """Of a client that shows the certificate."""
+    context = ssl.create_default_context(cadata=tls.authority.decode())
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(tls.certificate + tls.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context
 
 
 def certificate_of(common: str, *names: x509.GeneralName) -> bytes:

@@ -23,6 +23,7 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
+from iscp.core.wait_bounds import WaitBounds
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 
@@ -67,7 +68,9 @@ class NodeUnderTest:
 
     def start(self) -> None:
         self.node = NodeServer(self.node_id, lambda: self.epoch, self.cluster, "1.2", self.calls, self.heard.take)
-        self.server = AdminServer(FakeAdmin(), self.address, max_workers=2, waits_max=1, services=[self.node])
+        self.server = AdminServer(
+            FakeAdmin(), self.address, max_workers=2, waits=WaitBounds(node_max=1), services=[self.node]
+        )
         self.server.start()
         self.address = self.server.address
 

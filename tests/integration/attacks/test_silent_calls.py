@@ -19,6 +19,7 @@ from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.wait_bounds import WaitBounds
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.streams import NodeUnderTest
 from tests.fakes.waiting import until
@@ -70,7 +71,7 @@ def node() -> Iterator[NodeUnderTest]:
 
 @pytest.fixture
 def server() -> Iterator[AdminServer]:
-    made = AdminServer(FakeAdmin(), "127.0.0.1:0", max_workers=THREADS - 4, waits_max=4)
+    made = AdminServer(FakeAdmin(), "127.0.0.1:0", max_workers=THREADS - 4, waits=WaitBounds(node_max=4))
     made.start()
     made.ready()
     yield made

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.channel.call_metadata import SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS
+from iscp.adapters.grpc.channel.connection_places import HOST_RATIO
 from iscp.adapters.grpc.channel.server_bounds import GRPC_CONNECTIONS_MAX, HANDSHAKE_MAX_MS, PROBE_CONNECTIONS_MAX
 from iscp.adapters.system.free_port import free_port
 from iscp.adapters.system.open_files import raise_open_files_limit
@@ -89,6 +90,41 @@ def test_connections_that_begin_and_leave_pings_unanswered_are_closed(attacked: 
             (SERVER_KEEPALIVE_MS + SERVER_KEEPALIVE_TIMEOUT_MS) / 1_000 + MARGIN_S,
         )
     until(lambda: attacked.files <= files + 20)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+def test_thousands_of_connections_without_a_call_leave_room_for_new_ones(attacked: AttackedNode) -> None:
+    with (
+        Client(attacked.address, timeout_s=20.0) as before,
+        connections(attacked.address, GRPC_CONNECTIONS_MAX, begin()),
+        Client(attacked.address, timeout_s=20.0) as after,
+    ):
+        for client in (before, after):
+            client.cluster()
+
+
+def test_connections_without_a_call_give_way_to_new_ones() -> None:
+    """At the port for probes, where few are allowed, and from one host, as all others are."""
+    listener = HealthListener(health.HealthServicer(), address := f"127.0.0.1:{free_port()}")
+    listener.start()
+    request = health_pb2.HealthCheckRequest()
+    try:
+        with grpc.insecure_channel(address) as early:
+            watched = health_pb2_grpc.HealthStub(early).Watch(request)
+            assert next(watched).status
+            with (
+                connections(address, 2 * PROBE_CONNECTIONS_MAX, begin()) as idle,
+                grpc.insecure_channel(address) as late,
+            ):
+                for stub in (early, late):
+                    check = health_pb2_grpc.HealthStub(stub).Check
+                    assert check(request, timeout=MARGIN_S, wait_for_ready=True).status
+                until(lambda: sum(map(is_open, idle)) <= PROBE_CONNECTIONS_MAX * HOST_RATIO)
+            assert watched.is_active()
+            watched.cancel()
+    finally:
+        listener.stop()
 
 
 def test_of_too_many_connections_those_beyond_are_closed_at_once() -> None:

@@ -26,6 +26,7 @@ from iscp.core.job_row import JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.verification import Comparison, Sample
+from iscp.core.wait_bounds import WaitBounds
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin
@@ -46,7 +47,7 @@ def service() -> FakeAdmin:
 
 @pytest.fixture
 def server(service: FakeAdmin) -> Iterator[AdminServer]:
-    server = AdminServer(service, "127.0.0.1:0", max_workers=4, waits_max=WAITS_MAX)
+    server = AdminServer(service, "127.0.0.1:0", max_workers=4, waits=WaitBounds(node_max=WAITS_MAX))
     server.start()
     server.ready()
     yield server
@@ -236,7 +237,7 @@ def test_waits_are_bounded_and_leave_the_other_calls_their_threads(client: Clien
     with ThreadPoolExecutor(WAITS_MAX) as pool:
         waits = [pool.submit(client.wait, "/t", "a") for _ in range(WAITS_MAX)]
         until(lambda: service.asked.get("wait") == WAITS_MAX)
-        with pytest.raises(core.QueueFull, match="Wait for fewer jobs"):
+        with pytest.raises(core.QueueFull, match="Wait for fewer things"):
             client.wait("/t", "a")
         assert client.count() == 1
         service.apply("/t", "a", service.source_version)

@@ -13,6 +13,7 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName
 from iscp.core.job_row import Reason
+from iscp.core.wait_bounds import WaitBounds
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.operators import FakeOperator
 
@@ -33,7 +34,7 @@ def operator() -> FakeOperator:
 @pytest.fixture
 def server(service: FakeAdmin, operator: FakeOperator) -> Iterator[AdminServer]:
     server = AdminServer(
-        service, "127.0.0.1:0", max_workers=4, waits_max=WAITS_MAX, services=[OperatorServer(operator)]
+        service, "127.0.0.1:0", max_workers=4, waits=WaitBounds(node_max=WAITS_MAX), services=[OperatorServer(operator)]
     )
     server.start()
     server.ready()
@@ -130,11 +131,11 @@ def test_a_cancelled_call_ends_at_the_node_too_and_frees_its_place(server: Admin
 
 def test_a_node_that_comes_while_a_call_is_repeated_is_found(service: FakeAdmin) -> None:
     """The client begins before there is a node, and is answered by the one that comes, within its time."""
-    first = AdminServer(service, "127.0.0.1:0", max_workers=4, waits_max=WAITS_MAX)
+    first = AdminServer(service, "127.0.0.1:0", max_workers=4, waits=WaitBounds(node_max=WAITS_MAX))
     first.start()
     address = first.address
     first.stop(grace_s=0)
-    second = AdminServer(service, address, max_workers=4, waits_max=WAITS_MAX)
+    second = AdminServer(service, address, max_workers=4, waits=WaitBounds(node_max=WAITS_MAX))
 
     async def main() -> None:
         noticed = asyncio.Event()

@@ -24,6 +24,7 @@ from iscp.core import errors as core
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.wait_bounds import WaitBounds
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
@@ -71,7 +72,7 @@ class Cluster:
         return (self.routes.pop(0) if len(self.routes) > 1 else self.routes[0])()
 
     def serve(self, service: FakeAdmin, address: str = "127.0.0.1:0", **more: Any) -> str:
-        server = AdminServer(service, address, max_workers=8, waits_max=4, **more)
+        server = AdminServer(service, address, max_workers=8, waits=WaitBounds(node_max=4), **more)
         server.start()
         self._ends.append(lambda: server.stop(grace_s=0))
         return server.address

@@ -7,7 +7,6 @@ import re
 import shlex
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.gateway.gateway_server import CONNECTIONS_MAX, GatewayServer
-from iscp.adapters.gateway.json_calls import LONG_CALL_MAX_S, LONG_CALLS_MAX
+from iscp.adapters.gateway.gateway_server import GatewayServer
+from iscp.adapters.gateway.json_calls import LONG_CALL_MAX_S
 from iscp.adapters.gateway.json_request import BODY_BYTES_MAX, HEAD_BYTES_MAX, GatewayBounds
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.core.errors import ConfigurationError, ErrorCode, NotOwner, OutcomeUnknown, QueueFull, TimedOut, Unavailable
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.wait_bounds import WaitBounds
 from tests.fakes.admin import MISSING, FakeAdmin
-from tests.fakes.certificates import certified
-from tests.fakes.waiting import until
+from tests.fakes.certificates import certified, known
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()
 JOB = {"table": "/sales", "name": "copy"}
@@ -35,7 +34,9 @@ JSON = {"content-type": "application/json"}
 
 
 def serve(service: FakeAdmin, address: str = "127.0.0.1:0", **more: Any) -> GatewayServer:
-    made = GatewayServer(AdminServer(service, "127.0.0.1:0", max_workers=8, waits_max=64), address, "1.2.3", **more)
+    made = GatewayServer(
+        AdminServer(service, "127.0.0.1:0", max_workers=8, waits=WaitBounds(node_max=64)), address, "1.2.3", **more
+    )
     made.start()
     made.ready()
     return made
@@ -244,43 +245,8 @@ def test_a_request_that_trickles_is_cut_off_and_its_place_is_free_again(service:
     assert service.asked == {}
 
 
-def test_one_connection_too_many_is_closed_and_the_next_is_served_again(gateway: GatewayServer) -> None:
-    host, _, port = gateway.address.rpartition(":")
-    held = [socket.create_connection((host, int(port)), 60) for _ in range(CONNECTIONS_MAX)]
-    try:
-        assert raw(gateway, b"GET /v1 HTTP/1.1\r\n\r\n") == b""
-    finally:
-        for each in held:
-            each.close()
-    until(lambda: raw(gateway, b"GET /v1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 "))
-
-
-def test_waits_leave_places_for_other_calls(gateway: GatewayServer, service: FakeAdmin) -> None:
-    register(gateway, "copy")
-    waiting, go_on = threading.Semaphore(0), threading.Event()
-
-    def before(verb: str) -> None:
-        if verb == "wait":
-            waiting.release()
-            go_on.wait(60)
-
-    service.before = before
-    request = {"job": JOB, "timeout_s": 0.01}
-    threads = [threading.Thread(target=call, args=(gateway, "WaitJob", request)) for _ in range(LONG_CALLS_MAX)]
-    for each in threads:
-        each.start()
-    for _ in threads:
-        assert waiting.acquire(timeout=60)
-    status, answer = call(gateway, "WaitJob", request)
-    assert (status, answer["error"]["name"]) == (429, "QUEUE_FULL")
-    assert call(gateway, "GetJob", {"job": JOB})[0] == 200
-    go_on.set()
-    for each in threads:
-        each.join(60)
-
-
 def test_a_node_that_is_not_the_owner_forwards(service: FakeAdmin) -> None:
-    owner = AdminServer(service, "127.0.0.1:0", max_workers=8, waits_max=4)
+    owner = AdminServer(service, "127.0.0.1:0", max_workers=8, waits=WaitBounds(node_max=4))
     owner.start()
     forwarding, here = Forwarding(lambda: owner.address), FakeAdmin()
     gateway = GatewayServer(AdminServer(here, "127.0.0.1:0", interceptors=[forwarding]), "127.0.0.1:0", "1.2.3")
@@ -303,9 +269,7 @@ def test_with_mutual_tls_only_who_has_a_certificate_is_answered(service: FakeAdm
     connection = HTTPSConnection(gateway.address, context=stranger, timeout=60)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         _get(connection)
-    known = ssl.create_default_context(cadata=tls.authority.decode())
-    _load(known, tls.certificate, tls.key)
-    connection = HTTPSConnection(gateway.address, context=known, timeout=60)
+    connection = HTTPSConnection(gateway.address, context=known(tls), timeout=60)
     connection.request("POST", "/v1/GetCluster", "{}", JSON)
     assert connection.getresponse().status == 200
     connection.close()
@@ -316,13 +280,6 @@ def test_with_mutual_tls_only_who_has_a_certificate_is_answered(service: FakeAdm
 def _get(connection: HTTPConnection) -> HTTPResponse:
     connection.request("GET", "/v1")
     return connection.getresponse()
-
-
-def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(certificate + key)
-        file.flush()
-        context.load_cert_chain(file.name)
 
 
 def test_a_port_that_is_taken_ends_the_start_and_frees_the_other(gateway: GatewayServer) -> None:

@@ -27,6 +27,7 @@ from iscp.coordination.protocol.messages import (
 )
 from iscp.core import errors as core
 from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.core.wait_bounds import WaitBounds
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
@@ -222,7 +223,7 @@ def test_of_too_many_owners_the_oldest_gives_way_and_users_are_served(node: Node
 def test_users_do_not_keep_an_owner_out(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     release = threading.Event()
     busy = FakeAdmin(before=lambda verb: release.wait(WAIT_S))
-    server = AdminServer(busy, "127.0.0.1:0", max_workers=1, waits_max=1, services=[node.node])
+    server = AdminServer(busy, "127.0.0.1:0", max_workers=1, waits=WaitBounds(node_max=1), services=[node.node])
     server.start()
     with grpc.insecure_channel(server.address) as channel:
         count = channel.unary_unary("/iscp.wire.v1.Admin/CountJobs")

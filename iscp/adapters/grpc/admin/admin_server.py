@@ -1,7 +1,7 @@
 """Serves an AdminService by gRPC, with health and reflection, and whatever else a node serves at the same address.
 
-Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon, `waits_max` more
-for WaitJob and VerifyJob, which may take minutes; as waits are counted, they can never take the others' threads.
+Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon. Calls that wait, for
+minutes perhaps, have threads of their own, as many as may wait and some more, in which those beyond are refused.
 Other services bring threads of their own.
 """
 
@@ -16,16 +16,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from iscp.adapters.grpc.access.wait_guard import WAITING, WaitGuard
 from iscp.adapters.grpc.admin.admin_servicer import JobServicer
 from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
+from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, split_address
 from iscp.adapters.grpc.channel.server_bounds import GRPC_CONNECTIONS_MAX, server_bounds
-from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
+from iscp.adapters.grpc.channel.silent_calls import SILENT_IN_POOL_MAX, SilentCallGuard, SilentCalls
 from iscp.adapters.tls.server_credentials import server_credentials
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
+from iscp.core.wait_bounds import WaitBounds
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
@@ -37,12 +40,13 @@ MAX_WORKERS = 400
 MAX_WORKERS / (time of a commit).
 """
 
-WAITS_MAX = 200
-"""Waits at a time; one more is refused with QUEUE_FULL."""
-
 QUEUED_MAX = 2_000
 """Calls that may queue for a thread; one more is refused with RESOURCE_EXHAUSTED."""
 
+
+_REFUSING = 2 * SILENT_IN_POOL_MAX
+"""Threads in which waits beyond their bound are refused, also while some of them are held by clients that say nothing.
+"""
 
 _LASTING = ("/iscp.wire.v1.node.Node/Coordinate",)
 """The stream between nodes, which has threads of its own and is for nodes alone."""
@@ -71,8 +75,8 @@ class AdminServer:
     """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
     `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which.
-    At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first. Health is also
-    served at `health_address`, if there is one.
+    At most `max_workers` calls run at a time, and waits as `waits` says. `interceptors` see every call first. Health is
+    also served at `health_address`, if there is one.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class AdminServer:
         address: str,
         *,
         max_workers: int = MAX_WORKERS,
-        waits_max: int = WAITS_MAX,
+        waits: WaitBounds = WaitBounds(),  # noqa: B008  (frozen)
         tls: TlsSource | None = None,
         services: Sequence[Service] = (),
         interceptors: Sequence[grpc.ServerInterceptor] = (),
@@ -93,13 +97,21 @@ class AdminServer:
         self._health = health.HealthServicer()
         self._probed = HealthListener(self._health, health_address) if health_address else None
         named = (_SERVICE_NAME, *(name for each in services for name in each.names))
-        own = max_workers + waits_max
-        self._silent = SilentCalls(own // 2)
+        waiting = waits.node_max + _REFUSING
+        self._waiting = ThreadPoolExecutor(waiting, thread_name_prefix="wait")
+        self._silent = SilentCalls(max_workers // 2)
+        self._connections = ConnectionGuard(GRPC_CONNECTIONS_MAX)
         guard = RequestGuard(tuple(f"/{name}/" for name in named))
         self._server = grpc.server(
-            ThreadPoolExecutor(own, thread_name_prefix="admin"),
-            interceptors=(SilentCallGuard(self._silent, _LASTING), *interceptors, guard),
-            maximum_concurrent_rpcs=own + QUEUED_MAX + sum(each.calls_max for each in services),
+            ThreadPoolExecutor(max_workers, thread_name_prefix="admin"),
+            interceptors=(
+                SilentCallGuard(self._silent, _LASTING, dict.fromkeys(WAITING, self._waiting)),
+                self._connections,
+                *interceptors,
+                WaitGuard(waits),
+                guard,
+            ),
+            maximum_concurrent_rpcs=max_workers + waiting + QUEUED_MAX + sum(each.calls_max for each in services),
             options=(
                 *SERVER_OPTIONS,
                 *server_bounds(GRPC_CONNECTIONS_MAX),
@@ -107,7 +119,7 @@ class AdminServer:
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ),
         )
-        pb_grpc.add_AdminServicer_to_server(JobServicer(service, waits_max), self._server)
+        pb_grpc.add_AdminServicer_to_server(JobServicer(service), self._server)
         for each in services:
             each.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -126,10 +138,11 @@ class AdminServer:
             raise ConfigurationError(
                 f"cannot listen on {self._address}", field="address", remedy="Is the port taken? Choose another"
             ) from error
-        self._address = f"{host}:{bound if port == 0 else port}"
+        self._address = f"{host}:{port or bound}"
         if self._probed is not None:
             self._probed.start()
         self._silent.start()
+        self._connections.start(port or bound)
         self._server.start()
 
     def ready(self) -> None:
@@ -149,7 +162,9 @@ class AdminServer:
         for each in self._services:
             each.close()  # ends the streams between nodes, which would last for all of the grace
         stopped.wait()
+        self._waiting.shutdown(wait=False)
         if self._probed is not None:
             self._probed.stop()
         self._silent.stop()
+        self._connections.stop()
         log.info("admin.stopped", extra={"address": self._address})

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import grpc
 
@@ -23,7 +22,7 @@ from iscp.adapters.grpc.channel.endpoint import (
 )
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import ChangeVerb, ExplainRequest, JobChange, RegisterRequest
-from iscp.core.errors import InvalidRequest, IscpError, QueueFull
+from iscp.core.errors import InvalidRequest, IscpError
 from iscp.ports.access.callers import want_while
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
@@ -90,13 +89,22 @@ def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
     return [convert.registration_from_wire(one) for one in request.registrations]
 
 
+def _within_s(timeout_s: float, context: grpc.ServicerContext) -> float:
+    """For how long a call may wait; raises InvalidRequest."""
+    if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
+        raise InvalidRequest(
+            f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"
+        )
+    # Nobody hears an answer that comes after the call's own deadline.
+    remaining_s = context.time_remaining()
+    return timeout_s if remaining_s is None else min(timeout_s, remaining_s)
+
+
 class JobServicer(pb_grpc.AdminServicer):
     """The service's methods, each with the wire's values."""
 
-    def __init__(self, service: AdminService, waits_max: int) -> None:
+    def __init__(self, service: AdminService) -> None:
         self._service = service
-        self._waits_max = waits_max
-        self._waits = threading.BoundedSemaphore(waits_max)
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
         with translate_errors(context, "register"), want_while(context.is_active):
@@ -174,19 +182,19 @@ class JobServicer(pb_grpc.AdminServicer):
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
-            with self._waiting(request.timeout_s, context) as timeout_s:
-                job = convert.name_from_wire(request.job)
-                versions = {each.table: each.version for each in request.versions}
-                found = self._service.wait(job, version, timeout_s, context.is_active, versions)
-                return convert_views.job_to_wire(found)
+            timeout_s = _within_s(request.timeout_s, context)
+            job = convert.name_from_wire(request.job)
+            versions = {each.table: each.version for each in request.versions}
+            found = self._service.wait(job, version, timeout_s, context.is_active, versions)
+            return convert_views.job_to_wire(found)
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
         with translate_errors(context, "verify"):
             check_format(request.format_version)
-            with self._waiting(request.timeout_s, context) as timeout_s:
-                job = convert.name_from_wire(request.job)
-                report = self._service.verify(job, request.repair, timeout_s, context.is_active)
-                return convert_views.report_to_wire(report)
+            timeout_s = _within_s(request.timeout_s, context)
+            job = convert.name_from_wire(request.job)
+            report = self._service.verify(job, request.repair, timeout_s, context.is_active)
+            return convert_views.report_to_wire(report)
 
     def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
         with translate_errors(context, "explain"), want_while(context.is_active):
@@ -194,22 +202,6 @@ class JobServicer(pb_grpc.AdminServicer):
             _check_spec(request.spec_json, "spec_json")
             explained = self._service.explain(ExplainRequest(convert.name_from_wire(request.job), request.spec_json))
             return explanation_to_wire(explained)
-
-    @contextmanager
-    def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:
-        """One of the places for calls that may take long; gives how long this one may."""
-        if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
-            raise InvalidRequest(
-                f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"
-            )
-        if not self._waits.acquire(blocking=False):
-            raise QueueFull(f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time")
-        try:
-            # A caller who has gone holds a place no longer than its own deadline.
-            remaining_s = context.time_remaining()
-            yield timeout_s if remaining_s is None else min(timeout_s, remaining_s)
-        finally:
-            self._waits.release()
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
         with translate_errors(context, "history"):

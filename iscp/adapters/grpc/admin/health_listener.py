@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
+from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
 from iscp.adapters.grpc.channel.server_bounds import PROBE_CONNECTIONS_MAX, server_bounds
 from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
 from iscp.core.errors import ConfigurationError
@@ -23,9 +24,10 @@ class HealthListener:
     def __init__(self, servicer: health.HealthServicer, address: str) -> None:
         self._address = address
         self._silent = SilentCalls(_THREADS // 2)
+        self._connections = ConnectionGuard(PROBE_CONNECTIONS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="health"),
-            interceptors=(SilentCallGuard(self._silent),),
+            interceptors=(SilentCallGuard(self._silent), self._connections),
             maximum_concurrent_rpcs=PROBES_MAX,
             options=server_bounds(PROBE_CONNECTIONS_MAX),
         )
@@ -34,14 +36,16 @@ class HealthListener:
     def start(self) -> None:
         """Raises ConfigurationError if the address cannot be bound."""
         try:
-            self._server.add_insecure_port(self._address)
+            port = self._server.add_insecure_port(self._address)
         except RuntimeError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._address}", field="health.listen", remedy="Is the port taken? Choose another"
             ) from error
         self._silent.start()
+        self._connections.start(port)
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop(None).wait()
         self._silent.stop()
+        self._connections.stop()

@@ -24,10 +24,15 @@ STREAMS_MAX = 1_000
 Options = tuple[tuple[str, int], ...]
 
 
+def connections_most(connections_max: int) -> int:
+    """`connections_max`, or as many as the open files allow."""
+    return min(connections_max, open_files_limit() // 2)
+
+
 def server_bounds(connections_max: int) -> Options:
-    """The options of a server that has so many at most, or as many as the open files allow."""
+    """The options of a server that has so many at most."""
     return (
-        ("grpc.max_allowed_incoming_connections", min(connections_max, open_files_limit() // 2)),
+        ("grpc.max_allowed_incoming_connections", connections_most(connections_max)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MAX_MS),
         ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MAX_MS),
         ("grpc.max_concurrent_streams", STREAMS_MAX),

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -92,14 +92,18 @@ class SilentCalls:
 
 
 class SilentCallGuard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Give it to a server before all other interceptors. Streams of `unbounded` methods may last.
+    """Give it to a server before all other interceptors. Streams of `unbounded` methods may last; methods that are in
+    `pools` run in threads of their own.
 
     On the wire a single request is a stream of one, and who waits for that knows the call, to end it.
     """
 
-    def __init__(self, calls: SilentCalls, unbounded: Iterable[str] = ()) -> None:
+    def __init__(
+        self, calls: SilentCalls, unbounded: Iterable[str] = (), pools: Mapping[str, ThreadPoolExecutor] | None = None
+    ) -> None:
         self._calls = calls
         self._unbounded = frozenset(unbounded)
+        self._pools = pools or {}
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
@@ -113,21 +117,28 @@ class SilentCallGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         }
         if not there.response_streaming:
             method = there.stream_unary if there.request_streaming else there.unary_unary
-            guarded = _GuardedMethod(self._calls, method, there.request_streaming)
+            guarded = _GuardedMethod(self._calls, method, there.request_streaming, self._pools.get(details.method))
             return grpc.stream_unary_rpc_method_handler(guarded, **serializers)
         method = there.stream_stream if there.request_streaming else there.unary_stream
         kind = _SentMethod if getattr(method, "experimental_non_blocking", False) else _PagedMethod
-        return grpc.stream_stream_rpc_method_handler(kind(self._calls, method, there.request_streaming), **serializers)
+        guarded = kind(self._calls, method, there.request_streaming, self._pools.get(details.method))
+        return grpc.stream_stream_rpc_method_handler(guarded, **serializers)
 
 
 class _GuardedMethod:
     """A method that answers once; gRPC reads its attributes."""
 
-    def __init__(self, calls: SilentCalls, method: Callable[..., Any], request_streaming: bool) -> None:
+    def __init__(
+        self,
+        calls: SilentCalls,
+        method: Callable[..., Any],
+        request_streaming: bool,
+        own: ThreadPoolExecutor | None = None,
+    ) -> None:
         self._calls = calls
         self._method = method
         self._request_streaming = request_streaming
-        pool = getattr(method, "experimental_thread_pool", None)
+        pool = own or getattr(method, "experimental_thread_pool", None)
         self.experimental_thread_pool = pool if isinstance(pool, ThreadPoolExecutor) else None
 
     def __call__(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
