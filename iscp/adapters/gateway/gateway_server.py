@@ -1,6 +1,6 @@
 """Serves the service `Admin` as JSON over HTTP, on a port of its own, with bounded connections.
 
-Threads: one for each connection while its request is read and answered, one that accepts.
+Threads: one for each connection while its request is read and answered, one that accepts, one that sees callers leave.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import grpc
 
+from iscp.adapters.gateway.caller_watch import CallerWatch
 from iscp.adapters.gateway.json_calls import JsonCalls
 from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
+from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
 from iscp.adapters.grpc.channel.call_metadata import open_channel
 from iscp.adapters.grpc.channel.endpoint import split_address
 from iscp.adapters.tls.server_credentials import ServerContext
@@ -22,9 +24,6 @@ from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
-
-CONNECTIONS_MAX = 128
-"""Connections to the gateway at a time; one more is closed at once."""
 
 ACCEPT_LOOK_S = 0.5
 """How often the thread that accepts checks whether it is to end."""
@@ -36,7 +35,7 @@ class _Listener(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
-    request_queue_size = CONNECTIONS_MAX
+    request_queue_size = PENDING_MAX
 
     def __init__(
         self,
@@ -50,35 +49,29 @@ class _Listener(socketserver.ThreadingTCPServer):
         self.bounds = bounds
         self.version = version
         self.calls: JsonCalls | None = None
+        self.pending = PendingConnections()
+        self.callers = CallerWatch()
         self._tls = ServerContext(tls) if tls is not None else None
-        self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(address, JsonRequest)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        # Never waits for a place: this is the one thread that accepts connections.
-        if not self._places.acquire(blocking=False):
-            log.warning("gateway.full", extra={"connections": CONNECTIONS_MAX})
-            self.shutdown_request(request)
-            return
+        self.pending.enter(client_address, request)
         try:
             super().process_request(request, client_address)
         except BaseException:  # the thread did not start
-            self._places.release()
+            self.pending.leave(client_address)
             raise
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
     def finish_request(self, request: Any, client_address: Any) -> None:
-        if self._tls is not None:
-            request.settimeout(self.bounds.read_timeout_s)
-            request = self._tls.current().wrap_socket(request, server_side=True)
         try:
+            if self._tls is not None:
+                request.settimeout(self.bounds.read_timeout_s)
+                request = self._tls.current().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+                self.pending.enter(client_address, request)
+                request.do_handshake()
             super().finish_request(request, client_address)
         finally:
+            self.pending.leave(client_address)
             if self._tls is not None:
                 request.close()
 
@@ -152,6 +145,7 @@ class GatewayServer:
         admin = _reachable(self._admin.address)
         self._channel = open_channel(admin, self._tls)
         listener.calls = JsonCalls(self._channel, admin)
+        listener.callers.start()
         self._thread = threading.Thread(
             target=lambda: listener.serve_forever(ACCEPT_LOOK_S), name="iscp-gateway", daemon=True
         )
@@ -165,6 +159,8 @@ class GatewayServer:
                 self._listener.shutdown()
             self._listener.server_close()
         self._admin.stop(grace_s)
+        if self._listener is not None:
+            self._listener.callers.stop()
         if self._channel is not None:
             self._channel.close()
 

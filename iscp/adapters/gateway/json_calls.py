@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -24,17 +24,19 @@ from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.core.errors import InvalidRequest, QueueFull
 from iscp.wire.v1 import admin_pb2 as pb
 
-CALLS_MAX = 64
+CALLS_MAX = 192
 """Calls by JSON at a time; one more is refused with QUEUE_FULL."""
 
-LONG_CALLS_MAX = 32
-"""Of these, calls of WaitJob and VerifyJob, which must not take all places; one more is refused with QUEUE_FULL."""
+LONG_CALLS_MAX = 128
+"""Of these, calls of WaitJob and VerifyJob, which must not take all places; one more is refused with QUEUE_FULL. They
+count as waits of their callers too.
+"""
 
 CALL_TIMEOUT_S = 60.0
 """How long a call by JSON may take, beyond the `timeout_s` of its request; then it fails with TIMEOUT."""
 
 LONG_CALL_MAX_S = 600.0
-"""Longest `timeout_s` of a request by JSON: nobody notices that its caller is gone. A longer one is refused."""
+"""Longest `timeout_s` of a request by JSON, as proxies in between end connections anyway. A longer one is refused."""
 
 NESTING_MAX = 32
 """Levels of a request's JSON; a deeper one is refused."""
@@ -54,10 +56,16 @@ class JsonCalls:
         self._places = threading.BoundedSemaphore(CALLS_MAX)
         self._long_places = threading.BoundedSemaphore(LONG_CALLS_MAX)
 
-    def answers(self, method: MethodDescriptor, body: bytes, metadata: Metadata = ()) -> Iterator[bytes]:
+    def answers(
+        self,
+        method: MethodDescriptor,
+        body: bytes,
+        metadata: Metadata = (),
+        watching: Callable[[Callable[[], object]], AbstractContextManager[object]] = nullcontext,
+    ) -> Iterator[bytes]:
         """One line of JSON for each message of the answer. Raises IscpError, before the first and between two.
 
-        `metadata`: who calls.
+        `metadata`: who calls. `watching`: around the wait for the answer; it gets what ends the call.
         """
         request = read_request(method, body)
         timeout_s = float(getattr(request, "timeout_s", 0.0))
@@ -76,8 +84,9 @@ class JsonCalls:
                 response_deserializer=GetMessageClass(method.output_type).FromString,
             )(request, timeout=CALL_TIMEOUT_S + wait_s, metadata=metadata)
             try:
-                for answer in call:
-                    yield _to_json(answer)
+                with watching(call.cancel):
+                    for answer in call:
+                        yield _to_json(answer)
             except grpc.RpcError as error:
                 raise from_rpc(error, self._endpoint, changes=method.name not in _READS) from error
             finally:

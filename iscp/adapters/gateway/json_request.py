@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -16,6 +17,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
 from iscp.adapters.gateway.caller_headers import metadata_of
+from iscp.adapters.gateway.caller_watch import CallerWatch
 from iscp.adapters.gateway.json_calls import METHODS, JsonCalls
 from iscp.adapters.gateway.openapi import document, media_type, path_of
 from iscp.adapters.grpc.channel.grpc_errors import status_of
@@ -76,7 +78,7 @@ def _refused(status: HTTPStatus, message: str, remedy: str) -> RefusedError:
 
 
 class JsonRequest(BaseHTTPRequestHandler):
-    """Answers one request of a connection; the server has `calls`, `bounds` and `version`."""
+    """Answers one request of a connection; the server has `calls`, `callers`, `pending`, `bounds` and `version`."""
 
     protocol_version = "HTTP/1.1"
     server_version = "iscp"
@@ -155,7 +157,10 @@ class JsonRequest(BaseHTTPRequestHandler):
             raise _unknown(self.path)
         calls: JsonCalls = self.server.calls  # type: ignore[attr-defined]
         body = self._read_body()
-        answers = calls.answers(method, body, metadata_of(self.headers, self.connection, self.client_address))
+        self.server.pending.leave(self.client_address)  # type: ignore[attr-defined]
+        metadata = metadata_of(self.headers, self.connection, self.client_address)
+        callers: CallerWatch = self.server.callers  # type: ignore[attr-defined]
+        answers = calls.answers(method, body, metadata, partial(callers.watching, self.connection))
         try:
             first = next(answers, None)
             if method.server_streaming:

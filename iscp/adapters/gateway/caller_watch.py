@@ -1,0 +1,55 @@
+"""Notices that a caller has gone while its answer is awaited, and ends the call."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+GONE_LOOK_S = 0.5
+"""How often connections whose answers are awaited are checked; where the client has closed one, its call ends."""
+
+_CLOSED = getattr(select, "POLLRDHUP", 0)
+"""Linux says so although there may be bytes that nobody reads; elsewhere only broken connections are noticed."""
+
+
+class CallerWatch:
+    """One thread for all connections, between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[int, Callable[[], object]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="iscp-gateway-callers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @contextmanager
+    def watching(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
+        """Around what waits. `gone` is called at most once, by another thread, and must not wait itself."""
+        descriptor = connection.fileno()
+        with self._lock:
+            self._awaited[descriptor] = gone
+        try:
+            yield
+        finally:
+            with self._lock:  # before the connection is closed, and its descriptor another one's
+                self._awaited.pop(descriptor, None)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(GONE_LOOK_S):
+            with self._lock:
+                found = select.poll()
+                for descriptor in self._awaited:
+                    found.register(descriptor, _CLOSED)
+                gone = [self._awaited.pop(descriptor) for descriptor, _ in found.poll(0)]
+            for each in gone:
+                each()
