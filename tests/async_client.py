@@ -35,8 +35,8 @@ NAMES = {
     "iscp.adapters.grpc.channel.retrying_caller": "iscp.adapters.grpc.channel.awaiting_caller",
 }
 DOCS = {
-    "Speaks to one node; may be used by several threads at a time.": (
-        "Speaks to one node, for the tasks of one event loop, within which it is made: `async with Client() as client`."
+    "Speaks to one node at a time; several threads may use it.": (
+        "Speaks to one node at a time, from the event loop within which it is made: `async with Client() as client`."
     ),
     "All methods raise": (
         "A task that is cancelled ends its call, at the node too; a change may have been made by then.\n"

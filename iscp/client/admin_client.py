@@ -33,11 +33,14 @@ from iscp.wire.v1 import admin_pb2 as pb
 
 
 class Client(JobReader):
-    """Speaks to one node; may be used by several threads at a time.
+    """Speaks to one node at a time; several threads may use it.
 
-    `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, which is
-    repeated until then while no node answers or the owner changes. `notice` is called once in a call that goes on so
-    for more than a few seconds, with the error and the seconds that are left. Tables are paths, URIs, `db.table` or
+    `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430), or several with commas between them: where
+    one cannot answer, or reach the owner, the next is called, within the time of the call. `timeout_s` bounds each
+    call, which is repeated until then while no node answers or the owner changes; a call that may take longer by itself
+    is given up after so long without a node. With `wait_for_ready=False` it fails at once where nobody listens, or
+    there is no such host. `notice` is called once in a call that goes on for more than a few seconds, with the error
+    and the seconds that are left. Tables are paths, URIs, `db.table` or
     table ids, as the node sees them: give absolute paths. An empty account is the caller's own, or, where callers are
     not authenticated, `default`.
     All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
@@ -54,8 +57,11 @@ class Client(JobReader):
         tls: GivenTls = None,
         token: GivenToken = None,
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
+        wait_for_ready: bool = True,
     ) -> None:
-        super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice))
+        super().__init__(
+            Caller(endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=wait_for_ready)
+        )
         self.operator = OperatorClient(self._caller)
         self.builds = BuildClient(self._caller)
         self.access = AccessClient(self._caller)

@@ -78,9 +78,9 @@ def answer_within_s(wait_s: float, field: str) -> float:
 def with_wait(method: Callable[..., T]) -> Callable[..., T]:
     """A method that waits, its request changed to wait for as long as leaves its answer WAIT_MARGIN_S of the call."""
 
-    def attempt(request: Any, *, timeout: float) -> T:
+    def attempt(request: Any, *, timeout: float, **how: Any) -> T:
         request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
-        return method(request, timeout=timeout)
+        return method(request, timeout=timeout, **how)
 
     return attempt
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -19,8 +21,9 @@ from iscp.adapters.grpc.channel.caller_token import (
     refuse_plain,
     token_of_environment,
 )
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
-from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, endpoint_or_default
+from iscp.adapters.grpc.channel.endpoints import EndpointChannel, Endpoints
+from iscp.adapters.grpc.channel.grpc_errors import from_rpc, never_sent, nobody_there, said_by_node
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.renewing_channel import secure_channel
@@ -67,41 +70,75 @@ Notice = Callable[[IscpError, float], None]
 """Called once in a call that goes on trying: with the last error, and the seconds for which it will."""
 
 
-class Attempts:
-    """Those of one call, from `begun_s` of the caller's monotonic clock on, for `timeout_s`.
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """`timeout_s` is for all attempts of a call; `reach_s` for those, in a row, in which no node could be reached.
 
     `once`: the change carries no request_id; where it may have been made it is not repeated, as that makes it twice.
+    `wait_for_ready`: where no node is there, one is awaited. `shared`: a node that another may stand in for gets half
+    of the time, so that the other has the rest.
     """
 
-    def __init__(
-        self, endpoint: str, begun_s: float, timeout_s: float, changes: bool, notice: Notice, once: bool = False
-    ) -> None:
-        self._endpoint = endpoint
-        self._begun_s = begun_s
-        self._end_s = begun_s + timeout_s
-        self._changes = changes
-        self._once = once
-        self._notice = notice
-        self._unknown, self._noticed, self._backoff_s = False, False, BACKOFF_S
-        self._met: IscpError | None = None
+    timeout_s: float
+    reach_s: float
+    changes: bool = False
+    once: bool = False
+    wait_for_ready: bool = True
+    shared: bool = False
 
-    def left_s(self, now_s: float) -> float:
-        return max(0.0, self._end_s - now_s)
+
+class Attempts:
+    """Those of one call, from `begun_s` of the caller's monotonic clock on."""
+
+    def __init__(self, endpoints: Endpoints, begun_s: float, bounds: CallBounds, notice: Notice) -> None:
+        self._endpoints = endpoints
+        self._begun_s = self._contact_s = begun_s
+        self._end_s = begun_s + bounds.timeout_s
+        self._bounds = bounds
+        self._notice = notice
+        self._unknown, self._noticed, self._reached, self._backoff_s = False, False, False, BACKOFF_S
+        self._met: IscpError | None = None
+        self._endpoint, self._tried, self._cut = "", set[str](), False
+
+    def begin(self, now_s: float) -> dict[str, Any]:
+        """The next attempt: which node is called, and for how long, as its method takes them."""
+        self._endpoint = self._endpoints.choose(now_s)
+        self._tried.add(self._endpoint)
+        self._cut = self._bounds.shared and self._others_left
+        left_s = max(0.0, self._end_s - now_s)
+        return {"endpoint": self._endpoint, "timeout": left_s / 2 if self._cut else left_s}
 
     def pause_s(self, cause: grpc.RpcError, now_s: float) -> float:
         """For how long to wait before the next attempt; raises the call's error where there is to be none."""
-        error = from_rpc(cause, self._endpoint, changes=self._changes)
+        error = from_rpc(cause, self._endpoint, changes=self._bounds.changes)
         self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
+        late = cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not said_by_node(cause)
+        if late or _retried(error):
+            self._endpoints.failed(self._endpoint, now_s)
+        again = _retried(error) or (late and self._cut)
         # Jitter: those who lost the same owner must not come back at the same moment.
         pause_s = self._backoff_s * random.uniform(0.5, 1.0)
-        again = _retried(error) and not (self._once and self._unknown)
-        if not again or now_s + pause_s >= self._end_s:
+        end_s = self._retried_until_s(cause, now_s)
+        if not again or (self._bounds.once and self._unknown) or now_s + pause_s >= end_s:
             raise self._final(error) from cause
         if not self._noticed and now_s - self._begun_s >= NOTICE_AFTER_S:
             self._noticed = True
-            self._notice(error, self._end_s - now_s)
+            self._notice(error, end_s - now_s)
         self._met, self._backoff_s = error, min(BACKOFF_MAX_S, self._backoff_s * 2)
         return pause_s
+
+    @property
+    def _others_left(self) -> bool:
+        return len(self._tried) < len(self._endpoints.addresses)
+
+    def _retried_until_s(self, cause: grpc.RpcError, now_s: float) -> float:
+        """Nodes that may come are awaited, though not for as long as an answer may take; or not at all."""
+        self._reached = self._reached or not nobody_there(cause)
+        if not never_sent(cause):
+            self._contact_s = now_s
+            return self._end_s
+        hopeless = not (self._bounds.wait_for_ready or self._reached or self._others_left)
+        return now_s if hopeless else min(self._end_s, self._contact_s + self._bounds.reach_s)
 
     def _final(self, error: IscpError) -> IscpError:
         """Where this attempt failed for certain, an earlier one may still have been carried out."""
@@ -126,6 +163,7 @@ class CallerBase:
         tls: GivenTls,
         token: GivenToken,
         notice: Notice,
+        wait_for_ready: bool,
         clock: Clock | None,
     ) -> None:
         """Raises InvalidRequest, ConfigurationError."""
@@ -134,30 +172,37 @@ class CallerBase:
         self._tls = CertificateWatch(given) if isinstance(given, TlsFiles) else given
         self._notice = notice
         self._clock = clock or SystemClock()
-        self._endpoint = endpoint_or_default(endpoint)
+        self._wait_for_ready = wait_for_ready
+        named = endpoint_or_default(endpoint)
+        self._endpoints = Endpoints(tuple(named.split(",")))
         require(token, (str, Path, NoneType), "token", "a token, or the path of its file")
         shown = token_of_environment(os.environ) if token is None else token
         self._token = CallerToken(shown) if shown is not None else None
         if self._token is not None and self._tls is None:
-            refuse_plain(self._endpoint)
+            refuse_plain(named)
         self._timeout_s = require_seconds(timeout_s, "timeout_s")
         self._closed = False
 
-    def _open_channel(self, library: Any) -> Any:
-        """A channel of `grpc`, or of `grpc.aio`."""
-        target = channel_target(self._endpoint)
+    def _open_channels(self, library: Any) -> EndpointChannel:
+        """Those of `grpc`, or of `grpc.aio`."""
+        return EndpointChannel(self._endpoints.addresses, partial(self._open_channel, library))
+
+    def _open_channel(self, library: Any, address: str) -> Any:
         if self._tls is None:
             # A proxy would be given the token in clear text, though the node is on this machine.
             direct = (("grpc.enable_http_proxy", 0),) if self._token is not None else ()
-            channel = library.insecure_channel(target, options=(*_CHANNEL_OPTIONS, *direct))
+            channel = library.insecure_channel(address, options=(*_CHANNEL_OPTIONS, *direct))
         else:
-            channel = secure_channel(library, target, self._tls, _CHANNEL_OPTIONS)
+            channel = secure_channel(library, address, self._tls, _CHANNEL_OPTIONS)
         return channel if self._token is None else TokenChannel(channel, self._token)
 
     def _attempts(self, changes: bool, once: bool, timeout_s: float | None) -> Attempts:
         """Those of a call that begins now; raises InvalidRequest."""
+        own = timeout_s is None
         within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
-        return Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice, once)
+        # A call that has a time of its own is to wait for so long, or takes long: half of it would not do.
+        bounds = CallBounds(within_s, self._timeout_s, changes, once, self._wait_for_ready, shared=own and not once)
+        return Attempts(self._endpoints, self._clock.monotonic_s(), bounds, self._notice)
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -31,18 +31,19 @@ class AsyncCaller(CallerBase):
         tls: GivenTls = None,
         token: GivenToken = None,
         notice: Notice = lambda error, left_s: None,
+        wait_for_ready: bool = True,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        super().__init__(endpoint, timeout_s, tls, token, notice, clock)
+        super().__init__(endpoint, timeout_s, tls, token, notice, wait_for_ready, clock)
         self._sleep = sleep
         self._loop = _running_loop()
-        self.channel = self._open_channel(grpc.aio)
+        self.channel = self._open_channels(grpc.aio)
 
     async def close(self) -> None:
         """Ends the calls that are under way with Canceled."""
         self._closed = True
-        await self.channel.close()
+        await asyncio.gather(*(each.close() for each in self.channel.drain()))
 
     async def call(
         self,
@@ -58,7 +59,7 @@ class AsyncCaller(CallerBase):
         attempts = self._attempts(changes, once, timeout_s)
         while True:
             try:
-                return await method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
+                return await method(request, **attempts.begin(self._clock.monotonic_s()))
             except grpc.RpcError as failure:
                 cause = failure
             except asyncio.CancelledError as ended:
@@ -80,8 +81,8 @@ class AsyncCaller(CallerBase):
 def listing(method: Callable[..., Any]) -> Callable[..., Awaitable[list[Any]]]:
     """A streamed answer as a list, so that a retry starts from its beginning."""
 
-    async def call(request: Any, *, timeout: float) -> list[Any]:
-        stream = method(request, timeout=timeout)
+    async def call(request: Any, **how: Any) -> list[Any]:
+        stream = method(request, **how)
         try:
             return [page async for page in stream]
         finally:

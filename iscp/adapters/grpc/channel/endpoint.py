@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from types import NoneType
 
 from iscp.core.argument_checks import require
@@ -55,35 +54,13 @@ class Tls:
 def endpoint_or_default(endpoint: str | None) -> str:
     """What was given, else ISCP_ENDPOINT, else the default.
 
-    Raises ConfigurationError unless it is HOST:PORT, or several IP:PORT with commas between them.
+    Raises ConfigurationError unless it is HOST:PORT, or several with commas between them.
     """
     require(endpoint, (str, NoneType), "endpoint", "HOST:PORT")
     chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
-    addresses = chosen.split(",")
-    for address in addresses:
-        host, _ = split_address(address)
-        if len(addresses) > 1 and not _is_ip(host.strip("[]")):
-            raise ConfigurationError(
-                f"{host} is not an IP address",
-                field="endpoint",
-                remedy="Several nodes are named by their addresses, or by one name that stands for all of them",
-            )
+    for address in chosen.split(","):
+        split_address(address)
     return chosen
-
-
-def channel_target(endpoint: str) -> str:
-    """`endpoint` as gRPC takes it; of several nodes, it goes to the first that answers."""
-    if "," not in endpoint:
-        return endpoint
-    return f"{'ipv6' if endpoint.startswith('[') else 'ipv4'}:{endpoint}"
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def split_address(address: str) -> tuple[str, int]:

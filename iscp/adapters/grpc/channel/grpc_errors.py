@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -54,7 +54,9 @@ _STATUSES: dict[type, grpc.StatusCode] = {
 }
 
 # gRPC says so when it never reached the other side: then nothing was sent, and nothing can have been done.
-_NEVER_SENT = "failed to connect"
+_UNRESOLVED = "errors resolving", "DNS resolution failed"
+_NEVER_SENT = "failed to connect", *_UNRESOLVED
+_NOBODY_THERE = "Connection refused", "No route to host", "Network is unreachable", *_UNRESOLVED
 
 
 def status_of(error: IscpError) -> grpc.StatusCode:
@@ -113,7 +115,22 @@ def error_of(detail: pb.ErrorDetail) -> IscpError:
 
 def never_sent(error: grpc.RpcError) -> bool:
     """Whether a failed call has certainly not arrived."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _NEVER_SENT in (error.details() or "")
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _has_words(error, _NEVER_SENT)
+
+
+def nobody_there(error: grpc.RpcError) -> bool:
+    """Whether there is no node, or no host, by that name, so that a call can only be repeated until one comes."""
+    return never_sent(error) and _has_words(error, _NOBODY_THERE)
+
+
+def said_by_node(error: grpc.RpcError) -> bool:
+    """Whether it is what a node answers, and not of gRPC's own making."""
+    return any(key == DETAIL_KEY for key, _ in error.trailing_metadata() or ())
+
+
+def _has_words(error: grpc.RpcError, words: Iterable[str]) -> bool:
+    text = error.details() or ""
+    return any(each in text for each in words)
 
 
 def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError:

@@ -27,16 +27,18 @@ class Caller(CallerBase):
         tls: GivenTls = None,
         token: GivenToken = None,
         notice: Notice = lambda error, left_s: None,
+        wait_for_ready: bool = True,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(endpoint, timeout_s, tls, token, notice, clock)
+        super().__init__(endpoint, timeout_s, tls, token, notice, wait_for_ready, clock)
         self._sleep = sleep
-        self.channel = self._open_channel(grpc)
+        self.channel = self._open_channels(grpc)
 
     def close(self) -> None:
         self._closed = True
-        self.channel.close()
+        for each in self.channel.drain():
+            each.close()
 
     def call(
         self,
@@ -52,7 +54,7 @@ class Caller(CallerBase):
         attempts = self._attempts(changes, once, timeout_s)
         while True:
             try:
-                return method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
+                return method(request, **attempts.begin(self._clock.monotonic_s()))
             except grpc.RpcError as failure:
                 cause = failure
             except ValueError:  # gRPC's own: another thread has closed the channel
@@ -64,7 +66,7 @@ class Caller(CallerBase):
 def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A streamed answer as a list, so that a retry starts from its beginning."""
 
-    def call(request: Any, *, timeout: float) -> list[Any]:
-        return list(method(request, timeout=timeout))
+    def call(request: Any, **how: Any) -> list[Any]:
+        return list(method(request, **how))
 
     return call

@@ -45,7 +45,7 @@ class Node:
     def past_s(self) -> float:
         return self.clock.monotonic_s() - self.begun_s
 
-    async def method(self, request: Any, *, timeout: float) -> str:
+    async def method(self, request: Any, **how: Any) -> str:
         self.requests.append(request)
         if self.past_s < self.back_s:
             raise Lost(self.refused)

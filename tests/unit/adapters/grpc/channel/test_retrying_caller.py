@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S, Attempts
+from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S, Attempts, CallBounds
+from iscp.adapters.grpc.channel.endpoints import Endpoints
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
 from iscp.adapters.grpc.channel.retrying_caller import Caller
 from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, NotOwner, OutcomeUnknown, TimedOut, Unavailable
@@ -51,7 +52,7 @@ class Node:
     def past_s(self) -> float:
         return self.clock.monotonic_s() - self._begun_s
 
-    def method(self, request: Any, *, timeout: float) -> str:
+    def method(self, request: Any, **how: Any) -> str:
         self.asked += 1
         if self.past_s < self.back_s:
             raise Refused(self.error)
@@ -98,14 +99,17 @@ def test_a_job_log_that_a_person_has_to_restore_is_said_at_once() -> None:
 
 
 def test_a_last_attempt_without_the_time_for_an_answer_hides_no_error_from_before() -> None:
-    attempts = Attempts("n:1", 0.0, 10.0, changes=False, notice=lambda error, left_s: None)
+    attempts = Attempts(Endpoints(("n:1",)), 0.0, CallBounds(10.0, 10.0), lambda error, left_s: None)
+    attempts.begin(0.0)
     attempts.pause_s(Refused(NotOwner("no owner")), 1.0)
     with pytest.raises(NotOwner):
         attempts.pause_s(Refused(TimedOut("no answer in time")), 10.0)
 
 
 def test_what_is_not_to_be_made_twice_is_repeated_only_where_it_was_not_made() -> None:
-    attempts = Attempts("n:1", 0.0, 10.0, changes=True, notice=lambda error, left_s: None, once=True)
+    bounds = CallBounds(10.0, 10.0, changes=True, once=True)
+    attempts = Attempts(Endpoints(("n:1",)), 0.0, bounds, lambda error, left_s: None)
+    attempts.begin(0.0)
     attempts.pause_s(Refused(Unavailable("not now")), 1.0)
     with pytest.raises(OutcomeUnknown):
         attempts.pause_s(Refused(OutcomeUnknown("no answer")), 2.0)
@@ -118,4 +122,4 @@ def test_a_client_that_another_thread_closes_amid_retries_says_so() -> None:
     caller = Caller("127.0.0.1:1", clock=FakeClock(), sleep=close)
     method = caller.channel.unary_unary("/iscp.wire.v1.Admin/GetCluster")
     with pytest.raises(InvalidRequest, match="the client is closed"):
-        caller.call(lambda request, timeout: method(request, timeout=timeout), b"")
+        caller.call(method, b"")
