@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+REQUEST_TIMEOUT_S = 30.0
+"""How long a command calls nodes for an answer, where --request-timeout does not say it; then it fails."""
+
 ACCOUNT_VARIABLE = "ISCP_ACCOUNT"
 """Whose jobs commands name where `--account` does not say it."""
 
@@ -49,6 +52,7 @@ class Invocation:
     endpoint: str | None = None
     context: str | None = None
     output: str = "table"
+    request_timeout_s: float | None = None
     pause: Callable[[float], None] = time.sleep
 
     @property
@@ -60,7 +64,15 @@ class Invocation:
         from iscp.client.admin_client import Client
 
         chosen = self.chosen().context
-        return Client(chosen.endpoint, tls=chosen.tls(), token=chosen.token(), notice=self._show_notice)
+        tls, token = chosen.tls(), chosen.token()
+        timeout_s = self.within_s(REQUEST_TIMEOUT_S)
+        # Where nobody listens a person is to know it at once, and a script repeats its command.
+        notice = self._show_notice
+        return Client(chosen.endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=False)
+
+    def within_s(self, seconds: float) -> float:
+        """How long a request may take that is given so long where the command line says nothing."""
+        return seconds if self.request_timeout_s is None else self.request_timeout_s
 
     def chosen(self) -> Chosen:
         """Where the command goes. Raises ConfigurationError where the user's file of contexts is wrong."""
@@ -219,32 +231,25 @@ def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str |
     return value
 
 
-def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    invocation = ctx.ensure_object(Invocation)
-    if refuse_bad_endpoint(ctx, param, value) is not None:
-        invocation.endpoint = value
-
-
-def _set_context(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """In the invocation, by the option's name."""
     invocation = ctx.ensure_object(Invocation)
     if value is not None:
-        invocation.context = value
+        setattr(invocation, str(param.name), value)
 
 
-def _set_output(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    invocation = ctx.ensure_object(Invocation)
-    if value is not None:
-        invocation.output = value
+def _keep_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    _keep(ctx, param, refuse_bad_endpoint(ctx, param, value))
 
 
 def anywhere(command: F) -> F:
-    """Give a command or group the options --endpoint, --context and -o."""
+    """Give a command or group the options --endpoint, --context, --request-timeout and -o."""
     for option in (
         click.option(
             "--endpoint",
             metavar="HOST:PORT",
             expose_value=False,
-            callback=_set_endpoint,
+            callback=_keep_endpoint,
             help="The node to speak to, or several with commas; else --context, ISCP_ENDPOINT, the current context, "
             "127.0.0.1:7430.",
         ),
@@ -252,9 +257,18 @@ def anywhere(command: F) -> F:
             "--context",
             metavar="NAME",
             expose_value=False,
-            callback=_set_context,
+            callback=_keep,
             shell_complete=complete_context,
             help="The cluster to speak to, by its name in the user's file; see `iscp-admin context`.",
+        ),
+        click.option(
+            "--request-timeout",
+            "request_timeout_s",
+            type=DURATION,
+            expose_value=False,
+            callback=_keep,
+            help="How long a request may take, with its repetitions; 30s if not given, and more where it takes longer. "
+            "What waits has a --timeout of its own.",
         ),
         click.option(
             "-o",
@@ -262,7 +276,7 @@ def anywhere(command: F) -> F:
             type=OutputType(),
             metavar="FORMAT",
             expose_value=False,
-            callback=_set_output,
+            callback=_keep,
             help="table (the default), wide, json, yaml, name, or jsonpath=PATH, as in jsonpath=.status.rows.",
         ),
     ):

@@ -67,7 +67,7 @@ def apply(
 
     wanted = read_paths(paths)
     with invocation.client() as client:
-        steps = _plan(client, wanted, invocation.output, prune=prune, resync=resync)
+        steps = _plan(client, wanted, invocation, prune=prune, resync=resync)
         doomed = [step for step in steps if step.action == "delete"]
         if not dry_run and doomed and not yes:
             for step in doomed:
@@ -79,16 +79,17 @@ def apply(
         raise click.exceptions.Exit(1)
 
 
-def _plan(client: Client, wanted: Sequence[Wanted], output: str, *, prune: bool, resync: bool) -> list[Step]:
+def _plan(client: Client, wanted: Sequence[Wanted], invocation: Invocation, *, prune: bool, resync: bool) -> list[Step]:
     from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
     from iscp.cli.admin.apply_plan import prunable, steps_for
 
     checked: list[CheckedJob] = []
     for batch in _batches(wanted, REGISTRATIONS_MAX):
-        checked += client.check_many([each.request for each in batch], timeout_s=CHECK_TIMEOUT_S)
+        requests = [each.request for each in batch]
+        checked += client.check_many(requests, timeout_s=invocation.within_s(CHECK_TIMEOUT_S))
     steps, faults = steps_for(wanted, checked, resync=resync)
     if faults:
-        refuse_faults(faults, output)
+        refuse_faults(faults, invocation.output)
     if prune:
         for account in sorted({each.request.job.account for each in wanted}):
             steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from iscp.cli.admin.apply import CHECK_TIMEOUT_S
 from iscp.cli.arguments import DURATION, TARGET, Invocation, account_option, anywhere, invocation
 from iscp.cli.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION, read_text
@@ -86,7 +87,9 @@ def apply_views_of_files(
         views = place_views(statements, TablePlaces(target_root, known, targets_of_views(client, account)))
         if invocation.output != "json":
             warn_of_unkept(statements)
-        apply_views(invocation, client, views, PlanOptions(account, timeout_s=timeout_s, **flags))
+        check_timeout_s = invocation.within_s(CHECK_TIMEOUT_S)
+        options = PlanOptions(account, timeout_s=timeout_s, check_timeout_s=check_timeout_s, **flags)
+        apply_views(invocation, client, views, options)
 
 
 def _statements(paths: Sequence[str]) -> list[ViewStatement]:

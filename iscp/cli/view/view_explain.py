@@ -79,12 +79,15 @@ def explain_view(
 
     NAME is a view that is there; otherwise give its query by --sql or --sql-file, and its tables. Writes nothing.
     """
+    from iscp.client.job_reader import EXPLAIN_TIMEOUT_S
+
     refreshes: list[HistoryEntry] = []
+    timeout_s = invocation.within_s(EXPLAIN_TIMEOUT_S)
     with invocation.client() as client, options_named(own=OWN_OPTIONS):
         if name:
             _refuse_both(sql, sql_file, refresh, given)
             job, _ = find_view(client, name, TABLE.convert(given[0], None, None) if given else None, account)
-            explained = client.explain(job.table_id, job.name, account=job.account)
+            explained = client.explain(job.table_id, job.name, timeout_s=timeout_s, account=job.account)
             refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
         else:
             if sql is None and sql_file is None:
@@ -92,7 +95,7 @@ def explain_view(
             context = click.get_current_context()
             tables = named_tables(context, None, tuple(NAMED_TABLE.convert(each, None, context) for each in given))
             fields = view_fields(read_query(sql, sql_file), tables, "", refresh)
-            explained = client.explain_view(fields.sql, fields.tables, refresh=fields.refresh)
+            explained = client.explain_view(fields.sql, fields.tables, refresh=fields.refresh, timeout_s=timeout_s)
     shown = dataclasses.asdict(explained) | {"refreshes": [render.history_row(each) for each in refreshes]}
     if render.show(shown, invocation.output):
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from iscp.cli.admin.apply import CHECK_TIMEOUT_S
 from iscp.cli.arguments import Invocation, anywhere, invocation
 from iscp.cli.terminal import say
 from iscp.cli.view.view_apply import project_options, warn_of_unkept
@@ -58,7 +59,9 @@ def import_views(
         places = TablePlaces(target_root, known, targets_of_views(client, account), found.aliases)
         views = place_views(found.views, places)
         more = {"left_out": [dataclasses.asdict(each) for each in found.left_out]}
-        apply_views(invocation, client, views, PlanOptions(account, timeout_s=timeout_s, more=more, **flags))
+        check_timeout_s = invocation.within_s(CHECK_TIMEOUT_S)
+        options = PlanOptions(account, timeout_s=timeout_s, check_timeout_s=check_timeout_s, more=more, **flags)
+        apply_views(invocation, client, views, options)
 
 
 def read_project(project: str) -> ImportedViews:

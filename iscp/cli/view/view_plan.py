@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     """`timeout_s`: how long a view is waited for that another one reads, before that one can be registered.
-    `more` is shown to programs beside what is done.
+    `check_timeout_s`: how long checks may take. `more` is shown to programs beside what is done.
     """
 
     account: str
@@ -35,6 +35,7 @@ class PlanOptions:
     resync: bool = False
     yes: bool = False
     timeout_s: float = 3_600.0
+    check_timeout_s: float = CHECK_TIMEOUT_S
     more: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -57,7 +58,7 @@ def apply_views(invocation: Invocation, client: Client, views: Sequence[PlacedVi
     for job in client.views(account=options.account):
         there.setdefault(job.name, []).append(job)
     wanted = [_wanted(each, there.get(each.statement.name, []), options) for each in views]
-    checked = client.check_many([each.request for each in wanted], timeout_s=CHECK_TIMEOUT_S)
+    checked = client.check_many([each.request for each in wanted], timeout_s=options.check_timeout_s)
     planned, faults = _plan(views, wanted, checked, options)
     if faults:
         refuse_faults(faults, invocation.output)
@@ -152,7 +153,7 @@ def _carry_out_one(
 
 def _check_again(client: Client, planned: PlannedView, options: PlanOptions) -> tuple[list[Step], list[PlanFault]]:
     """What was not known while a view that it reads was not there."""
-    found = client.check_many([planned.wanted.request], timeout_s=CHECK_TIMEOUT_S)
+    found = client.check_many([planned.wanted.request], timeout_s=options.check_timeout_s)
     return steps_for([planned.wanted], found, resync=options.resync or planned.view.statement.replace)
 
 

@@ -114,11 +114,11 @@ class Attempts:
         self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
         late = cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not said_by_node(cause)
         if late or _retried(error):
-            self._endpoints.failed(self._endpoint, now_s)
+            self._endpoints.avoid(self._endpoint, now_s)
         again = _retried(error) or (late and self._cut)
         # Jitter: those who lost the same owner must not come back at the same moment.
         pause_s = self._backoff_s * random.uniform(0.5, 1.0)
-        end_s = self._retried_until_s(cause, now_s)
+        end_s = self._end_of_retries_s(cause, now_s)
         if not again or (self._bounds.once and self._unknown) or now_s + pause_s >= end_s:
             raise self._final(error) from cause
         if not self._noticed and now_s - self._begun_s >= NOTICE_AFTER_S:
@@ -131,7 +131,7 @@ class Attempts:
     def _others_left(self) -> bool:
         return len(self._tried) < len(self._endpoints.addresses)
 
-    def _retried_until_s(self, cause: grpc.RpcError, now_s: float) -> float:
+    def _end_of_retries_s(self, cause: grpc.RpcError, now_s: float) -> float:
         """Nodes that may come are awaited, though not for as long as an answer may take; or not at all."""
         self._reached = self._reached or not nobody_there(cause)
         if not never_sent(cause):

@@ -30,7 +30,7 @@ class Endpoints:
                 self._current = min(self.addresses, key=lambda each: bad_s.get(each, float("-inf")))
             return self._current
 
-    def failed(self, address: str, now_s: float) -> None:
+    def avoid(self, address: str, now_s: float) -> None:
         with self._lock:
             self._failed_s[address] = now_s
 

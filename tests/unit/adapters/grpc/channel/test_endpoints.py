@@ -10,25 +10,25 @@ from iscp.adapters.grpc.channel.endpoints import ENDPOINT_AVOIDED_S, EndpointCha
 def test_who_answers_is_called_on_and_on_and_who_fails_is_avoided_for_a_while() -> None:
     endpoints = Endpoints(("a:1", "b:1", "c:1"))
     assert endpoints.choose(0.0) == "a:1"
-    endpoints.failed("a:1", 0.0)
+    endpoints.avoid("a:1", 0.0)
     assert endpoints.choose(0.1) == "b:1"
     assert endpoints.choose(2 * ENDPOINT_AVOIDED_S) == "b:1"
-    endpoints.failed("b:1", 2 * ENDPOINT_AVOIDED_S)
+    endpoints.avoid("b:1", 2 * ENDPOINT_AVOIDED_S)
     assert endpoints.choose(2 * ENDPOINT_AVOIDED_S) == "a:1"
 
 
 def test_where_all_have_failed_the_first_that_did_is_called() -> None:
     endpoints = Endpoints(("a:1", "b:1"))
-    endpoints.failed("b:1", 0.0)
-    endpoints.failed("a:1", 1.0)
+    endpoints.avoid("b:1", 0.0)
+    endpoints.avoid("a:1", 1.0)
     assert endpoints.choose(2.0) == "b:1"
-    endpoints.failed("b:1", 3.0)
+    endpoints.avoid("b:1", 3.0)
     assert endpoints.choose(4.0) == "a:1"
 
 
 def test_one_node_alone_is_never_avoided() -> None:
     endpoints = Endpoints(("a:1",))
-    endpoints.failed("a:1", 0.0)
+    endpoints.avoid("a:1", 0.0)
     assert endpoints.choose(0.0) == "a:1"
 
 
