@@ -59,9 +59,9 @@ def compose_services(
     kind = on.kinds.kind
     catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used, analysis=on.analysis)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
-    cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
+    cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock, on.config.probe)
     intake = RequestValidator(catalog, kind, check_trigger, on.clock, compose_places(on.config))
-    views = JobViews(owner, nodes, kind, on.clock)
+    views = JobViews(owner, nodes, kind, on.clock, on.config.probe)
     waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
     sources = SourceReleases(catalog, kind)
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view, sources)
@@ -77,4 +77,5 @@ def compose_alerts(on: Foundation, owner: OwnerLoop, nodes: NodeClients) -> Aler
     webhooks = webhooks_of(notify.webhooks, notify.secret_file, clock)
     senders = [WebhookSender(each, clock, random.random, on.on_broken) for each in webhooks]
     settings = AlertSettings(on.config.cluster, notify.late_after_s)
-    return AlertWatch(owner, JobViews(owner, nodes, on.kinds.kind, clock), senders, settings, clock, on.on_broken)
+    views = JobViews(owner, nodes, on.kinds.kind, clock, on.config.probe)
+    return AlertWatch(owner, views, senders, settings, clock, on.on_broken)

@@ -144,6 +144,11 @@ class ProbeConfig:
 
     interval_min_s: float = setting(10.0, "Busy tables are probed so often", above=0.0)
     interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
+    timeout_s: float = setting(
+        10.0,
+        "A probe that takes longer holds its table: its lag grows, and nothing of it starts",
+        above=0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

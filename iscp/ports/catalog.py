@@ -105,6 +105,9 @@ class CommitProbe(Protocol):
     def remote(self, table_uri: str) -> bool:
         """Whether a probe goes over a network, and so may take long; of these many may be under way at once."""
 
+    def place(self, table_uri: str) -> str:
+        """What answers, or hangs, for all tables there: a mounted file system, or a bucket. Touches none of them."""
+
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         """The newest version, going on from `seen`; `seen` itself where nothing moved.
 
@@ -123,8 +126,8 @@ class CommitProbe(Protocol):
 class TargetProbe(Protocol):
     """Probes whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
 
-    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
-        """As CommitProbe has it."""
+    def location(self, row: JobRow, seen: TargetSeen | None) -> str:
+        """Its URI, without touching it; empty where there is none."""
 
     def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         """`seen` itself where nothing moved. Raises TargetLost, StorageError."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from iscp.core.api_views import EventView
+from iscp.core.config import ProbeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.log_lines import LogPage, LogPlace, LogQuery
@@ -84,4 +85,4 @@ def nodes_and_views(
     """What OwnerAdmin needs besides the owner; every node is `calls`."""
     told = calls or FakeCalls(VerifyDesk(lambda event: None, clock))
     nodes = NodeClients(owner, lambda record: told)
-    return nodes, ClusterViews(owner, membership, nodes, clock)
+    return nodes, ClusterViews(owner, membership, nodes, clock, ProbeConfig())

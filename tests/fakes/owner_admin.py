@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iscp.core.api_views import ClusterView
+from iscp.core.config import ProbeConfig
 from iscp.core.errors import IscpError
 from iscp.core.job_row import JobRow
 from iscp.core.spec import TriggerSpec
@@ -35,6 +36,6 @@ def owner_admin(
     intake: RequestValidator | None = None,
 ) -> OwnerAdmin:
     intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
-    views = JobViews(owner, nodes, kinds, clock)
+    views = JobViews(owner, nodes, kinds, clock, ProbeConfig())
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
     return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, SourceReleases(catalog, kinds))

@@ -25,6 +25,10 @@ class FakeProbe:
     def remote(self, table_uri: str) -> bool:
         return table_uri in self.far
 
+    def place(self, table_uri: str) -> str:
+        """What comes before the last slash."""
+        return table_uri.rpartition("/")[0] or "/"
+
     def commit(self, table_uri: str, count: int = 1, *, at_s: float = 0.0) -> int:
         """`at_s`: as ProbeState.since_s."""
         self._since_s[table_uri] = at_s

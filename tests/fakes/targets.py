@@ -16,10 +16,9 @@ class FakeTargets:
         self.faults: dict[str, IscpError] = {}
         self.looks: dict[str, int] = {}
         self.moves: dict[str, int] = {}
-        self.far = False
 
-    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
-        return self.far
+    def location(self, row: JobRow, seen: TargetSeen | None) -> str:
+        return f"/targets/{row.key.job_name}"
 
     def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         name = row.key.job_name

@@ -118,6 +118,8 @@ class SourceSeen:
 
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
     `repair_version`: the newest repair (iscp.core.commit_route) that some job has not applied, 0 if there is none.
+    `unreached`: it cannot be probed since: nobody knows what was committed after `checked_at_s`, which is 0 where this
+    node never could.
     """
 
     shard: ShardId
@@ -126,14 +128,15 @@ class SourceSeen:
     lag_s: float
     further: tuple[FurtherSeen, ...] = ()
     repair_version: int = 0
+    unreached: bool = False
 
     def moved_since(self, before: SourceSeen) -> bool:
-        """Whether a table has another version or repair, or a lag has begun or ended."""
+        """Whether a table has another version or repair, cannot or can be reached, or a lag has begun or ended."""
         return self._marks() != before._marks()
 
     def _marks(self) -> tuple[object, ...]:
         further = [(each.uri, each.version) for each in self.further]
-        return self.source_version, self.repair_version, self.lag_s > 0, further
+        return self.source_version, self.repair_version, self.lag_s > 0, self.unreached, further
 
 
 def exact_seen(seen: SourceSeen) -> SourceSeen:
@@ -150,7 +153,8 @@ def exact_seen(seen: SourceSeen) -> SourceSeen:
     )
     checked_at_s = exact_float(seen.checked_at_s, "checked_at_s")
     repair = exact_int(seen.repair_version, "repair_version")
-    return SourceSeen(exact_shard(seen.shard), version, checked_at_s, lag_s, further, repair)
+    unreached = seen.unreached is True
+    return SourceSeen(exact_shard(seen.shard), version, checked_at_s, lag_s, further, repair, unreached)
 
 
 @dataclass(frozen=True, slots=True)

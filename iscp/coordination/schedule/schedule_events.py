@@ -77,6 +77,15 @@ class ProbeAnswered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeLate:
+    """No answer to Probe came for long, as `why` says; ProbeAnswered may yet follow, and until then no other Probe."""
+
+    shard: ShardId
+    uri: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class IterationStarted:
     """It has left the queue."""
 
@@ -117,6 +126,7 @@ ScheduleEvent = (
     | VerifyRequested
     | VerifyWithdrawn
     | ProbeAnswered
+    | ProbeLate
     | IterationStarted
     | JobCommitted
     | IterationEnded
@@ -131,12 +141,14 @@ ScheduleEvent = (
 class Probe(NamedTuple):
     """Probe whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
 
-    It has to say of those targets and `further` tables alone that have moved, or cannot be reached.
+    It has to say of those targets and `further` tables alone that have moved, or cannot be reached. `account`: the one
+    whose jobs it is made for.
     """
 
     shard: ShardId
     uri: str
     seen: ProbeState | None
+    account: str
     targets: tuple[TargetQuery, ...] = ()
     further: tuple[FurtherQuery, ...] = ()
 

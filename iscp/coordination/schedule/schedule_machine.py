@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from iscp.coordination.probing.probe_deadlines import ProbeDeadlines
 from iscp.coordination.protocol.events import Tick
 from iscp.coordination.schedule import shard_orders, table_visits
 from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
@@ -28,12 +29,14 @@ from iscp.coordination.schedule.schedule_events import (
     JobCommitted,
     Notified,
     ProbeAnswered,
+    ProbeLate,
     ScheduleEffect,
     ScheduleEvent,
     VerifyRequested,
     VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_state import ScheduleState, ScheduleTimes
+from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, no_triggers
 from iscp.coordination.schedule.verify_queue import not_here
 from iscp.core.config import BackoffConfig, ProbeConfig
@@ -60,7 +63,12 @@ class Schedule:
     ) -> None:
         times = times or ScheduleTimes()
         flights = InFlightIterations(times.announce_s)
-        self._state = ScheduleState(node_id, probe, backoff, draw, times, evaluate_trigger, flights)
+        out = ProbeDeadlines(probe.timeout_s)
+        self._state = ScheduleState(node_id, probe, backoff, draw, times, evaluate_trigger, flights, out)
+
+    @property
+    def probe_timeout_s(self) -> float:
+        return self._state.probe.timeout_s
 
     def step(self, event: ScheduleEvent, now_s: float, at_s: float) -> list[ScheduleEffect]:
         """What to do about `event`, in this order. Raises InvariantBroken."""
@@ -69,6 +77,8 @@ class Schedule:
         match event:
             case ProbeAnswered():
                 self._take_answer(event)
+            case ProbeLate(shard, uri, why):
+                self._hold_table(shard, uri, why)
             case Tick():
                 self._tick()
             case Notified(shard, targets):
@@ -94,8 +104,8 @@ class Schedule:
     def next_due_s(self) -> float | None:
         """When the next Tick is due; None while nothing is."""
         state = self._state
-        announce_s = state.in_flight.next_due_s()
-        return min((due_s for due_s in (state.due.next_due_s(), announce_s) if due_s is not None), default=None)
+        due = state.due.next_due_s(), state.in_flight.next_due_s(), state.probes_out.next_due_s()
+        return min((due_s for due_s in due if due_s is not None), default=None)
 
     def _interrupt_job(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         state = self._state
@@ -112,18 +122,28 @@ class Schedule:
                 job.look_for_build()
             table_visits.bring_back(state, table)
 
+    def _probed_table(self, shard: ShardId, uri: str) -> TrackedTable | None:
+        """None: it is not probed now, or on no account any more."""
+        state = self._state
+        for table in state.shards.get(shard, ()):
+            if table.uri == uri:
+                return table if table.probing and not (state.stopping and shard in state.stopping) else None
+        return None
+
+    def _hold_table(self, shard: ShardId, uri: str, why: str) -> None:
+        """Nothing of it starts, and its lag grows, until it is answered."""
+        state = self._state
+        if (table := self._probed_table(shard, uri)) is not None:
+            table.overdue = True
+            state.report(table, table.note_fault(why, state.at_s))
+            table_visits.visit(state, table)
+            state.report_seen(table)
+
     def _take_answer(self, event: ProbeAnswered) -> None:
         state = self._state
-        for table in state.shards.get(event.shard, ()):
-            if table.uri == event.uri:
-                break
-        else:
+        if (table := self._probed_table(event.shard, event.uri)) is None:
             return
-        if not table.probing or (state.stopping and event.shard in state.stopping):
-            return
-        table.probing = False
-        if event.state is not None:
-            table.note_probe_time()
+        table.note_answer(event.state)
         if event.further:
             table.take_further(event.further, state.probe)
         if event.targets:
@@ -131,14 +151,14 @@ class Schedule:
         if event.state is None:
             message = str(event.error or "no answer")
             table.note_unreachable(state.backoff, state.now_s, state.draw())
-            state.report(table, table.fault_reports(message, state.at_s))
+            state.report(table, table.note_fault(message, state.at_s))
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs besides the probe itself.
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
             reported = table.reported
-            seen_lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s
-            if event.further or not seen_lately:
+            lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s
+            if event.further or not lately or (reported is not None and reported.unreached):
                 state.report_seen(table)
             return
         else:
@@ -160,6 +180,14 @@ class Schedule:
             if run is None:
                 break
             state.report(run.table, announcement(run))
+        for _ in range(state.times.due_max):
+            late = state.probes_out.pop_late(state.now_s)
+            if late is None:
+                break
+            if self._probed_table(late.shard, late.uri) is late:
+                late.overdue = True
+                state.report_seen(late)
+                state.probes_out.note(late, state.now_s)  # it is said again while that lasts, as owners change
 
     def _verify(self, request: VerifyRequest) -> None:
         state = self._state

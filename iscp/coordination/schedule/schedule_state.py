@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from iscp.coordination.probing.probe_deadlines import ProbeDeadlines
 from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.schedule.due_tables import DueTables
 from iscp.coordination.schedule.in_flight import InFlightIterations
@@ -50,6 +51,7 @@ class ScheduleState:
     times: ScheduleTimes
     evaluate_trigger: EvaluateTrigger
     in_flight: InFlightIterations
+    probes_out: ProbeDeadlines
     shards: dict[ShardId, tuple[TrackedTable, ...]] = field(default_factory=dict)
     due: DueTables = field(default_factory=DueTables)
     stopping: set[ShardId] = field(default_factory=set)

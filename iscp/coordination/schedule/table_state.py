@@ -55,6 +55,8 @@ class TrackedTable:
     `probed_at_s`: Unix time of the probe whose answer came last (0: not yet).
     `targets_at_s`: when the targets are doubted, if the source does not move until then (0: it has moved ever since).
     `rested`: the source had not moved when it was last probed; the targets are probed with it then.
+    `fault`: why it could not be probed, or cannot (empty: it can). `overdue`: what is probed now should have been
+    answered by now.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class TrackedTable:
         "interval_s",
         "jobs",
         "moved",
+        "overdue",
         "probe_at_s",
         "probe_failures",
         "probe_sent_at_s",
@@ -95,6 +98,7 @@ class TrackedTable:
         self.probe_sent_at_s = 0.0
         self.probed_at_s = 0.0
         self.again = False
+        self.overdue = False
         self.wake = False
         self.waiting = False
         self.moved = False
@@ -115,6 +119,11 @@ class TrackedTable:
     @property
     def newest(self) -> int | None:
         return self.seen.version if self.seen else None
+
+    @property
+    def held(self) -> bool:
+        """The storage does not answer: what is started would wait for it as well."""
+        return self.overdue and bool(self.fault)
 
     def retry_at_s(self) -> float:
         """When the next job may run that has to wait for a time; inf if none does."""
@@ -163,11 +172,14 @@ class TrackedTable:
         self.probe_sent_at_s = at_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
         queries = tuple([TargetQuery(job.row, job.target) for job in idle])
-        return Probe(self.shard, self.uri, self.seen, queries, self.further.queries() if self.further else ())
+        account, further = self.jobs[0].row.key.account, self.further.queries() if self.further else ()
+        return Probe(self.shard, self.uri, self.seen, account, queries, further)
 
-    def note_probe_time(self) -> None:
+    def note_answer(self, state: ProbeState | None) -> None:
         """What the answer says was so when the source was probed, and perhaps not any more when the answer came."""
-        self.probed_at_s = self.probe_sent_at_s
+        self.probing = self.overdue = False
+        if state is not None:
+            self.probed_at_s = self.probe_sent_at_s
 
     def take_targets(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
         """What was found at targets; jobs whose target is in doubt have to run."""
@@ -245,16 +257,23 @@ class TrackedTable:
             self.probe_at_s = now_s + doubled_s(config, self.probe_failures, draw)
         self.again = False
 
-    def fault_reports(self, message: str, at_s: float) -> tuple[JobReport, ...]:
+    def note_fault(self, message: str, at_s: float) -> tuple[JobReport, ...]:
         """The source cannot be reached: every job says so, once, until it can be again."""
         if self.fault == message:
             return ()
         self.fault = message
+        return self._fault_reports(self.jobs, at_s)
+
+    def fault_reports(self, at_s: float) -> tuple[JobReport, ...]:
+        """Of jobs that came later."""
+        return self._fault_reports([job for job in self.jobs if job.reported_state is not JobState.ERROR], at_s)
+
+    def _fault_reports(self, jobs: Sequence[TrackedJob], at_s: float) -> tuple[JobReport, ...]:
         reports = []
-        for job in self.jobs:
+        for job in jobs:
             if job.runnable and not job.in_flight and not job.faults:
                 version = job.row.watermark.version
-                status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
+                status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, self.fault)
                 reports.append(job.report(JobEvent.FAIL, Reason.RETRYING, status))
         return tuple(reports)
 
@@ -266,15 +285,27 @@ class TrackedTable:
         return tuple(job.report(JobEvent.RECOVER, Reason.NONE) for job in failed)
 
     def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
-        """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
-        if self.seen is None or self.fault or not self.probed_at_s:
-            return None
+        """What is known of the source: when it moved, when a lag begins or ends, and every now and then.
+
+        Of one that cannot be reached, and never was from here, only that.
+        """
+        unreached = self.overdue or bool(self.fault)
+        if self.seen is None or not self.probed_at_s:
+            return self._report_unreached() if unreached else None
         further = self._see_further(self.probed_at_s) if self.further else ()
         slowest, version, repair = self._slowest(), self.seen.version, self.seen.repair
         lag_s = max([self._lag_s(self.seen, slowest, self.probed_at_s), *(each.lag_s for each in further)])
         repair = repair if slowest is not None and slowest.version < repair else 0
-        seen, reported = SourceSeen(self.shard, version, self.probed_at_s, lag_s, further, repair), self.reported
+        seen = SourceSeen(self.shard, version, self.probed_at_s, lag_s, further, repair, unreached)
+        reported = self.reported
         if reported and not seen.moved_since(reported) and 0 <= at_s - reported.checked_at_s < every_s:
+            return None
+        self.reported = seen
+        return seen
+
+    def _report_unreached(self) -> SourceSeen | None:
+        seen = SourceSeen(self.shard, -1 if self.newest is None else self.newest, 0.0, 0.0, unreached=True)
+        if self.reported == seen:
             return None
         self.reported = seen
         return seen

@@ -25,12 +25,17 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
     if not table.jobs or (state.stopping and table.shard in state.stopping):
         state.due.clear(table)
         return
+    if table.held:
+        state.report(table, table.fault_reports(state.at_s))
+        state.due.clear(table)
+        return
     retry_at_s = table.retry_at_s()
     if table.wake or retry_at_s <= state.now_s:
         _start_iterations(state, table)
         retry_at_s = table.retry_at_s()
     if not table.probing and table.probe_at_s <= state.now_s:
         state.out.append(table.begin_probe(state.at_s))
+        state.probes_out.note(table, state.now_s)
     due_s = retry_at_s if table.probing else min(table.probe_at_s, retry_at_s)
     if table.probing and due_s == inf:
         state.due.clear(table)

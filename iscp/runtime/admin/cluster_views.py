@@ -13,13 +13,14 @@ from iscp.coordination.membership.node_session import Peer, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api_views import ClusterView, LeftOutJob, NodeView, ShardView
+from iscp.core.config import ProbeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
-from iscp.runtime.admin.job_views import lag_of
+from iscp.runtime.admin.job_views import lag_of, silent_max_s
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -47,11 +48,14 @@ class _Seen:
 class ClusterViews:
     """Between terms there are members, and nothing else is known."""
 
-    def __init__(self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock) -> None:
+    def __init__(
+        self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock, probe: ProbeConfig
+    ) -> None:
         self._owner = owner
         self._membership = membership
         self._nodes = nodes
         self._clock = clock
+        self._silent_max_s = silent_max_s(probe)
 
     def view(self, writer: LogWriter) -> ClusterView:
         """`writer`: whose book the jobs are in."""
@@ -61,9 +65,7 @@ class ClusterViews:
         rows = [row for row in writer.read(lambda book: book.rows()) if row.drop_at_s is None]
         left_out, left_out_count = _left_out(rows, seen.catching_up)
         now_s = self._clock.now_s()
-        lags_s = (
-            lag_of(row, seen.looks.get(row.key.shard), held=row.key.shard in seen.held, now_s=now_s) for row in rows
-        )
+        lags_s = [self._lag_s(row, seen, now_s) for row in rows]
         return ClusterView(
             owner=seen.owner,
             owner_rev=seen.owner_rev,
@@ -83,6 +85,10 @@ class ClusterViews:
             return self._membership.lease_ages_s(records)
         except IscpError:
             return {}
+
+    def _lag_s(self, row: JobRow, seen: _Seen, now_s: float) -> float:
+        shard = row.key.shard
+        return lag_of(row, seen.looks.get(shard), self._silent_max_s if shard in seen.held else 0.0, now_s)
 
     def _read(self, loop: OwnerLoop) -> _Seen:
         term = loop.machine.term

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from iscp.coordination.protocol.messages import SourceSeen
+from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.api_views import JobView
-from iscp.core.errors import (
-    InvalidRequest,
-)
+from iscp.core.config import ProbeConfig
+from iscp.core.errors import InvalidRequest
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, JobState
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
@@ -23,15 +23,21 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 class JobViews:
-    """Between terms they are as of the end of the last one."""
+    """Between terms they are as of the end of the last one. `probe`: how often nodes probe tables."""
 
     def __init__(
-        self, owner: OwnerLoop, nodes: NodeClients, kinds: Callable[[str], ConsumerKind], clock: Clock
+        self,
+        owner: OwnerLoop,
+        nodes: NodeClients,
+        kinds: Callable[[str], ConsumerKind],
+        clock: Clock,
+        probe: ProbeConfig,
     ) -> None:
         self._owner = owner
         self._nodes = nodes
         self._kinds = kinds
         self._clock = clock
+        self._silent_max_s = silent_max_s(probe)
 
     def in_full(self, row: JobRow) -> JobView:
         """With what only the nodes that run it know."""
@@ -50,7 +56,8 @@ class JobViews:
 
     def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
         source_version = max(seen.source_version if seen else -1, row.watermark.version)
-        lag_s = lag_of(row, seen, held=bool(node_id), now_s=self._clock.now_s())
+        now_s = self._clock.now_s()
+        lag_s = lag_of(row, seen, self._silent_max_s if node_id else 0.0, now_s)
         return JobView(
             account=row.key.account,
             table_id=row.key.table_id,
@@ -103,19 +110,27 @@ class JobViews:
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
-def lag_of(row: JobRow, seen: SourceSeen | None, *, held: bool, now_s: float) -> float:
+def silent_max_s(probe: ProbeConfig) -> float:
+    """How long nothing is heard of a table that does not move, at most, where its node can probe it."""
+    return probe.interval_max_s + probe.timeout_s + ScheduleTimes().seen_every_s
+
+
+def lag_of(row: JobRow, seen: SourceSeen | None, silent_s: float, now_s: float) -> float:
     """How stale the job is; a job that is up to date with what was last seen is so as of that probe.
 
-    A target in doubt is stale since the doubt. While no node holds the table, nobody probes: then the time since
-    the last probe counts as lag. -1: not known yet.
+    A target in doubt is stale since the doubt. Where the source cannot be probed, and where nothing was heard of it for
+    `silent_s` (0: no node holds the table), the time since the last probe that succeeded is the least lag: nobody knows
+    what was committed then. -1: not known yet.
     """
-    if seen is None:
+    if seen is None or not seen.checked_at_s:
         return -1.0
+    since_s = now_s - seen.checked_at_s
+    unseen_s = max(0.001, since_s) if seen.unreached or since_s >= silent_s else 0.0
     if doubted_at_s := row.status.doubted_at_s:
-        return max(0.001, now_s - doubted_at_s)
-    further_s = 0.0 if row.paused else _further_lag_of(row, seen, now_s)
+        return max(0.001, unseen_s, now_s - doubted_at_s)
+    further_s = max(unseen_s, 0.0 if row.paused else _further_lag_of(row, seen, now_s))
     if row.watermark.version >= seen.source_version:
-        return max(further_s, 0.0 if held else now_s - seen.checked_at_s)
+        return further_s
     # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
     table_s = seen.lag_s + (now_s - seen.checked_at_s)
     own_s = now_s - row.watermark.at_s if row.watermark.version >= 0 else table_s
@@ -138,10 +153,10 @@ def _further_lag_of(row: JobRow, seen: SourceSeen, now_s: float) -> float:
 def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
     """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
 
-    Of several probes it is the one with the greatest lag.
+    Of several probes it is the one that leaves most open.
     """
     held = [loop.machine.assignments.get(shard) for shard in shards]
     nodes = [each.holder.node_id if each and each.holder else "" for each in held]
     probes = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
-    seen = max(probes, key=lambda each: (each.lag_s, -each.checked_at_s), default=None)
+    seen = max(probes, key=lambda at: (at.lag_s > 0 or at.unreached, at.lag_s - at.checked_at_s), default=None)
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Self, TypeVar
@@ -79,6 +80,9 @@ class OwnerIntake:
             raise
 
     def take_seen(self, seen: SourceSeen) -> None:
+        before = self.seen.get(seen.shard)
+        if before is not None and not seen.checked_at_s:  # its node could never probe it; another one could
+            seen = replace(before, unreached=True)
         self.seen[seen.shard] = seen
         if seen.repair_version:
             self.repaired[seen.shard] = None

@@ -83,7 +83,7 @@ class LocalCalls:
 
     def counters(self) -> dict[str, int]:
         quarantined = sum(each.quarantined for each in self.borders)
-        work = {**asdict(self._executor.counters()), **self._upkeep.counters()}
+        work = {**asdict(self._executor.counters()), **self._upkeep.counters(), **self._scheduler.pool.counters()}
         return {**work, "quarantined": quarantined, **self.further_counters()}
 
     def events(self, known: Sequence[int]) -> list[EventView]:

@@ -1,8 +1,7 @@
 """The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
 
-Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. Sources
-on local storage are probed in this thread, some at a time, so that events never wait for a whole pass; those behind a
-network in threads of their own.
+Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. This
+thread is that of all tables, so it touches no storage: tables are probed on the threads of a pool, which it watches.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import assert_never
 
-from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
@@ -23,25 +21,23 @@ from iscp.coordination.schedule.schedule_events import (
     IterationRejected,
     Notified,
     Probe,
-    ProbeAnswered,
     ScheduleEffect,
     ScheduleEvent,
     Submit,
-    TargetAnswer,
     VerifyAnswered,
     VerifyRequested,
     VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
+from iscp.core.errors import Canceled, InvariantBroken, QueueFull
 from iscp.core.ids import ShardId
-from iscp.core.target_state import TargetQuery
 from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
 from iscp.runtime.loop.subscriptions import Subscriptions
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.source_probe import probe_source
+from iscp.runtime.worker.probe_pool import ProbePool
+from iscp.runtime.worker.table_prober import Prober
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +46,8 @@ INBOX_MAX = 1_000_000
 queue could; then requests from elsewhere are refused. What the node itself has to say is always taken.
 """
 
-PROBES_AT_ONCE_MAX = 500
-"""Sources probed between two reads of the inbox."""
-
-REMOTE_PROBES_MAX = 16
-"""Sources behind a network that are probed at a time; the others queue."""
+BACKLOG_MAX = 500
+"""Tables that wait for the common thread of the probes; with more, no others become due until some are probed."""
 
 EVENTS_AT_ONCE_MAX = 500
 """Events taken between two checks of due tables."""
@@ -77,8 +70,6 @@ class Scheduler:
         inbox_max: int = INBOX_MAX,
     ) -> None:
         self._schedule = schedule
-        self._probe = probe
-        self._targets = targets
         self._clock = clock
         self.reports = Subscriptions()
         self._on_broken = on_broken
@@ -88,8 +79,8 @@ class Scheduler:
         # For what other threads hand in; the schedule belongs to the loop's thread alone.
         self._lock = threading.Lock()
         self._wake = Notifier()
-        self._probes: deque[Probe] = deque()
-        self._remote = ThreadPoolExecutor(REMOTE_PROBES_MAX, "iscp-probe")
+        self._probes: list[Probe] = []
+        self.pool = ProbePool(Prober(probe, targets), schedule.probe_timeout_s, clock, self._post_all, on_broken)
         self._closed = False
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
@@ -116,10 +107,13 @@ class Scheduler:
         It is said once: a table whose probe's answer got lost would never be probed again, nor a job run whose
         iteration's end did. So its givers bound it: to an order, a probe and an iteration for each shard.
         """
+        self._post_all((event,))
+
+    def _post_all(self, events: Sequence[ScheduleEvent]) -> None:
         with self._lock:
             if self._closed:
                 return
-            self._inbox.append(event)
+            self._inbox.extend(events)
         self._wake.notify()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -154,47 +148,36 @@ class Scheduler:
             while events := self._take():  # how the last iterations ended
                 for event in events:
                     self._step(event)
-            self._remote.shutdown(wait=False, cancel_futures=True)
+            self.pool.close()
         except Exception as error:
             log.exception("scheduler.broken")
             self._on_broken(error)
 
     def turn(self) -> None:
-        """All that is to be done now, bounded: some events, what is due, some probes."""
+        """All that is to be done now, bounded: some events, and what is due."""
         for event in self._take():
             self._step(event)
         due_s = self._schedule.next_due_s()
-        # No tick while many probes wait: it would only add to them.
-        if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
+        if due_s is not None and due_s <= self._clock.monotonic_s() and not self._backlogged:
             self._step(Tick())
-        for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):
-            self._answer_probe(self._probes.popleft())
+        if self._probes:
+            self.pool.offer(self._probes)
+            self._probes = []
+        if self.pool.next_due_s() <= self._clock.monotonic_s():
+            self.pool.watch()
 
-    def _answer_probe(self, probe: Probe) -> None:
-        if self._is_remote(probe):
-            self._remote.submit(lambda: self.post(self._answer(probe)))
-        else:
-            self._step(self._answer(probe))
-
-    def _is_remote(self, probe: Probe) -> bool:
-        """Whether the source or any other of its tables lies behind a network."""
-        # Loops, as generators would cost as much as the rest of this for each idle table.
-        if self._probe.remote(probe.uri):
-            return True
-        for target in probe.targets:
-            if self._targets.remote(target.row, target.seen):
-                return True
-        for further in probe.further:  # noqa: SIM110
-            if self._probe.remote(further.uri):
-                return True
-        return False
+    @property
+    def _backlogged(self) -> bool:
+        """No tick while many tables wait to be probed: it would only add to them. Their answers wake the loop."""
+        return self.pool.backlog >= BACKLOG_MAX
 
     def _sleep_s(self) -> float | None:
         with self._lock:
-            if self._probes or self._inbox or self._notified:
+            if self._inbox or self._notified:
                 return 0.0
-        due_s = self._schedule.next_due_s()
-        return None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+        due_s = None if self._backlogged else self._schedule.next_due_s()
+        due_s = min(inf if due_s is None else due_s, self.pool.next_due_s())
+        return None if due_s == inf else max(0.0, due_s - self._clock.monotonic_s())
 
     def _take(self) -> list[ScheduleEvent]:
         with self._lock:
@@ -238,44 +221,3 @@ class Scheduler:
         if self._executor is None:
             raise InvariantBroken("the scheduler was not started")
         return self._executor
-
-    def _answer(self, probe: Probe) -> ProbeAnswered:
-        try:
-            state = probe_source(self._probe, probe.uri, probe.seen)
-            targets = self._probe_targets(probe.targets) if probe.targets else ()
-            further = self._probe_further(probe.further) if probe.further else ()
-            return ProbeAnswered(probe.shard, probe.uri, state, None, targets, further)
-        except IscpError as error:
-            return ProbeAnswered(probe.shard, probe.uri, None, error)
-        except Exception as error:
-            log.exception("probe.broke", extra={"table": probe.uri})
-            return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
-
-    def _probe_further(self, queries: Sequence[FurtherQuery]) -> tuple[FurtherAnswer, ...]:
-        """Of those that have moved, or cannot be reached."""
-        answers = []
-        for query in queries:
-            try:
-                seen, prober = query.seen, self._probe
-                state = prober.first_probe(query.uri) if seen is None else prober.probe(query.uri, seen)
-                if state is not seen:
-                    answers.append(FurtherAnswer(query.uri, state))
-            except Exception as error:  # noqa: BLE001  (one table's fault is that of its jobs)
-                log.warning("further_table.unreachable", extra={"table": query.uri, "error": str(error)})
-                answers.append(FurtherAnswer(query.uri, None))
-        return tuple(answers)
-
-    def _probe_targets(self, queries: Sequence[TargetQuery]) -> tuple[TargetAnswer, ...]:
-        """Of the targets that have moved, or are in doubt."""
-        answers = []
-        for query in queries:
-            try:
-                seen = self._targets.probe(query.row, query.seen)
-                if seen is not query.seen:
-                    answers.append(TargetAnswer(query.row.job_id, seen))
-            except Exception as error:  # noqa: BLE001  (one target's fault is its own)
-                why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
-                about = {"table": query.row.table_name, "job": query.row.key.job_name, "job_id": query.row.job_id}
-                log.warning("target.doubted", extra=about | {"error": str(why)})
-                answers.append(TargetAnswer(query.row.job_id, None, why))
-        return tuple(answers)

@@ -36,9 +36,8 @@ class TargetProbes:
         self._kinds = kinds
         self._environment = environment
 
-    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
-        uri = target_of(row.spec_json) if seen is None else seen.uri
-        return self._probe.remote(uri)
+    def location(self, row: JobRow, seen: TargetSeen | None) -> str:
+        return target_of(row.spec_json) if seen is None else seen.uri
 
     def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         if seen is None and not self._kinds(row.spec.consumer.kind).needs.delta_target:
@@ -69,7 +68,7 @@ class TargetProbes:
             raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")
 
     def _look_for_moves(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
-        uri = target_of(row.spec_json) if seen is None else seen.uri
+        uri = self.location(row, seen)
         state = seen.state if seen else None
         try:
             found = self._probe.probe(uri, state) if state else self._probe.first_probe(uri)

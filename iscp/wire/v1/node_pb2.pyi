@@ -456,6 +456,7 @@ class SourceSeen(_message.Message):
     LAG_S_FIELD_NUMBER: _builtins.int
     FURTHER_FIELD_NUMBER: _builtins.int
     REPAIR_VERSION_FIELD_NUMBER: _builtins.int
+    UNREACHED_FIELD_NUMBER: _builtins.int
     table_id: _builtins.str
     range_id: _builtins.int
     source_version: _builtins.int
@@ -463,6 +464,8 @@ class SourceSeen(_message.Message):
     lag_s: _builtins.float
     repair_version: _builtins.int
     """The newest repair that some job has not applied; 0: none."""
+    unreached: _builtins.bool
+    """It cannot be probed since checked_at_s."""
     @_builtins.property
     def further(self) -> _containers.RepeatedCompositeFieldContainer[Global___FurtherSeen]:
         """Tables that jobs read besides their own."""
@@ -477,10 +480,11 @@ class SourceSeen(_message.Message):
         lag_s: _builtins.float = ...,
         further: _abc.Iterable[Global___FurtherSeen] | None = ...,
         repair_version: _builtins.int = ...,
+        unreached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_at_s", b"checked_at_s", "further", b"further", "lag_s", b"lag_s", "range_id", b"range_id", "repair_version", b"repair_version", "source_version", b"source_version", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_at_s", b"checked_at_s", "further", b"further", "lag_s", b"lag_s", "range_id", b"range_id", "repair_version", b"repair_version", "source_version", b"source_version", "table_id", b"table_id", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

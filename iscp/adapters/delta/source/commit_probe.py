@@ -16,6 +16,7 @@ from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.log.delta_errors import storage_error
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3
+from iscp.adapters.delta.storage.mounts import storage_place
 from iscp.core.commit_route import is_repair
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
@@ -40,6 +41,9 @@ class DeltaProbe:
 
     def remote(self, table_uri: str) -> bool:
         return on_s3(table_uri)
+
+    def place(self, table_uri: str) -> str:
+        return storage_place(table_uri)
 
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:

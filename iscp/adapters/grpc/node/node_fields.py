@@ -201,11 +201,12 @@ def _seen(seen: SourceSeen) -> Fields:
         "lag_s": seen.lag_s,
         "further": [{"uri": each.uri, "version": each.version, "lag_s": each.lag_s} for each in seen.further],
         "repair_version": seen.repair_version,
+        "unreached": seen.unreached,
     }
 
 
 def _seen_of(wire: pb.SourceSeen) -> SourceSeen:
     further = tuple(FurtherSeen(each.uri, each.version, each.lag_s) for each in wire.further)
     shard = ShardId(wire.table_id, wire.range_id)
-    seen = SourceSeen(shard, wire.source_version, wire.checked_at_s, wire.lag_s, further, wire.repair_version)
-    return exact_seen(seen)
+    source = wire.source_version, wire.checked_at_s, wire.lag_s
+    return exact_seen(SourceSeen(shard, *source, further, wire.repair_version, wire.unreached))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from iscp.coordination.jobs.job_requests import Unregister
+from iscp.core.config import ProbeConfig
 from iscp.core.job_row import JobRow, JobState, JobStatus, LogEntry, Reason
 from iscp.core.notification import Notification
 from iscp.runtime.admin.job_views import JobViews
@@ -37,7 +38,7 @@ class Watched:
         world = self.world
         nodes, _ = nodes_and_views(world.owner, world.membership, world.clock)
         kind = FakeKind()
-        views = JobViews(world.owner, nodes, lambda name: kind, world.clock)
+        views = JobViews(world.owner, nodes, lambda name: kind, world.clock, ProbeConfig())
         self.senders = [WebhookSender(each, world.clock, lambda: 0.0, world.broken.append) for each in self.receivers]
         settings = AlertSettings("c", late_after_s=60.0)
         self.watch = AlertWatch(world.owner, views, self.senders, settings, world.clock, world.broken.append)

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.probing.thread_shares import SHARE_MAX
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.schedule.schedule_events import IterationEnded, VerifyWithdrawn, WorkerNews
@@ -24,7 +25,7 @@ from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import SourceMark, Watermark
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.scheduler import INBOX_MAX, REMOTE_PROBES_MAX, Scheduler
+from iscp.runtime.worker.scheduler import INBOX_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.targets import FakeTargets
@@ -214,7 +215,7 @@ def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> N
             return super().first_probe(table_uri)
 
     source = Hanging()
-    source.far = {f"s3://far/{n}" for n in range(REMOTE_PROBES_MAX + 1)}
+    source.far = {f"s3://far/{n}" for n in range(SHARE_MAX + 1)}
     node = make(source=source)
     for uri in (URI, *source.far):
         source.commit(uri, 3)

@@ -1,0 +1,188 @@
+"""The threads that probe tables. Which probes they make is decided by ProbeTurns."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+from iscp.coordination.probing.probe_turns import SLOW_S, STALL_S, ProbeTurns, Turn
+from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate
+from iscp.ports.system import Clock, Threads
+from iscp.runtime.loop.threads import THREADS
+from iscp.runtime.worker.table_prober import Prober
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 10.0
+"""How long a thread that has nothing to probe is kept for the next time."""
+
+
+class _Run:
+    """A turn that a thread has. `at`: the table that it probes now, by its URI. `taken`: it has to end its turn.
+
+    `answers` are of its first probes; so many of them were `handed` in. `moved`: how many there were when this was last
+    seen to change, at `moved_s`.
+    """
+
+    __slots__ = ("answers", "at", "handed", "moved", "moved_s", "taken", "turn")
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.at = ""
+        self.taken = False
+        self.answers: list[ProbeAnswered] = []
+        self.handed = 0
+        self.moved, self.moved_s = 0, turn.begun_s
+
+    def go_to(self, uri: str) -> None:
+        self.at = uri
+
+    def take_answers(self, until: int) -> list[ProbeAnswered]:
+        found = self.answers[self.handed : until]
+        self.handed = max(self.handed, until)
+        return found
+
+
+class ProbePool:
+    """`hand_in` takes answers and news of what is late, on any thread, and never waits. `watch` has to be called again
+    and again, at `next_due_s` at the latest, by a thread that touches no storage.
+    """
+
+    def __init__(
+        self,
+        prober: Prober,
+        timeout_s: float,
+        clock: Clock,
+        hand_in: Callable[[Sequence[ProbeAnswered | ProbeLate]], None],
+        on_broken: Callable[[Exception], None],
+        threads: Threads = THREADS,
+    ) -> None:
+        self._prober = prober
+        self._turns = ProbeTurns(timeout_s, prober.far_place, prober.places)
+        self._clock = clock
+        self._hand_in = hand_in
+        self._on_broken = on_broken
+        self._threads = threads
+        (self._changed,) = threads.conditions(1)
+        self._ready: deque[_Run] = deque()
+        self._common: _Run | None = None
+        self._idle = 0
+        self._made = 0
+        self._closed = False
+
+    @property
+    def backlog(self) -> int:
+        """Tables that wait for the thread that most are probed on."""
+        return self._turns.backlog
+
+    def offer(self, probes: Sequence[Probe]) -> None:
+        with self._changed:
+            self._turns.offer(probes)
+            self._start_turns()
+
+    def watch(self) -> None:
+        """Have others go on where a probe hangs, and say which are late."""
+        news: list[ProbeAnswered | ProbeLate] = []
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            if self._common is not None:
+                news += self._watch_common(self._common, now_s)
+            if now_s >= self._turns.next_late_s():
+                news += self._turns.late(now_s)
+            self._start_turns()
+        for each in news:
+            if isinstance(each, ProbeLate):
+                log.warning("probe.late", extra={"table": each.uri, "why": each.why})
+        if news:
+            self._hand_in(news)
+
+    def next_due_s(self) -> float:
+        with self._changed:
+            stall_s = self._common.moved_s + STALL_S if self._common is not None else inf
+            return min(stall_s, self._turns.next_late_s())
+
+    def counters(self) -> dict[str, int]:
+        """Probes that do not answer, and those that wait for a thread."""
+        with self._changed:
+            late, waiting = self._turns.counts
+        return {"probes_late": late, "probes_waiting": waiting}
+
+    def close(self) -> None:
+        """Begin nothing more; what hangs ends with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _watch_common(self, run: _Run, now_s: float) -> list[ProbeAnswered]:
+        if len(run.answers) != run.moved:
+            run.moved, run.moved_s = len(run.answers), now_s
+        if now_s < run.moved_s + STALL_S:
+            return []
+        # First, so that its thread begins nothing that another one is given now.
+        run.taken = True
+        answered = len(run.answers)
+        if answered >= len(run.turn.probes):
+            return []  # it is just handing them in
+        self._turns.stall(run.turn, answered, self._prober.place(run.at), now_s)
+        self._common = None
+        log.info("probe.stalled", extra={"table": run.turn.probes[-1].uri, "at": run.at})
+        return run.take_answers(answered)
+
+    # --- with the lock held --------------------------------------------------------------------------------------
+
+    def _start_turns(self) -> None:
+        while not self._closed and (turn := self._turns.begin(self._clock.monotonic_s())) is not None:
+            run = _Run(turn)
+            if turn.share is None:
+                self._common = run
+            self._ready.append(run)
+            if len(self._ready) <= self._idle:
+                self._changed.notify()
+            else:
+                self._made += 1
+                self._threads.thread(f"iscp-probe-{self._made}", self._work).start()
+
+    # --- on a thread of the pool ---------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while (run := self._next()) is not None:
+                slow = self._make(run)
+                if answers := self._end(run, slow):
+                    self._hand_in(answers)
+        except Exception as error:
+            log.exception("probe.broken")
+            self._on_broken(error)
+
+    def _next(self) -> _Run | None:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._ready or self._closed, IDLE_S)
+            self._idle -= 1
+            return self._ready.popleft() if self._ready and not self._closed else None
+
+    def _make(self, run: _Run) -> bool:
+        """Probe, until it is done or too slow to go on here; whether the last one was slow."""
+        clock, answers, answer = self._clock, run.answers, self._prober.answer
+        before_s = clock.monotonic_s()
+        for probe in run.turn.probes:
+            answers.append(answer(probe, run.go_to))
+            after_s = clock.monotonic_s()
+            if run.taken or after_s - before_s > SLOW_S:
+                return after_s - before_s > SLOW_S
+            before_s = after_s
+        return False
+
+    def _end(self, run: _Run, slow: bool) -> list[ProbeAnswered]:
+        answered = len(run.answers)
+        place = self._prober.place(run.at) if slow else ""
+        with self._changed:
+            if self._common is run:
+                self._common = None
+            current = self._turns.end(run.turn, answered, place, slow=slow, now_s=self._clock.monotonic_s())
+            self._idle += 1  # this one has nothing to do then
+            self._start_turns()
+            self._idle -= 1
+            return run.take_answers(answered if current else answered - 1)
