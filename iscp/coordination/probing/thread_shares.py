@@ -18,20 +18,21 @@ SHARE_MAX = 16
 """Of these the threads of one account at one place."""
 
 SLOW_TABLES_MAX = 4
-"""Slow tables of one account at one place; with more, all of its tables there are probed on threads of their own."""
+"""Slow tables of one account at one place; with so many, all of its tables there are kept off the common thread."""
 
 SLOW_FOR_S = 60.0
 """How long a table counts as slow after a slow probe."""
 
 HUNG_ACCOUNTS = 2
-"""A place where probes of so many accounts hang counts as hung: all tables there are probed on threads of their own."""
+"""A place where probes of so many accounts hang counts as hung: all tables there are kept off the common thread."""
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one account has at one place: `running` are its probes that have a thread, `hanging` those of them that hold
-    one that was the common one. `waiting`: in order; of the first `announced` it was said that they wait for those that
-    hang. `slow`: tables by URI, and until when they count as slow. `far`: behind a network.
+    """What one account has at one place: `running` are its threads, `hanging` those of them that were for many tables,
+    and hang at one. `shared`: one is for all its tables that wait. `waiting`: in order; of the first `announced` it was
+    said that they wait for those that hang. `slow`: tables by URI, and until when they count as slow. `far`: behind a
+    network.
     """
 
     account: str
@@ -39,6 +40,7 @@ class Share:
     far: bool
     running: int = 0
     hanging: int = 0
+    shared: bool = False
     waiting: deque[Probe] = field(default_factory=deque)
     announced: int = 0
     slow: dict[str, float] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class ThreadShares:
 
     def may_begin(self, share: Share) -> bool:
         room = self.running < self._threads_max and not self.is_full(share.place)
-        return room and share.running < self._share_max
+        return room and share.running < self._share_max and not share.shared
 
     def begin(self, share: Share) -> None:
         share.running += 1
@@ -87,8 +89,7 @@ class ThreadShares:
         self.running += 1
 
     def hang(self, share: Share, uri: str) -> None:
-        """One that had the common thread holds one of its own from now on."""
-        self.begin(share)
+        """A thread that was for many tables is this one's from now on."""
         share.slow[uri] = inf
         share.hanging += 1
         self._hanging_at[share.place] += share.hanging == 1

@@ -11,7 +11,7 @@ from iscp.coordination.probing.probe_turns import SLOW_S, STALL_S, ProbeTurns, T
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
-from iscp.runtime.worker.table_prober import Prober
+from iscp.runtime.worker.table_prober import Prober, Spot
 
 log = logging.getLogger(__name__)
 
@@ -19,25 +19,22 @@ IDLE_S = 10.0
 """How long a thread that has nothing to probe is kept for the next time."""
 
 
-class _Run:
-    """A turn that a thread has. `at`: the table that it probes now, by its URI. `taken`: it has to end its turn.
+class _Run(Spot):
+    """A turn that a thread has. `taken`: it has to end its turn.
 
     `answers` are of its first probes; so many of them were `handed` in. `moved`: how many there were when this was last
     seen to change, at `moved_s`.
     """
 
-    __slots__ = ("answers", "at", "handed", "moved", "moved_s", "taken", "turn")
+    __slots__ = ("answers", "handed", "moved", "moved_s", "taken", "turn")
 
     def __init__(self, turn: Turn) -> None:
+        super().__init__()
         self.turn = turn
-        self.at = ""
         self.taken = False
         self.answers: list[ProbeAnswered] = []
         self.handed = 0
         self.moved, self.moved_s = 0, turn.begun_s
-
-    def go_to(self, uri: str) -> None:
-        self.at = uri
 
     def take_answers(self, until: int) -> list[ProbeAnswered]:
         found = self.answers[self.handed : until]
@@ -67,15 +64,15 @@ class ProbePool:
         self._threads = threads
         (self._changed,) = threads.conditions(1)
         self._ready: deque[_Run] = deque()
-        self._common: _Run | None = None
+        self._watched: dict[_Run, None] = {}
         self._idle = 0
         self._made = 0
         self._closed = False
 
     @property
-    def backlog(self) -> int:
-        """Tables that wait for the thread that most are probed on."""
-        return self._turns.backlog
+    def busy(self) -> bool:
+        """Whether tables wait for the thread that most are probed on."""
+        return self._turns.busy
 
     def offer(self, probes: Sequence[Probe]) -> None:
         with self._changed:
@@ -87,8 +84,8 @@ class ProbePool:
         news: list[ProbeAnswered | ProbeLate] = []
         with self._changed:
             now_s = self._clock.monotonic_s()
-            if self._common is not None:
-                news += self._watch_common(self._common, now_s)
+            for run in list(self._watched):
+                news += self._watch_run(run, now_s)
             if now_s >= self._turns.next_late_s():
                 news += self._turns.late(now_s)
             self._start_turns()
@@ -100,8 +97,8 @@ class ProbePool:
 
     def next_due_s(self) -> float:
         with self._changed:
-            stall_s = self._common.moved_s + STALL_S if self._common is not None else inf
-            return min(stall_s, self._turns.next_late_s())
+            moved_s = min((run.moved_s for run in self._watched), default=inf)
+            return min(moved_s + STALL_S, self._turns.next_late_s())
 
     def counters(self) -> dict[str, int]:
         """Probes that do not answer, and those that wait for a thread."""
@@ -115,7 +112,7 @@ class ProbePool:
             self._closed = True
             self._changed.notify_all()
 
-    def _watch_common(self, run: _Run, now_s: float) -> list[ProbeAnswered]:
+    def _watch_run(self, run: _Run, now_s: float) -> list[ProbeAnswered]:
         if len(run.answers) != run.moved:
             run.moved, run.moved_s = len(run.answers), now_s
         if now_s < run.moved_s + STALL_S:
@@ -123,10 +120,11 @@ class ProbePool:
         # First, so that its thread begins nothing that another one is given now.
         run.taken = True
         answered = len(run.answers)
-        if answered >= len(run.turn.probes):
-            return []  # it is just handing them in
+        if answered >= len(run.turn.probes):  # it is just handing them in
+            run.moved_s = now_s
+            return []
         self._turns.stall(run.turn, answered, self._prober.place(run.at), now_s)
-        self._common = None
+        del self._watched[run]
         log.info("probe.stalled", extra={"table": run.turn.probes[-1].uri, "at": run.at})
         return run.take_answers(answered)
 
@@ -135,8 +133,8 @@ class ProbePool:
     def _start_turns(self) -> None:
         while not self._closed and (turn := self._turns.begin(self._clock.monotonic_s())) is not None:
             run = _Run(turn)
-            if turn.share is None:
-                self._common = run
+            if not turn.single:
+                self._watched[run] = None
             self._ready.append(run)
             if len(self._ready) <= self._idle:
                 self._changed.notify()
@@ -165,11 +163,11 @@ class ProbePool:
 
     def _make(self, run: _Run) -> bool:
         """Probe, until it is done or too slow to go on here; whether the last one was slow."""
-        clock, answers, answer = self._clock, run.answers, self._prober.answer
-        before_s = clock.monotonic_s()
+        now_s, answers, answer = self._clock.monotonic_s, run.answers, self._prober.answer
+        before_s = now_s()
         for probe in run.turn.probes:
-            answers.append(answer(probe, run.go_to))
-            after_s = clock.monotonic_s()
+            answers.append(answer(probe, run))
+            after_s = now_s()
             if run.taken or after_s - before_s > SLOW_S:
                 return after_s - before_s > SLOW_S
             before_s = after_s
@@ -179,8 +177,7 @@ class ProbePool:
         answered = len(run.answers)
         place = self._prober.place(run.at) if slow else ""
         with self._changed:
-            if self._common is run:
-                self._common = None
+            self._watched.pop(run, None)
             current = self._turns.end(run.turn, answered, place, slow=slow, now_s=self._clock.monotonic_s())
             self._idle += 1  # this one has nothing to do then
             self._start_turns()

@@ -46,10 +46,7 @@ INBOX_MAX = 1_000_000
 queue could; then requests from elsewhere are refused. What the node itself has to say is always taken.
 """
 
-BACKLOG_MAX = 500
-"""Tables that wait for the common thread of the probes; with more, no others become due until some are probed."""
-
-EVENTS_AT_ONCE_MAX = 500
+EVENTS_AT_ONCE_MAX = 1_000
 """Events taken between two checks of due tables."""
 
 
@@ -158,7 +155,8 @@ class Scheduler:
         for event in self._take():
             self._step(event)
         due_s = self._schedule.next_due_s()
-        if due_s is not None and due_s <= self._clock.monotonic_s() and not self._backlogged:
+        # No tick while many tables are being probed: it would only add to them. Their answers wake the loop.
+        if due_s is not None and due_s <= self._clock.monotonic_s() and not self.pool.busy:
             self._step(Tick())
         if self._probes:
             self.pool.offer(self._probes)
@@ -166,16 +164,11 @@ class Scheduler:
         if self.pool.next_due_s() <= self._clock.monotonic_s():
             self.pool.watch()
 
-    @property
-    def _backlogged(self) -> bool:
-        """No tick while many tables wait to be probed: it would only add to them. Their answers wake the loop."""
-        return self.pool.backlog >= BACKLOG_MAX
-
     def _sleep_s(self) -> float | None:
         with self._lock:
             if self._inbox or self._notified:
                 return 0.0
-        due_s = None if self._backlogged else self._schedule.next_due_s()
+        due_s = None if self.pool.busy else self._schedule.next_due_s()
         due_s = min(inf if due_s is None else due_s, self.pool.next_due_s())
         return None if due_s == inf else max(0.0, due_s - self._clock.monotonic_s())
 

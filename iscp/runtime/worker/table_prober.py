@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, TargetAnswer
@@ -15,8 +15,14 @@ from iscp.runtime.worker.source_probe import probe_source
 
 log = logging.getLogger(__name__)
 
-GoTo = Callable[[str], None]
-"""Is called with each table's URI before it is touched."""
+
+class Spot:
+    """`at`: the table that is touched now, by its URI."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = ""
 
 
 class Prober:
@@ -47,12 +53,12 @@ class Prober:
         uris = [probe.uri, *filter(None, targets), *(each.uri for each in probe.further)]
         return [*dict.fromkeys(map(self.place, uris))]
 
-    def answer(self, probe: Probe, go_to: GoTo) -> ProbeAnswered:
+    def answer(self, probe: Probe, spot: Spot) -> ProbeAnswered:
         try:
-            go_to(probe.uri)
+            spot.at = probe.uri
             state = probe_source(self._probe, probe.uri, probe.seen)
-            targets = self._probe_targets(probe.targets, go_to) if probe.targets else ()
-            further = self._probe_further(probe.further, go_to) if probe.further else ()
+            targets = self._probe_targets(probe.targets, spot) if probe.targets else ()
+            further = self._probe_further(probe.further, spot) if probe.further else ()
             return ProbeAnswered(probe.shard, probe.uri, state, None, targets, further)
         except IscpError as error:
             return ProbeAnswered(probe.shard, probe.uri, None, error)
@@ -60,12 +66,12 @@ class Prober:
             log.exception("probe.broke", extra={"table": probe.uri})
             return ProbeAnswered(probe.shard, probe.uri, None, IscpError(named_error(error)))
 
-    def _probe_further(self, queries: Sequence[FurtherQuery], go_to: GoTo) -> tuple[FurtherAnswer, ...]:
+    def _probe_further(self, queries: Sequence[FurtherQuery], spot: Spot) -> tuple[FurtherAnswer, ...]:
         """Of those that have moved, or cannot be reached."""
         answers = []
         for query in queries:
             try:
-                go_to(query.uri)
+                spot.at = query.uri
                 seen, prober = query.seen, self._probe
                 state = prober.first_probe(query.uri) if seen is None else prober.probe(query.uri, seen)
                 if state is not seen:
@@ -75,12 +81,12 @@ class Prober:
                 answers.append(FurtherAnswer(query.uri, None))
         return tuple(answers)
 
-    def _probe_targets(self, queries: Sequence[TargetQuery], go_to: GoTo) -> tuple[TargetAnswer, ...]:
+    def _probe_targets(self, queries: Sequence[TargetQuery], spot: Spot) -> tuple[TargetAnswer, ...]:
         """Of the targets that have moved, or are in doubt."""
         answers = []
         for query in queries:
             try:
-                go_to(self._targets.location(query.row, query.seen))
+                spot.at = self._targets.location(query.row, query.seen)
                 seen = self._targets.probe(query.row, query.seen)
                 if seen is not query.seen:
                     answers.append(TargetAnswer(query.row.job_id, seen))
