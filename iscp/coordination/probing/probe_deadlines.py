@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from iscp.coordination.schedule.table_state import TrackedTable
 
+GATHERED_S = 0.25
+"""Probes that begin within so long share a deadline, that of the last."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Probes that began one after the other, within GATHERED_S of `first_s`."""
+
+    first_s: float
+    due_s: float
+    at_s: tuple[float, float]
+    tables: list[TrackedTable] = field(default_factory=list)
+
+    def has_open(self) -> bool:
+        """Forgets those at the end that were answered."""
+        while self.tables and not self._is_open(self.tables[-1]):
+            self.tables.pop()
+        return bool(self.tables)
+
+    def _is_open(self, table: TrackedTable) -> bool:
+        return table.probing and self.at_s[0] <= table.probe_sent_at_s <= self.at_s[1]
+
 
 class ProbeDeadlines:
-    """Each probe is noted once, in order; one that is answered in time costs nothing else."""
+    """Each probe is noted once, in order; one that is answered in time costs little else."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._sent: deque[tuple[float, float, TrackedTable]] = deque()
+        self._sent: deque[_Sent] = deque()
 
     def note(self, table: TrackedTable, now_s: float) -> None:
-        """A probe of the table begins."""
-        self._sent.append((now_s + self._timeout_s, table.probe_sent_at_s, table))
+        """A probe of the table begins, or goes on though it was late."""
+        at_s = table.probe_sent_at_s
+        last = self._sent[-1] if self._sent else None
+        if last is None or now_s - last.first_s > GATHERED_S:
+            last = _Sent(now_s, 0.0, (at_s, at_s))
+            self._sent.append(last)
+        last.due_s = now_s + self._timeout_s
+        if not last.at_s[0] <= at_s <= last.at_s[1]:
+            last.at_s = min(at_s, last.at_s[0]), max(at_s, last.at_s[1])
+        last.tables.append(table)
 
     def next_due_s(self) -> float | None:
         while self._sent:
-            due_s, sent_at_s, table = self._sent[0]
-            if table.probing and table.probe_sent_at_s == sent_at_s:
-                return due_s
+            if self._sent[0].has_open():
+                return self._sent[0].due_s
             self._sent.popleft()
         return None
 
@@ -31,4 +61,4 @@ class ProbeDeadlines:
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
-        return self._sent.popleft()[2]
+        return self._sent[0].tables.pop()

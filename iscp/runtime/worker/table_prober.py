@@ -40,7 +40,7 @@ class Prober:
         if remote(probe.uri):
             return self.place(probe.uri)
         for target in probe.targets:
-            if remote(uri := self._targets.location(target.row, target.seen)):
+            if remote(uri := target.seen.uri if target.seen else self._targets.location(target.row, None)):
                 return self.place(uri)
         for further in probe.further:
             if remote(further.uri):
@@ -86,7 +86,7 @@ class Prober:
         answers = []
         for query in queries:
             try:
-                spot.at = self._targets.location(query.row, query.seen)
+                spot.at = query.seen.uri if query.seen else self._targets.location(query.row, None)
                 seen = self._targets.probe(query.row, query.seen)
                 if seen is not query.seen:
                     answers.append(TargetAnswer(query.row.job_id, seen))
