@@ -106,7 +106,7 @@ def test_a_mount_that_hangs_holds_up_its_own_tables_alone(tenants: Tenants) -> N
         wait_for("its lag grows", lambda: min(lag_s(tenants, source) for source in sources) >= LAG_S)
         assert max(lag_s(tenants, source) for source in sources) <= time.monotonic() - began_s + LAG_S
         tenants.neighbour.commits(COMMITS)
-        tenants.assert_unharmed()
+    tenants.assert_unharmed()  # which looks at what lies below the mount
     for source in sources:
         version = append(source, mine(1))
         tenants.evil.wait(source, "copy", version, timeout_s=60)
