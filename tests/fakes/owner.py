@@ -136,9 +136,14 @@ class OwnerWorld:
         table_id: str = "t-1",
         further: Sequence[FurtherSeen] = (),
         repair: int = 0,
+        *,
+        unreached: bool = False,
+        checked_at_s: float | None = None,
     ) -> None:
+        """`checked_at_s`: now where it is None."""
         shard = ShardId(table_id)
-        seen = SourceSeen(shard, version, self.clock.now_s(), lag_s, tuple(further), repair)
+        at_s = self.clock.now_s() if checked_at_s is None else checked_at_s
+        seen = SourceSeen(shard, version, at_s, lag_s, tuple(further), repair, unreached)
         self.checkpoint(ShardCheckpoint(shard, seen=seen))
         self.settle()
 

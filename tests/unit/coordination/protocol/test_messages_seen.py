@@ -19,6 +19,7 @@ BEFORE = SourceSeen(ShardId("t"), 7, 100.0, 0.0, (FurtherSeen("/u", 3, 0.0),))
         (replace(BEFORE, source_version=8), True),
         (replace(BEFORE, lag_s=2.0), True),
         (replace(BEFORE, repair_version=7), True),
+        (replace(BEFORE, unreached=True), True),
         (replace(BEFORE, further=(FurtherSeen("/u", 4, 0.0),)), True),
         (replace(BEFORE, further=()), True),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested
 from iscp.core.api_requests import JobFilter, JobName, UpdateRequest
+from iscp.core.config import ProbeConfig
 from iscp.core.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
@@ -16,6 +17,7 @@ from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.members import Moment
 from iscp.core.verification import Comparison, VerifyReport
+from iscp.runtime.admin.job_views import silent_max_s
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
 from tests.fakes.node_calls import PROGRESS
 from tests.fakes.pipeline import FakeKind
@@ -120,6 +122,37 @@ def test_lag_counts_the_time_in_which_nobody_probes(desk: Desk) -> None:
     desk.world.clock.advance(seen_s + 40.0 - desk.world.clock.now_s())
     assert desk.admin.status(X).lag_s == 40.0
     assert desk.admin.cluster().lag_max_s == 40.0
+
+
+def test_lag_counts_the_time_since_the_last_probe_where_the_table_cannot_be_probed(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    probed_at_s = desk.world.clock.now_s()
+    desk.world.see(7)
+    assert lag(desk) == 0.0
+    desk.world.see(7, unreached=True, checked_at_s=probed_at_s)
+    assert lag(desk) == 0.001
+    desk.world.clock.advance(40.0)
+    assert lag(desk) == desk.admin.cluster().lag_max_s == 40.0
+    desk.world.see(-1, unreached=True, checked_at_s=0.0)
+    assert lag(desk) == 40.0, "by another node, which never could"
+    desk.world.see(7)
+    assert lag(desk) == 0.0
+
+
+def test_a_table_of_which_nothing_is_heard_for_long_is_as_of_its_last_probe(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    desk.world.see(7)
+    heard_s = silent_max_s(ProbeConfig())
+    desk.world.clock.advance(heard_s - 1.0)
+    assert lag(desk) == 0.0
+    desk.world.clock.advance(1.0)
+    assert lag(desk) == heard_s
+
+
+def test_of_a_table_that_nobody_could_ever_probe_no_lag_is_known(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    desk.world.see(7, unreached=True, checked_at_s=0.0)
+    assert lag(desk) == -1.0
 
 
 def test_the_clusters_lag_is_that_of_its_stalest_job_though_it_is_stopped(desk: Desk) -> None:

@@ -59,6 +59,26 @@ def test_a_target_that_is_refused_is_not_opened_and_not_kept() -> None:
     assert pool.keep("feed", "/x", opened) is pool.keep("feed", "/x", opened)
 
 
+def test_a_target_whose_check_hangs_holds_up_no_other() -> None:
+    let_go, begun = threading.Event(), threading.Event()
+
+    def check(uri: str) -> str:
+        if uri == "/hung":
+            begun.set()
+            assert let_go.wait(20.0)
+        return uri
+
+    opened = Opened()
+    pool = SinkPool(opened, check, FakeClock(), ScriptedFailpoints(), FakeSource())  # type: ignore[arg-type]
+    with ThreadPoolExecutor(2) as threads:
+        hung = threads.submit(pool.sink, "/hung")
+        assert begun.wait(20.0)
+        threads.submit(pool.sink, "/x").result(timeout=10.0)
+        assert not hung.done()
+        let_go.set()
+        assert hung.result(timeout=20.0) is pool.sink("/hung")
+
+
 def test_the_longest_unused_is_given_up_first() -> None:
     opened = Opened()
     pool = new_pool(opened)

@@ -57,6 +57,7 @@ class Node:
         queue_max: int = 1_000,
         source: Sources | None = None,
         inbox_max: int = INBOX_MAX,
+        timeout_s: float = WAIT_S,
     ) -> None:
         self.source = source or Sources()
         self.runner = runner or FakeRunner(self.apply)
@@ -64,7 +65,7 @@ class Node:
         self.broken: list[Exception] = []
         schedule = Schedule(
             "n-1",
-            ProbeConfig(interval_min_s=interval_s, interval_max_s=max(interval_s, 0.2)),
+            ProbeConfig(interval_min_s=interval_s, interval_max_s=max(interval_s, 0.2), timeout_s=timeout_s),
             BackoffConfig(base_s=0.05, cap_s=0.2),
             lambda: 0.5,
             ScheduleTimes(announce_s=0.05),
@@ -226,6 +227,37 @@ def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> N
     until(lambda: node.reached() == 2)
     let_go.set()
     until(lambda: all(node.reached(f"far-{n}") == 2 for n in range(len(source.far))))
+
+
+def test_local_storage_that_hangs_holds_up_its_own_tables_alone_and_says_so(make: Make) -> None:
+    let_go = threading.Event()
+
+    class Hanging(Sources):
+        def first_probe(self, table_uri: str) -> ProbeState:
+            if table_uri.startswith("/hung/"):
+                assert let_go.wait(WAIT_S)
+            return super().first_probe(table_uri)
+
+    node = make(source=Hanging(), timeout_s=0.3)
+    hung, well = [f"/hung/{n}" for n in range(2 * SHARE_MAX)], [f"/well/{n}" for n in range(20)]
+    for uri in (*hung, *well):
+        node.source.commit(uri, 3)
+        shard = ShardId(uri)
+        node.scheduler.post(StartShard(shard, EPOCH, (job(uri, 1, uri=uri, shard=shard),)))
+    until(lambda: all(node.reached(uri) == 2 for uri in well))
+    took_s = []
+    for number in range(3, 23):
+        began_s = time.monotonic()
+        node.source.commit(well[0])
+        node.scheduler.notify(ShardId(well[0]), False)
+        until(lambda number=number: node.reached(well[0]) == number)  # type: ignore[misc]
+        took_s.append(time.monotonic() - began_s)
+    assert sorted(took_s)[-2] <= 1.0
+    until(lambda: all(any(r.key.job_name == uri and r.status for r in node.reports()) for uri in hung))
+    until(lambda: node.scheduler.pool.counters() == {"probes_late": SHARE_MAX, "probes_waiting": SHARE_MAX})
+    let_go.set()
+    until(lambda: all(node.reached(uri) == 2 for uri in hung))
+    until(lambda: node.scheduler.pool.counters() == {"probes_late": 0, "probes_waiting": 0})
 
 
 def test_while_held_nothing_runs(make: Make) -> None:
