@@ -83,9 +83,7 @@ class SparkConfig:
     direct_bytes_max: int = setting(
         DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0
     )
-    analysis_memory_mb: int = setting(
-        512, "Heap of the JVM in which users' SQL is analyzed, which starts when the first is", least=256
-    )
+    analysis_memory_mb: int = setting(512, "Heap of the JVM in which users' SQL is analyzed", least=256)
     conf: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(

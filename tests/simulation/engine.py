@@ -46,7 +46,7 @@ from tests.simulation.violation import expect
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-PROBE = ProbeConfig(interval_min_s=4.0, interval_max_s=6.0)
+PROBE = ProbeConfig(interval_min_s=4.0, interval_max_s=6.0, timeout_s=5.0)
 BACKOFF = BackoffConfig(base_s=0.5, cap_s=4.0, quarantine_after=50, quarantine_s=5.0)
 TIMES = ScheduleTimes(seen_every_s=10_000.0)
 """Reports of idle sources would be all that is sent in the end."""
@@ -57,6 +57,7 @@ BUSY_S = 12.0
 """Longer than a lease may be away and come back."""
 
 LOOK_LATE_S = 3.0
+HANGS_S = 2.5 * PROBE.timeout_s
 CONFLICT_TRIES_MAX = 3
 
 
@@ -75,6 +76,9 @@ class Engine:
         self._waiting: deque[ScheduleEvent] = deque()
         self._busy = False
         self._tick_at_s = float("inf")
+        # Of each shard: when it was probed last, and whether it is said that it cannot be.
+        self._probed_s: dict[ShardId, float] = {}
+        self._unreached: set[ShardId] = set()
 
     def notify(self, table: str) -> None:
         for shard in sorted(each for each in self.shards if each.table_id == table):
@@ -141,9 +145,13 @@ class Engine:
                     self._process.worker.put(effect)
                 case ShardStopped(shard):
                     self.shards.discard(shard)
+                    self._unreached.discard(shard)
                     self.condemned.discard(shard)
                     self._process.worker.put(effect)
-                case Reports() | Seen():
+                case Reports():
+                    self._process.worker.put(effect)
+                case Seen(seen):
+                    (self._unreached.add if seen.unreached else self._unreached.discard)(seen.shard)
                     self._process.worker.put(effect)
                 case VerifyAnswered():
                     pass
@@ -151,11 +159,27 @@ class Engine:
                     assert_never(effect)
 
     def _answer(self, answer: ProbeAnswered) -> None:
-        """At once, or when the source may have moved since."""
-        if self._world.happens(self._world.trouble.busy):
+        """At once, when the source may have moved since, or when the storage hangs no more."""
+        self._probed_s[answer.shard] = self._process.now_s
+        if self._world.happens(self._world.trouble.unanswered):
+            self._hang(answer, self._process.now_s, self._world.aside.random() * HANGS_S)
+        elif self._world.happens(self._world.trouble.busy):
             self._process.after(self._world.aside.random() * LOOK_LATE_S, lambda: self.give(answer))
         else:
             self._waiting.append(answer)
+
+    def _hang(self, answer: ProbeAnswered, since_s: float, left_s: float) -> None:
+        """What a table says of itself while it is not probed is checked as the answer comes."""
+        if left_s > 0.0 and not self._world.calm:
+            self._process.after(1.0, lambda: self._hang(answer, since_s, left_s - 1.0))
+            return
+        late = self._process.now_s - since_s > PROBE.timeout_s + 1.0 and self._probed_s[answer.shard] == since_s
+        expect(
+            not late or answer.shard not in self.shards or answer.shard in self._unreached,
+            "{} was not probed for long, and nobody said so",
+            answer.shard,
+        )
+        self.give(answer)
 
     def further(self, probe: Probe) -> tuple[FurtherAnswer, ...]:
         """Of those that have moved."""

@@ -51,7 +51,7 @@ def simulate(
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random, aside = Random(seed), Random(f"{seed} aside")
-    further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds"))
+    further = (Random(f"{seed} {name}") for name in ("latest", "newest", "builds", "probes"))
     wrongs = Random(f"{seed} wrongs")
     trouble = trouble or draw_wrongs(wrongs, draw(random, aside, *further))
     world = World(random, trouble, parts, trace, aside, wrongs)

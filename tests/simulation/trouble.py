@@ -84,6 +84,9 @@ SEVERAL = 0.25
 BUILT = 0.25
 """Runs in which first snapshots are built by ranges, of those without split tables and jobs of several tables."""
 
+UNANSWERED = 0.25
+"""Runs in which storage hangs, so that probes are answered late."""
+
 FOREIGN = 0.2
 """Runs with code of others, which says what cannot be."""
 
@@ -99,6 +102,7 @@ class Trouble:
     late from sources. `ruin`: of faults that a person has to repair. `step_s`: what an event costs the owner, about.
     `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
     `poison`: consumers and nodes of others answer, raise and say what cannot be.
+    `unanswered`: a probe hangs for longer than it may.
     `several`: jobs `j` read the next table too, and `rowless` versions of tables change no row.
     `builds`: first snapshots are built by ranges, and at the rate `vacuum` a table's earlier versions are gone.
     `jumps`: the rate at which a clock is weeks ahead for a while; `future`: commits are dated ahead; `lost_puts`: of
@@ -137,6 +141,7 @@ class Trouble:
     inbox_max: int = 0
     outgoing_max: int = 0
     poison: float = 0.0
+    unanswered: float = 0.0
     several: bool = False
     rowless: float = 0.0
     builds: bool = False
@@ -167,8 +172,15 @@ def _sometimes(random: Random, least: float, most: float) -> float:
     return float(least * (most / least) ** random.random())
 
 
-def draw(random: Random, aside: Random, latest: Random, newest: Random, building: Random) -> Trouble:
+def draw(random: Random, aside: Random, latest: Random, newest: Random, building: Random, hanging: Random) -> Trouble:
     """`aside`: for what came to be drawn later, `latest`: after that, and so on."""
+    trouble = _draw_five(random, aside, latest, newest, building)
+    if trouble.quiet or hanging.random() >= UNANSWERED:
+        return trouble
+    return replace(trouble, unanswered=0.02 + hanging.random() * 0.2)
+
+
+def _draw_five(random: Random, aside: Random, latest: Random, newest: Random, building: Random) -> Trouble:
     trouble = _draw_three(random, aside, latest)
     split = Wish.SPLIT in trouble.wishes or Wish.MERGE in trouble.wishes
     if trouble.quiet or split:

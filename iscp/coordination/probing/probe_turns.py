@@ -31,7 +31,7 @@ SLOW_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class ProbeTurn:
     """What one thread has to do: `probes`, in order. `share`: whose thread it is; None: the common one.
 
     `hung`: it had a thread for many tables, and keeps it with its last. `late`: it was said that it is.
@@ -67,8 +67,8 @@ class ProbeTurns:
         self._places = places
         self._shares = shares or ThreadShares()
         self._common: deque[Probe] = deque()
-        self._common_turn: Turn | None = None
-        self._turns: dict[Turn, None] = {}  # those of shares
+        self._common_turn: ProbeTurn | None = None
+        self._turns: dict[ProbeTurn, None] = {}  # those of shares
         self._waiting: dict[Share, None] = {}
         self._single: Counter[str] = Counter()  # tables with a turn of their own, by URI
         # Probes of such tables that came meanwhile: another range's, or after the table came back.
@@ -92,17 +92,17 @@ class ProbeTurns:
             else:
                 self._common.append(probe)
 
-    def begin(self, now_s: float) -> Turn | None:
+    def begin(self, now_s: float) -> ProbeTurn | None:
         """What another thread has to do now; None: nothing."""
         if self._common and self._common_turn is None and (batch := self._cut(now_s)):
-            self._common_turn = Turn(batch, now_s)
+            self._common_turn = ProbeTurn(batch, now_s)
             return self._common_turn
         while (share := next(filter(self._shares.may_begin, self._waiting), None)) is not None:
             if (turn := self._begin_apart(share, now_s)) is not None:
                 return turn
         return None
 
-    def stall(self, turn: Turn, answered: int, place: str, now_s: float) -> None:
+    def stall(self, turn: ProbeTurn, answered: int, place: str, now_s: float) -> None:
         """A thread for many tables hangs at the probe after those `answered`, with a table at `place`."""
         hanging = turn.probes[answered]
         self._put_back(turn, answered + 1)
@@ -116,7 +116,7 @@ class ProbeTurns:
         self._shares.hang(turn.share, hanging.uri)
         self._single[hanging.uri] += 1
 
-    def end(self, turn: Turn, answered: int, place: str, *, slow: bool, now_s: float) -> bool:
+    def end(self, turn: ProbeTurn, answered: int, place: str, *, slow: bool, now_s: float) -> bool:
         """A thread has made so many of its turn's probes; what it has not, another does. `slow`: the last one was.
 
         `place`: where that lies. False: its last answer is out of date, as the table came back meanwhile.
@@ -201,7 +201,7 @@ class ProbeTurns:
             share.waiting.append(probe)
             self._waiting[share] = None
 
-    def _put_back(self, turn: Turn, begun: int) -> None:
+    def _put_back(self, turn: ProbeTurn, begun: int) -> None:
         """What a thread has not begun goes before what waits."""
         if not (rest := turn.probes[begun:]):
             return
@@ -211,7 +211,7 @@ class ProbeTurns:
             turn.share.waiting.extendleft(reversed(rest))
             self._waiting[turn.share] = None
 
-    def _begin_apart(self, share: Share, now_s: float) -> Turn | None:
+    def _begin_apart(self, share: Share, now_s: float) -> ProbeTurn | None:
         del self._waiting[share]
         probes = [share.waiting.popleft()] if share.far else _pop_batch(share.waiting)
         share.announced = max(0, share.announced - len(probes))
@@ -224,7 +224,7 @@ class ProbeTurns:
         if not probes:
             self._shares.drop_empty(share)
             return None
-        turn = Turn(probes, now_s, share)
+        turn = ProbeTurn(probes, now_s, share)
         self._turns[turn] = None
         self._shares.begin(share)
         if share.far:

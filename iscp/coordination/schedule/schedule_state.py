@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from iscp.coordination.probing.probe_deadlines import ProbeDeadlines
+from iscp.coordination.probing.seen_reports import report_seen
 from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.schedule.due_tables import DueTables
 from iscp.coordination.schedule.in_flight import InFlightIterations
@@ -66,7 +67,7 @@ class ScheduleState:
             self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
 
     def report_seen(self, table: TrackedTable) -> None:
-        news = table.report_seen(self.at_s, self.times.seen_every_s)
+        news = report_seen(table, self.at_s, self.times.seen_every_s)
         if news is not None:
             self.out.append(Seen(news))
 

@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
 from iscp.coordination.job_states import JobEvent
-from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen
+from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.backoff import doubled_s, jittered_s
@@ -22,7 +22,6 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
 from iscp.core.start_rule import TARGET_LAG_S, ProbeState
 from iscp.core.target_state import TargetQuery
-from iscp.core.watermark import Watermark
 
 GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are probed: those due about the same time go together."""
@@ -283,47 +282,3 @@ class TrackedTable:
         self.fault = ""
         failed = (job for job in self.jobs if job.runnable and not job.faults and job.reported_state is JobState.ERROR)
         return tuple(job.report(JobEvent.RECOVER, Reason.NONE) for job in failed)
-
-    def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
-        """What is known of the source: when it moved, when a lag begins or ends, and every now and then.
-
-        Of one that cannot be reached, and never was from here, only that.
-        """
-        unreached = self.overdue or bool(self.fault)
-        if self.seen is None or not self.probed_at_s:
-            return self._report_unreached() if unreached else None
-        further = self._see_further(self.probed_at_s) if self.further else ()
-        slowest, version, repair = self._slowest(), self.seen.version, self.seen.repair
-        lag_s = max([self._lag_s(self.seen, slowest, self.probed_at_s), *(each.lag_s for each in further)])
-        repair = repair if slowest is not None and slowest.version < repair else 0
-        seen = SourceSeen(self.shard, version, self.probed_at_s, lag_s, further, repair, unreached)
-        reported = self.reported
-        if reported and not seen.moved_since(reported) and 0 <= at_s - reported.checked_at_s < every_s:
-            return None
-        self.reported = seen
-        return seen
-
-    def _report_unreached(self) -> SourceSeen | None:
-        seen = SourceSeen(self.shard, -1 if self.newest is None else self.newest, 0.0, 0.0, unreached=True)
-        if self.reported == seen:
-            return None
-        self.reported = seen
-        return seen
-
-    def _slowest(self) -> Watermark | None:
-        """How far the last of its jobs that are built and not paused has come."""
-        built = (job.row.watermark for job in self.jobs if job.row.watermark.version >= 0 and not job.row.paused)
-        return min(built, key=lambda mark: mark.version, default=None)
-
-    def _lag_s(self, seen: ProbeState, slowest: Watermark | None, at_s: float) -> float:
-        """The age of the oldest commit not applied by the slowest job; 0 if there is none."""
-        if slowest is None or slowest.version >= seen.version:
-            self.behind_at_s = 0.0
-            return 0.0
-        # What is outstanding was committed after what is applied, and with the last change at the latest.
-        self.behind_at_s = max(self.behind_at_s or seen.since_s or at_s, slowest.at_s)
-        return max(0.001, at_s - self.behind_at_s)
-
-    def _see_further(self, at_s: float) -> tuple[FurtherSeen, ...]:
-        built = [job.several for job in self.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
-        return self.further.see(built, at_s) if self.further else ()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
-from iscp.coordination.probing.probe_turns import SLOW_S, STALL_S, ProbeTurns, Turn
+from iscp.coordination.probing.probe_turns import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
@@ -19,7 +19,7 @@ IDLE_S = 10.0
 """How long a thread that has nothing to probe is kept for the next time."""
 
 
-class _Run(Spot):
+class _TurnRun(Spot):
     """A turn that a thread has. `taken`: it has to end its turn.
 
     `answers` are of its first probes; so many of them were `handed` in. `moved`: how many there were when this was last
@@ -28,7 +28,7 @@ class _Run(Spot):
 
     __slots__ = ("answers", "handed", "moved", "moved_s", "taken", "turn")
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: ProbeTurn) -> None:
         super().__init__()
         self.turn = turn
         self.taken = False
@@ -63,8 +63,8 @@ class ProbePool:
         self._on_broken = on_broken
         self._threads = threads
         (self._changed,) = threads.conditions(1)
-        self._ready: deque[_Run] = deque()
-        self._watched: dict[_Run, None] = {}
+        self._ready: deque[_TurnRun] = deque()
+        self._watched: dict[_TurnRun, None] = {}
         self._idle = 0
         self._made = 0
         self._closed = False
@@ -112,7 +112,7 @@ class ProbePool:
             self._closed = True
             self._changed.notify_all()
 
-    def _watch_run(self, run: _Run, now_s: float) -> list[ProbeAnswered]:
+    def _watch_run(self, run: _TurnRun, now_s: float) -> list[ProbeAnswered]:
         if len(run.answers) != run.moved:
             run.moved, run.moved_s = len(run.answers), now_s
         if now_s < run.moved_s + STALL_S:
@@ -132,7 +132,7 @@ class ProbePool:
 
     def _start_turns(self) -> None:
         while not self._closed and (turn := self._turns.begin(self._clock.monotonic_s())) is not None:
-            run = _Run(turn)
+            run = _TurnRun(turn)
             if not turn.single:
                 self._watched[run] = None
             self._ready.append(run)
@@ -154,14 +154,14 @@ class ProbePool:
             log.exception("probe.broken")
             self._on_broken(error)
 
-    def _next(self) -> _Run | None:
+    def _next(self) -> _TurnRun | None:
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._ready or self._closed, IDLE_S)
             self._idle -= 1
             return self._ready.popleft() if self._ready and not self._closed else None
 
-    def _make(self, run: _Run) -> bool:
+    def _make(self, run: _TurnRun) -> bool:
         """Probe, until it is done or too slow to go on here; whether the last one was slow."""
         now_s, answers, answer = self._clock.monotonic_s, run.answers, self._prober.answer
         before_s = now_s()
@@ -173,7 +173,7 @@ class ProbePool:
             before_s = after_s
         return False
 
-    def _end(self, run: _Run, slow: bool) -> list[ProbeAnswered]:
+    def _end(self, run: _TurnRun, slow: bool) -> list[ProbeAnswered]:
         answered = len(run.answers)
         place = self._prober.place(run.at) if slow else ""
         with self._changed:

@@ -14,7 +14,7 @@ MOUNTS_FRESH_S = 10.0
 """How long the list of mounted file systems is good for."""
 
 MOUNTS_MAX = 10_000
-"""Mounted file systems that are told apart; tables on others count as on the one above."""
+"""Mounted file systems that are distinguished; tables on others count as on the one above."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _POINT = 4

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from iscp.coordination.probing.probe_turns import BATCH_MAX, ProbeTurns, Turn
+from iscp.coordination.probing.probe_turns import BATCH_MAX, ProbeTurn, ProbeTurns
 from iscp.coordination.probing.thread_shares import SHARE_MAX, SLOW_FOR_S, SLOW_TABLES_MAX, ThreadShares
 from iscp.coordination.schedule.schedule_events import Probe
 from iscp.core.ids import ShardId
@@ -35,7 +35,7 @@ class World:
         far: Callable[[Probe], str] = lambda found: place_of(found) if found.uri.startswith("s3:") else ""  # noqa: E731
         shares = ThreadShares(threads_max)
         self.turns = ProbeTurns(TIMEOUT_S, far, lambda found: [place_of(found)], shares)
-        self.running: list[Turn] = []
+        self.running: list[ProbeTurn] = []
         self.answered: list[str] = []
 
     def offer(self, offered: Iterable[Probe]) -> None:
@@ -47,10 +47,10 @@ class World:
             self.running.append(turn)
 
     @property
-    def common(self) -> Turn | None:
+    def common(self) -> ProbeTurn | None:
         return next((turn for turn in self.running if turn.share is None), None)
 
-    def on(self, uri: str) -> Turn:
+    def on(self, uri: str) -> ProbeTurn:
         return next(turn for turn in self.running if turn.share is not None and turn.probes[-1].uri == uri)
 
     @property
@@ -68,7 +68,7 @@ class World:
         self.begin()
         return hanging.uri
 
-    def end(self, turn: Turn, *, slow: bool = False, answered: int | None = None) -> bool:
+    def end(self, turn: ProbeTurn, *, slow: bool = False, answered: int | None = None) -> bool:
         answered = len(turn.probes) if answered is None else answered
         self.running.remove(turn)
         self.answered += [each.uri for each in (turn.probes[-1:] if turn.hung else turn.probes[:answered])]

@@ -1,4 +1,4 @@
-"""Tables are told apart by the file system or bucket that they lie on, without touching them."""
+"""Tables are distinguished by the file system or bucket that they lie on, without touching them."""
 
 from __future__ import annotations
 
