@@ -889,7 +889,8 @@ Global___BuildRequest: _TypeAlias = BuildRequest  # noqa: Y015
 @_typing.final
 class Job(_message.Message):
     """applied_version: what the target holds. source_version: the newest seen, as of checked_at_s. lag_s: the age of
-    the oldest commit that is not applied, 0 if there was none, -1 while unknown. late: it is more than the target lag.
+    the oldest commit that is not applied, 0 if there was none, -1 while unknown; at least that of the last probe where
+    the table cannot be probed. late: it is more than the target lag.
     ranges: into how many its table is split; the job is then as the worst of them.
     """
 
