@@ -20,7 +20,8 @@ S = TypeVar("S")
 class SinkPool:
     """What consumers have opened, and what they open it with (port ConsumerEnvironment). Safe for threads.
 
-    `check_target` lets a target pass before anything is opened there, or raises. The longest unused is given up first.
+    `check_target` lets a target pass before anything is opened there, or raises; it may be called for it several times.
+    To make a sink touches no storage. The longest unused is given up first.
     """
 
     def __init__(
@@ -44,8 +45,12 @@ class SinkPool:
     def keep(self, name: Hashable, target_uri: str, make: Callable[[str], S]) -> S:
         key = (name, target_uri)
         with self._lock:
-            # Opened under the lock: two sinks of one target would each remember a position of its own.
-            sink = self._sinks.pop(key, None) or make(self._check_target(target_uri))
+            known = key in self._sinks
+        if not known:  # without the lock, as the target's storage may hang
+            target_uri = self._check_target(target_uri)
+        with self._lock:
+            # Made under the lock: two sinks of one target would each remember a position of its own.
+            sink = self._sinks.pop(key, None) or make(target_uri)
             self._sinks[key] = sink
             if len(self._sinks) > self._kept_max:
                 self._sinks.popitem(last=False)

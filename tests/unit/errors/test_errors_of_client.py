@@ -32,6 +32,7 @@ NOT_FOR_USERS = {
     ("iscp/changefeed/__init__.py", "AttributeError"): "Python's own, of a module without that name",
     ("iscp/changefeed/client/changefeed.py", "AssertionError"): "behind a loop that ends by raising",
     ("iscp/adapters/grpc/channel/grpc_errors.py", "AssertionError"): "behind a call that ends by raising",
+    ("iscp/adapters/grpc/channel/endpoints.py", "ValueError"): "as gRPC raises it for a channel that is closed",
     ("iscp/changefeed/model/cursor.py", "ValueError"): "translated where it is raised",
     ("iscp/changefeed/model/ulid.py", "ValueError"): "translated where it is raised",
     ("iscp/changefeed/table/feed_log.py", "ValueError"): "translated by its caller",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iscp.adapters.delta.storage.locations import S3, on_s3
 
-MOUNTS_FRESH_S = 10.0
+MOUNTS_FRESH_S = 1.0
 """How long the list of mounted file systems is good for."""
 
 MOUNTS_MAX = 10_000
