@@ -57,10 +57,10 @@ class JobView:
     `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
     as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), or can
-    probe it, the time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
-    since it was registered). `ranges`: into how many its table is split; the job is then as the range that lags most,
-    and that is in the worst state. `upkeep` and `progress` are there where one job is requested, and not in lists;
-    `progress` is None while no iteration of it is reported to run, and no comparison requested.
+    probe it, the time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it
+    is not built: since it was registered). `ranges`: into how many its table is split; the job is then as the range
+    that lags most, and that is in the worst state. `upkeep` and `progress` are there where one job is requested, and
+    not in lists; `progress` is None while no iteration of it is reported to run, and no comparison requested.
     """
 
     account: str
