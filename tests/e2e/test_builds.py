@@ -53,14 +53,16 @@ def begin(cluster: ManyNodes) -> tuple[str, list[Job]]:
     for number in range(1, FILES):
         append(source, rows(number * ROWS))
     cluster.start(**BUILDS)
+    kinds = cluster.table("kinds", pa.table({"kind": [0, 1, 2], "name": ["x", "y", "x"]}))
+    tables = {"orders": source, "kinds": kinds}
+    cluster.client.explain_view(PER_KIND, tables)  # the first query waits for the process that analyzes them
     jobs = [cluster.replica(name, source, key=("id",)) for name in ("one", "two")]
     feed = Job(source, "feed", f"{cluster.derived}/feed")
     cluster.client.register(
         source, "feed", consumer="changefeed", target=feed.target, key=("id",), options={"shards": 2}
     )
-    kinds = cluster.table("kinds", pa.table({"kind": [0, 1, 2], "name": ["x", "y", "x"]}))
     view = Job(source, "view", f"{cluster.derived}/view")
-    cluster.client.create_view("view", PER_KIND, target=view.target, tables={"orders": source, "kinds": kinds})
+    cluster.client.create_view("view", PER_KIND, target=view.target, tables=tables)
     return source, [*jobs, feed, view]
 
 

@@ -142,7 +142,7 @@ def test_a_commit_that_times_out_and_lands_later_is_not_said_to_be_nothing(s3: F
     successor = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
     successor.claim_term()
     assert [each.job_id for each in successor.load()] == [entries[0].row.job_id]
-    assert successor.requests() == {"r1": entries[0].row.job_id}
+    assert successor.requests() == {entries[0].row.job_id: ("r1",)}
 
 
 def test_a_bucket_that_is_not_there_is_no_missing_table(s3: FakeS3) -> None:

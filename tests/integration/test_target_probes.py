@@ -146,7 +146,7 @@ DAMAGES: list[tuple[Callable[[Target], None], type[IscpError], int, str]] = [
     (replace_by_foreign, TargetLost, ErrorCode.TARGET_LOST, "no commit of ours"),
     (delete_rows, TargetLost, ErrorCode.TARGET_LOST, "DELETE"),
     (unmount, StorageError, ErrorCode.STORAGE, "Mount or create it"),
-    (link_to_itself, StorageError, ErrorCode.STORAGE, "symbolic links"),
+    (link_to_itself, StorageError, ErrorCode.LOG_CORRUPT, "is a link, where a regular file belongs"),
 ]
 
 

@@ -26,7 +26,14 @@ from iscp.adapters.delta.joblog.log_restore import (
 )
 from iscp.adapters.delta.joblog.log_schema import FORMAT
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, JobLogDamaged, NotOwner, StorageError
+from iscp.core.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    IscpError,
+    JobLogDamaged,
+    OutcomeUnknown,
+    StorageError,
+)
 from iscp.core.job_row import LogEntry, Reason
 from tests.fakes.damages import CONTENT, Damage, delete
 from tests.fakes.guards import ScriptedFailpoints
@@ -130,7 +137,7 @@ def test_an_owner_that_slept_over_a_restore_is_deposed_by_its_next_commit(home: 
     restored(taken, home)
     after = opened(home)
     after.claim_term()
-    with pytest.raises(NotOwner):
+    with pytest.raises(OutcomeUnknown):
         sleeper.append([LogEntry(job(JOBS + 1))])  # its version is free: nobody has written that far
     after.append([LogEntry(job(JOBS + 2))])
     again = opened(home)

@@ -107,7 +107,7 @@ def test_a_commit_that_landed_before_the_next_owner_claimed_is_not_said_to_be_no
         joblog.append([LogEntry(row, "the-request")])
     successor = owner(tmp_path, Losing())
     assert [each.job_id for each in successor.load()] == [row.job_id]
-    assert successor.requests() == {"the-request": row.job_id}
+    assert successor.requests() == {row.job_id: ("the-request",)}
 
 
 def test_a_commit_that_found_the_claim_of_the_next_owner_there_was_not_made(tmp_path: Path) -> None:
