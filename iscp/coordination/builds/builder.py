@@ -38,6 +38,7 @@ from iscp.coordination.builds.builder_events import (
     BuildTick,
     BuildWanted,
     CancelCall,
+    JobsMoved,
     MergeRange,
     NodesPlaced,
     NotifyBuilt,
@@ -122,6 +123,10 @@ class Builder:
         """Those whose commits, and whose jobs, are to be reported (TableSeen), in order."""
         return sorted(self.staging.tables(self.state, self.turns)) if self.state is not None else []
 
+    def keeps(self, table_id: str) -> bool:
+        """Whether commits of the table are kept, which nobody may need any more (JobsMoved)."""
+        return self.state is not None and table_id in self.state.kept
+
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def _take(self, event: BuilderEvent) -> None:
@@ -142,7 +147,7 @@ class Builder:
                 self.state = None
             case RangeAnswered(number, finished):
                 self._take_answer(number, finished)
-            case TableSeen():
+            case TableSeen() | JobsMoved():
                 self.staging.see(event)
             case RangeFailed():
                 self._out += self.faults.fail(event, self.state, self._now_s)
@@ -154,7 +159,8 @@ class Builder:
                 assert_never(event)
 
     def _end(self, job_id: str) -> None:
-        self.staging.doubt(self.turns.wanted.get(job_id))
+        if (plan := self.turns.wanted.get(job_id)) is not None:  # it may tail now
+            self.staging.doubt(plan.table_id)
         self.turns.end(job_id, self.state or BuildState(), self._now_s)
         self._unbuilt.discard(job_id)
 

@@ -31,6 +31,13 @@ class BuildOver:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsMoved:
+    """Jobs on this table have moved since it was seen: how far the slowest has come is yet to be reported."""
+
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodesPlaced:
     """`staying`: nodes that may go on with what they have, as they are there and neither leave nor drain."""
 
@@ -128,6 +135,7 @@ class BuildTick:
 BuilderEvent = (
     BuildWanted
     | BuildOver
+    | JobsMoved
     | NodesPlaced
     | BuildsLoaded
     | BuildsWritten

@@ -24,7 +24,7 @@ from iscp.coordination.builds.build_state import (
     PutKept,
     PutStaging,
 )
-from iscp.coordination.builds.builder_events import TableSeen
+from iscp.coordination.builds.builder_events import JobsMoved, TableSeen
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.core.build_task import BuildPlan, KeptSpan, StagingTask
 from iscp.core.commit_route import CommitRoute, JobPhase, route_commit
@@ -81,7 +81,10 @@ class StagingTasks:
         self._doubted: set[str] = set()
         self._repaired: dict[str, None] = {}
 
-    def see(self, event: TableSeen) -> None:
+    def see(self, event: TableSeen | JobsMoved) -> None:
+        if isinstance(event, JobsMoved):
+            self.doubt(event.table_id)
+            return
         self._seen[event.table_id] = event
         self._doubted.discard(event.table_id)
         if event.repaired:
@@ -89,10 +92,9 @@ class StagingTasks:
         else:
             self._repaired.pop(event.table_id, None)
 
-    def doubt(self, over: BuildPlan | None) -> None:
-        """Its job is not built any more, and may tail: how far that has come is yet to be reported."""
-        if over is not None:
-            self._doubted.add(over.table_id)
+    def doubt(self, table_id: str) -> None:
+        """One of its jobs has moved: what is kept stays until the table is seen again."""
+        self._doubted.add(table_id)
 
     def tables(self, state: BuildState, turns: TableTurns) -> set[str]:
         """Of which something is built or kept, or soon will be."""

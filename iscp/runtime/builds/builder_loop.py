@@ -23,6 +23,7 @@ from iscp.coordination.builds.builder_events import (
     CallNode,
     CancelCall,
     CheckBuilds,
+    JobsMoved,
     LoadBuilds,
     MergeRange,
     NotifyBuilt,
@@ -195,6 +196,8 @@ class BuilderLoop:
                     known = builder.jobs_on(table_id, [row.job_id for row in rows])
                     for event in news_of(rows, known, self._plan_of):
                         self._step(builder, event)
+                    if builder.keeps(table_id):
+                        self._step(builder, JobsMoved(table_id))
 
     def _step(self, builder: Builder, event: BuilderEvent) -> None:
         """What comes for the builder of a term that has ended is dropped."""

@@ -313,7 +313,7 @@ class BuildMutant:
 
 
 MUTANTS: dict[str, BuildMutant] = {
-    "worker: the aborted flag": BuildMutant(Parts(worker=FinishesWhatIsAborted), seeds=(31,)),
+    "worker: the aborted flag": BuildMutant(Parts(worker=FinishesWhatIsAborted), seeds=(26,)),
     "worker: owner_rev": BuildMutant(Parts(worker=ObeysAnyOwner), seeds=(0, 1)),
     "worker: one batch a range": BuildMutant(Parts(worker=ReadsRangesTwice), seeds=(0, 1)),
     "owner: late results of aborted tasks": BuildMutant(Parts(builder=TakesLateResults), seeds=(5, 16)),
@@ -331,7 +331,7 @@ MUTANTS: dict[str, BuildMutant] = {
     "owner: new tasks for another version": BuildMutant(Parts(builder=with_turns(KeepsPlans)), seeds=(0, 1)),
     "owner: what lands meanwhile is kept": BuildMutant(Parts(builder=with_staging(LeavesAllToTheTail)), seeds=(0, 1)),
     "owner: kept until it is applied": BuildMutant(Parts(builder=with_staging(ForgetsTails)), seeds=(1, 2)),
-    "owner: repairs are kept": BuildMutant(Parts(builder=with_staging(LeavesRepairsToTheTail)), seeds=(1, 5)),
+    "owner: repairs are kept": BuildMutant(Parts(builder=with_staging(LeavesRepairsToTheTail)), seeds=(4,)),
     "owner: repairs with those before": BuildMutant(Parts(builder=with_staging(KeepsRepairsAlone)), seeds=(14, 30)),
     "owner: what may be kept is known before": BuildMutant(Parts(builder=with_staging(KeepsInSecret)), seeds=(0, 1)),
     "owner: what is deleted does not count": BuildMutant(

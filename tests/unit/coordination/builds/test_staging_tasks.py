@@ -13,6 +13,7 @@ from iscp.coordination.builds.builder_events import (
     BuildWanted,
     CallNode,
     CancelCall,
+    JobsMoved,
     RangeAnswered,
     RangeFailed,
     SplitRange,
@@ -338,3 +339,21 @@ def test_a_task_that_keeps_is_no_range_that_could_be_split() -> None:
     owner.take(seen(V + 1))
     with pytest.raises(InvalidRequest):
         owner.take(SplitRange("flights", 1))
+
+
+def test_what_is_kept_stays_where_a_job_goes_on_before_the_table_is_seen_again() -> None:
+    """It was paused when the table was seen; nothing could be written then, as no node was there."""
+    owner = Owner()
+    owner.take(repaired(V + 1, V, V + 1))
+    (call,) = staging(owner)
+    answer(owner, call)
+    owner.take(placed())
+    owner.take(repaired(V + 1, None, 0))
+    owner.take(JobsMoved("flights"))
+    owner.take(placed("n1"))
+    owner.take(repaired(V + 1, V, V + 1))
+    assert not owner.state.staging
+    assert owner.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+    owner.take(JobsMoved("flights"))
+    owner.take(repaired(V + 1, None, 0))
+    assert [task.removes for task in owner.state.staging.values()] == [True]

@@ -25,7 +25,8 @@ def apply_one(world: OwnerWorld) -> None:
     world.lead()
     register(world, row("x"))
     until(world.runs)
-    world.report(row("x"), 1, JobState.COMPLETED)
+    sent = world.report(row("x"), 1, JobState.COMPLETED)
+    until(lambda: world.recorded() >= sent)
     world.see(1)
 
 
