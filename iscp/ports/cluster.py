@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId

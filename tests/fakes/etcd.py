@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from math import inf
 
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import ConfigurationError, IscpError, NotOwner
 from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.ports.system import Clock

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.membership.preferred_nodes import Overrides, ring_of
+from iscp.coordination.membership.preferred_nodes import ring_of
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import (
     BuildRing,
@@ -55,6 +55,7 @@ from iscp.coordination.protocol.events import (
     Tick,
     WorkerEvent,
 )
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.ids import JobKey, ShardId, TableEpoch

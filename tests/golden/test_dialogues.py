@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.effects import Decided
 from iscp.coordination.protocol.events import MembersChanged, ShardWanted
 from iscp.coordination.protocol.messages import NodeShard
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow

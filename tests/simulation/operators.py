@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.build_task import depth
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
 from iscp.core.members import Leader, Moment, NodeRecord
 from tests.simulation.election import CANDIDATES, leader_of

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint
@@ -26,6 +25,7 @@ from iscp.coordination.protocol.events import (
     Tick,
 )
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow

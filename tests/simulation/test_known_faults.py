@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import ShardWanted
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.mutant_troubles import CROWD, OWNERS_CHANGE

@@ -9,7 +9,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Delete, Put
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.ids import ShardId, parse_shard
 from iscp.core.members import Leader
 from iscp.core.report_validation import exact_shard

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, collected, comparable
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, collected
+from iscp.adapters.delta.rows.column_kinds import comparable
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release

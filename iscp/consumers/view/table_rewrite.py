@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable, is_collated, is_double, parts_of
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows
+from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.core.errors import EngineError
 from iscp.core.netting import Op

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.ids import ShardId
 from iscp.core.ring import Ring
 
 RINGS_KEPT_MAX = 4
 """Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes; others are built again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What operators have said of nodes and shards. It outlives owners and the nodes' lives.
-
-    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node
-    that a shard should be on whatever the ring says.
-    """
-
-    cordoned: frozenset[str] = frozenset()
-    draining: frozenset[str] = frozenset()
-    pins: Mapping[ShardId, str] = field(default_factory=dict)
-
-    @property
-    def closed(self) -> frozenset[str]:
-        return self.cordoned | self.draining
 
 
 @lru_cache(RINGS_KEPT_MAX)

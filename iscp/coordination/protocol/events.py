@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, SourceSeen
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow

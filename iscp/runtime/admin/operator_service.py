@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest, IscpError, Unavailable, no_owner

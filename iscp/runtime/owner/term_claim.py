@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.book_change import by_shard
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import NotOwner
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow

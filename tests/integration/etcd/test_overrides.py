@@ -13,7 +13,7 @@ from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import WRITES_AT_ONCE_MAX, EtcdOverrides
-from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader

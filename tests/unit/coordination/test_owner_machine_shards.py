@@ -10,7 +10,6 @@ from iscp.coordination.invariants import check_owner
 from iscp.coordination.membership.assignments import Assignments, Holder, ShardEvent, ShardState
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.protocol.events import (
@@ -33,6 +32,7 @@ from iscp.coordination.protocol.messages import (
     ShardCheckpoint,
     Sync,
 )
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 from iscp.core.members import NodeRecord

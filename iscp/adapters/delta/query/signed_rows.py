@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
+from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.net_changes import fits_arrow
 from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, held_of_frame
 from iscp.core.sql_names import WEIGHT as WEIGHT
@@ -139,31 +140,10 @@ def has_signs(frame: DataFrame) -> bool:
     return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
 
 
-def is_double(kind: DataType) -> bool:
-    return isinstance(kind, (DoubleType, FloatType))
-
-
-def is_collated(kind: DataType) -> bool:
-    """Whether texts that differ may be equal; rows with them are others all the same."""
-    return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
-
-
 def _may_look_different(kind: DataType, by_sign: bool) -> bool:
     """Whether nested values that are equal may look different."""
     nested = isinstance(kind, (ArrayType, StructType))
     return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
-
-
-def parts_of(kind: DataType) -> Iterator[DataType]:
-    """It, or the types that an array or a struct is made of."""
-    match kind:
-        case ArrayType():
-            yield from parts_of(kind.elementType)
-        case StructType():
-            for each in kind.fields:
-                yield from parts_of(each.dataType)
-        case _:
-            yield kind
 
 
 def _below_zero(name: str) -> Column:
@@ -175,11 +155,6 @@ def _with_sign(name: str, kind: DataType, signs: Mapping[str, str]) -> Column:
     if name not in signs:
         return F.col(name)
     return F.when(F.col(signs[name]), F.lit(-0.0).cast(kind)).otherwise(F.col(name)).alias(name)
-
-
-def comparable(kind: DataType) -> bool:
-    """Whether Spark decides if two values of it are equal."""
-    return not any(isinstance(part, (MapType, VariantType)) for part in parts_of(kind))
 
 
 def whole_number(value: int) -> Column:

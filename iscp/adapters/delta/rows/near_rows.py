@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import comparable, is_double
+from iscp.adapters.delta.rows.column_kinds import comparable, is_double
 from iscp.core.sql_names import quoted
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.messages import Sync
+from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
 from iscp.core.ids import JobKey, ShardId

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
-from iscp.adapters.delta.query.signed_rows import comparable
+from iscp.adapters.delta.rows.column_kinds import comparable
 from iscp.core.totals import Total, TotalKind, Totals
 
 FUNCTIONS_MAX = 64

@@ -1,0 +1,33 @@
+"""What a column's type in Spark says of its values: whether they can be compared, and whether equal ones may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
+
+
+def comparable(kind: DataType) -> bool:
+    """Whether Spark decides if two values of it are equal."""
+    return not any(isinstance(part, (MapType, VariantType)) for part in parts_of(kind))
+
+
+def is_double(kind: DataType) -> bool:
+    return isinstance(kind, (DoubleType, FloatType))
+
+
+def is_collated(kind: DataType) -> bool:
+    """Whether texts that differ may be equal; rows with them are others all the same."""
+    return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
+
+
+def parts_of(kind: DataType) -> Iterator[DataType]:
+    """It, or the types that an array or a struct is made of."""
+    match kind:
+        case ArrayType():
+            yield from parts_of(kind.elementType)
+        case StructType():
+            for each in kind.fields:
+                yield from parts_of(each.dataType)
+        case _:
+            yield kind
