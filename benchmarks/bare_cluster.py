@@ -22,18 +22,18 @@ from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.free_port import free_port
-from iscp.adapters.system.settings import to_toml
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles
+from iscp.bootstrap.settings import to_toml
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import IscpError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.access.security_config import AccountConfig, OidcConfig, SecurityConfig, TlsConfig
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import JobKey
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 

@@ -38,13 +38,13 @@ from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.adapters.system.preflight import refuse_misfit
-from iscp.adapters.system.settings import load_settings
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.access_parts import compose_access, compose_places
-from iscp.consumers.registry import ConsumerRegistry
+from iscp.bootstrap.preflight import refuse_misfit
+from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.settings import load_settings
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import (
@@ -59,15 +59,15 @@ from iscp.coordination.protocol.events import ShardStarted, ShardStopped
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.api_views import EventView
-from iscp.core.config import NodeConfig
-from iscp.core.errors import InvalidRequest, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
-from iscp.core.members import WIRE_FORMAT, NodeRecord
-from iscp.core.progress import UNCOUNTED, UNKNOWN, TableSize
-from iscp.core.query_plan import QueryShape
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.settings.config import NodeConfig
+from iscp.core.values.errors import InvalidRequest, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import WIRE_FORMAT, NodeRecord
+from iscp.core.values.progress import UNCOUNTED, UNKNOWN, TableSize
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
 from iscp.ports.node_log import NodeLog

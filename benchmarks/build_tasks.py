@@ -51,9 +51,9 @@ from iscp.coordination.builds.builder_events import (
 )
 from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
-from iscp.core.build_task import BuildPlan
-from iscp.core.members import Leader
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.values.members import Leader
+from iscp.core.values.progress import TableSize
 from iscp.runtime.loop.threads import THREADS
 
 JOBS, RANGES, NODES = 5, 2_048, 100

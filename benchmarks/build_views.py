@@ -22,15 +22,15 @@ from benchmarks.progress import report_progress
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.build_task import RangeBatch
-from iscp.core.config import BuildConfig
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.build.build_task import RangeBatch
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BuildConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 

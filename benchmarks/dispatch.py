@@ -37,9 +37,9 @@ from iscp.coordination.protocol.effects import OwnerEffect, SendTo
 from iscp.coordination.protocol.events import Elected, FromNode, Tick
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.members import NodeRecord
 from tests.fakes.rings import step_with_rings
 
 AIM_SHARDS_PER_S = 10_000

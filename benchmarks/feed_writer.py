@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from iscp import changefeed
 from iscp.cli.demo import flights
-from iscp.core.errors import TemporaryError
+from iscp.core.values.errors import TemporaryError
 
 
 def batch(rows: int) -> pa.Table:

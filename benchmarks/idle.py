@@ -40,18 +40,18 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.consumers.registry import ConsumerRegistry
+from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.protocol.effects import StartShard
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.start_rule import ProbeState
-from iscp.core.target_state import TargetSeen
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.job.target_state import TargetSeen
+from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.sink_pool import SinkPool

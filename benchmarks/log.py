@@ -36,12 +36,12 @@ from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume
-from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.config import JobLogConfig
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobStatus, LogEntry
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.job.job_row import JobRow, JobStatus, LogEntry
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 

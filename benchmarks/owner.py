@@ -39,19 +39,19 @@ import click
 
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing, cut
-from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import Unavailable
-from iscp.core.job_row import LogEntry
-from iscp.core.members import NodeRecord
-from iscp.core.ring import Ring
+from iscp.core.job.job_row import LogEntry
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.errors import Unavailable
+from iscp.core.values.members import NodeRecord
+from iscp.core.values.ring import Ring
 from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.owner.owner_loop import OwnerLoop

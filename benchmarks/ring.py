@@ -12,8 +12,8 @@ import click
 
 from benchmarks.progress import report_progress
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.ids import ShardId
-from iscp.core.ring import VNODES, Ring
+from iscp.core.values.ids import ShardId
+from iscp.core.values.ring import VNODES, Ring
 
 AIM_IMBALANCE = 1.10
 AIM_MOVED = 1.1

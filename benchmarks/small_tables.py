@@ -20,11 +20,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.iteration.runner import Runner
+from iscp.core.job.iteration import Bounds, Iteration
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports
 

@@ -35,13 +35,13 @@ from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS, GROUPS, CHANGED, FILES = 5_000_000, 100_000, 1_000, 8

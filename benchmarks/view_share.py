@@ -17,11 +17,11 @@ from typing import Any
 import click
 
 from benchmarks.progress import report_progress
-from iscp.adapters.delta.query.plan_tree import kept_input
-from iscp.adapters.delta.query.query_analysis import analyze_query
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.errors import InvalidRequest
-from iscp.core.query_plan import reads_all_again
+from iscp.core.query.query_plan import reads_all_again
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.catalyst.plan_tree import kept_input
 from tests.fakes.tpc import QUERIES, Tpc
 from tests.quick_spark import QUICKER_CONF
 

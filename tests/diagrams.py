@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from iscp.core.state_table import StateTable
+from iscp.core.values.state_table import StateTable
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/state-machines.md"

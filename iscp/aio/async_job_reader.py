@@ -6,21 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from iscp.adapters.grpc.admin import convert, convert_views
-from iscp.adapters.grpc.admin.explanation_codec import explanation_from_wire
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.codec import convert, convert_views
+from iscp.adapters.grpc.codec.explanation_codec import explanation_from_wire
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.request_parts import answer_within_s, job_filter, require_positive, with_wait
-from iscp.core.api_requests import JobFilter, JobName
-from iscp.core.api_views import JobView
-from iscp.core.argument_checks import require
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobState, Reason
-from iscp.core.name_patterns import is_pattern
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.spec_fields import to_json
-from iscp.core.verification import VerifyReport
-from iscp.core.view_fields import ViewFields, view_of
+from iscp.core.api.api_requests import JobFilter, JobName
+from iscp.core.api.api_views import JobView
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.name_patterns import is_pattern
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.spec.spec_fields import to_json
+from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.values.argument_checks import require
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 

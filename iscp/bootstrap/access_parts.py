@@ -19,9 +19,9 @@ from iscp.adapters.etcd.tokens.token_watch import TokenWatch
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
 from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.oidc.jwks_source import HttpJwks
-from iscp.core.account_roots import AccountRoots
-from iscp.core.config import NodeConfig
-from iscp.core.role_authorizer import RoleAuthorizer
+from iscp.core.access.account_roots import AccountRoots
+from iscp.core.access.role_authorizer import RoleAuthorizer
+from iscp.core.settings.config import NodeConfig
 from iscp.ports.system import Clock
 from iscp.runtime.access.audit_writer import AuditWriter
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers

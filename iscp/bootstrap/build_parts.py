@@ -9,7 +9,7 @@ from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.core.members import NodeRecord
+from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop

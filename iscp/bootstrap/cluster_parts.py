@@ -15,7 +15,7 @@ from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.core.config import NodeConfig
+from iscp.core.settings.config import NodeConfig
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS

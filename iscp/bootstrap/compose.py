@@ -14,19 +14,19 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
-from iscp.adapters.system.preflight import refuse_misfit
 from iscp.bootstrap.access_parts import AccessSide, compose_access
 from iscp.bootstrap.build_parts import both, compose_builds
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_alerts, compose_owner_loop, compose_services
+from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import NodeConfig
-from iscp.core.members import NodeRecord
+from iscp.core.settings.config import NodeConfig
+from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node, NodeParts

@@ -11,8 +11,8 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
-from iscp.consumers.registry import ConsumerRegistry
-from iscp.core.config import NodeConfig
+from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.ports.system import Failpoints

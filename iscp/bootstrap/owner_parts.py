@@ -57,7 +57,7 @@ def compose_services(
 ) -> tuple[OwnerAdmin, OperatorServer, BuildServer]:
     """The requests of users and operators, as the owner answers them."""
     kind = on.kinds.kind
-    catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used, analysis=on.analysis)
+    catalog = DeltaCatalog.of(on.spark.root, on.analysis, s3=on.config.storage.s3.used)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock, on.config.probe)
     intake = RequestValidator(catalog, kind, check_trigger, on.clock, compose_places(on.config))

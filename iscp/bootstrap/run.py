@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from iscp.adapters.delta.analysis.separate_analysis import SeparateAnalysis, settings_apart
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.crash_ledger import CrashLedger
@@ -21,12 +20,13 @@ from iscp.adapters.system.scratch_directory import scratch_directory
 from iscp.bootstrap.compose import compose
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
-from iscp.core.config import NodeConfig
-from iscp.core.members import NODES_MAX
+from iscp.core.settings.config import NodeConfig
+from iscp.core.values.members import NODES_MAX
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.node.node import Node
+from iscp.views.analysis.separate_analysis import SeparateAnalysis, settings_apart
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from iscp.adapters.delta.selftest.self_test import kind_of, self_test
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.account_roots import TARGET_FIELD
-from iscp.core.config import NodeConfig
+from iscp.core.access.account_roots import TARGET_FIELD
+from iscp.core.settings.config import NodeConfig
 
 log = logging.getLogger(__name__)
 

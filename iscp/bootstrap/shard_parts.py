@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import get_args
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.sink.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
@@ -19,12 +19,12 @@ from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
 from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
 from iscp.runtime.worker.target_probe import TargetProbes

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.extras import import_name
+from iscp.core.values.extras import import_name
 
 if TYPE_CHECKING:
     from iscp.adapters.etcd.values import EtcdSettings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from iscp.changefeed.client.ulid_ranges import Ulids
     from iscp.changefeed.model.cursor import Cursor, StoredCursor
     from iscp.changefeed.model.lock_queue import IncidentReport
-    from iscp.core.errors import (
+    from iscp.core.values.errors import (
         Conflict,
         CursorBehind,
         FeedIncident,
@@ -69,5 +69,5 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: an executor of Spark reads a part of a feed without the client, and a node without either.
     if name not in __all__:
         raise AttributeError(f"module 'iscp.changefeed' has no attribute {name!r}")
-    home = _HOMES.get(name, "iscp.core.errors")
+    home = _HOMES.get(name, "iscp.core.values.errors")
     return import_name("iscp.changefeed", name, home, "open_feed" if name == "open" else name)

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import click
 
 from iscp import __version__
-from iscp.cli.access.bootstrap_command import node_token
-from iscp.cli.arguments import WholeNumber
-from iscp.cli.certs_commands import certs
-from iscp.cli.changefeed_commands import feed
-from iscp.cli.completion import script
-from iscp.cli.man_pages import write_pages
+from iscp.cli.changefeed.changefeed_commands import feed
+from iscp.cli.cluster.bootstrap_command import node_token
+from iscp.cli.node.certs_commands import certs
 from iscp.cli.node.log_command import log
-from iscp.cli.root_group import RootGroup
-from iscp.cli.terminal import say
-from iscp.core.config import ADMIN_PORT
-from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
-from iscp.core.extras import extra_missing
-from iscp.core.untrusted_values import printable
+from iscp.cli.shell.arguments import WholeNumber
+from iscp.cli.shell.completion import script
+from iscp.cli.shell.man_pages import write_pages
+from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.terminal import say
+from iscp.core.settings.config import ADMIN_PORT
+from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
+from iscp.core.values.extras import extra_missing
+from iscp.core.values.untrusted_values import printable
 
 EXIT_FAILED = 1
 

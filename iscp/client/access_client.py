@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from iscp.adapters.grpc.access.access_codec import entries_from_wire, role_to_wire, token_from_wire
-from iscp.adapters.grpc.admin.convert import to_message
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.core.access_token import TokenRecord, id_of
-from iscp.core.argument_checks import require_seconds
-from iscp.core.audit_entry import AuditEntry
-from iscp.core.errors import OutcomeUnknown
+from iscp.adapters.grpc.codec.access_codec import entries_from_wire, role_to_wire, token_from_wire
+from iscp.adapters.grpc.codec.convert import to_message
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.core.access.access_token import TokenRecord, id_of
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.values.argument_checks import require_seconds
+from iscp.core.values.errors import OutcomeUnknown
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 

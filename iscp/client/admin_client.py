@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.caller_token import GivenToken
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.adapters.grpc.codec import convert, convert_views
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
 from iscp.client.job_reader import JobReader
 from iscp.client.operator_client import OperatorClient
 from iscp.client.request_parts import new_request_id, require_all, with_ids
-from iscp.core.api_requests import (
+from iscp.core.api.api_requests import (
     ChangeOutcome,
     JobChange,
     JobName,
@@ -24,11 +24,11 @@ from iscp.core.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
-from iscp.core.argument_checks import column_names, require, require_seconds
-from iscp.core.errors import IscpError
-from iscp.core.spec_fields import RunFields, to_json, to_spec_json
-from iscp.core.view_fields import ViewFields
+from iscp.core.api.api_views import CheckedJob, ClusterView, RegisterResult
+from iscp.core.spec.spec_fields import RunFields, to_json, to_spec_json
+from iscp.core.spec.view_fields import ViewFields
+from iscp.core.values.argument_checks import column_names, require, require_seconds
+from iscp.core.values.errors import IscpError
 from iscp.wire.v1 import admin_pb2 as pb
 
 
@@ -97,7 +97,7 @@ class Client(JobReader):
         `adopt_from`: the target is there and holds the source's rows at this version. The first iteration compares
         them; if they differ nothing is written, and the job has failed: `wait` raises JobFailed with the difference.
 
-        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec_fields.RunFields).
+        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec.spec_fields.RunFields).
         """
         lists = {"key": column_names(key, "key") or None, "columns": column_names(columns, "columns") or None}
         keep = {"consumer": consumer, "target": target, **lists}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from iscp.adapters.grpc.admin.build_codec import builds_from_wire
-from iscp.adapters.grpc.admin.convert import name_to_wire, to_message
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.core.api_builds import BuildView
-from iscp.core.api_requests import JobName
+from iscp.adapters.grpc.codec.build_codec import builds_from_wire
+from iscp.adapters.grpc.codec.convert import name_to_wire, to_message
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.core.api.api_requests import JobName
+from iscp.core.build.api_builds import BuildView
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
 

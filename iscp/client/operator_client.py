@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from iscp.adapters.grpc.admin.convert import fields_of, to_message
-from iscp.adapters.grpc.admin.log_codec import page_from_wire, places_to_wire
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.adapters.grpc.codec.convert import fields_of, to_message
+from iscp.adapters.grpc.codec.log_codec import page_from_wire, places_to_wire
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
-from iscp.core.api_requests import NodeVerb, ShardVerb
-from iscp.core.api_views import EventView, PlacedShard
-from iscp.core.errors import Unavailable
-from iscp.core.log_lines import LogPage, LogPlace
-from iscp.core.untrusted_values import error_text
+from iscp.core.api.api_requests import NodeVerb, ShardVerb
+from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.log_lines import LogPage, LogPlace
+from iscp.core.values.errors import Unavailable
+from iscp.core.values.untrusted_values import error_text
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 

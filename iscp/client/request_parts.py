@@ -9,13 +9,13 @@ from types import NoneType
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from iscp.core.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
-from iscp.core.api_views import EventView
-from iscp.core.argument_checks import require, require_seconds
-from iscp.core.errors import InvalidRequest
-from iscp.core.job_row import JobState, Reason
-from iscp.core.log_lines import LogPlace
-from iscp.core.untrusted_values import shown
+from iscp.core.api.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPlace
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.values.argument_checks import require, require_seconds
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import shown
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from iscp.core.totals import NO_TOTALS
-from iscp.core.watermark import SourceMarks, Watermark
+from iscp.core.values.totals import NO_TOTALS
+from iscp.core.values.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag
 

@@ -9,13 +9,13 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
-from iscp.core.argument_checks import refuse_missing_parent
-from iscp.core.column_identity import kept_collated
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_bounds import refuse_unbounded, too_deep
-from iscp.core.sql_names import reserved_names
-from iscp.core.untrusted_values import shown
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_bounds import refuse_unbounded, too_deep
+from iscp.core.sql.sql_names import reserved_names
+from iscp.core.values.argument_checks import refuse_missing_parent
+from iscp.core.values.column_identity import kept_collated
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.untrusted_values import shown
 from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"

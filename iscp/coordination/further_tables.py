@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.protocol.messages import FurtherSeen
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import NOTHING_APPLIED, SourceMark, SourceMarks
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.watermark import NOTHING_APPLIED, SourceMark, SourceMarks
 
 
 @dataclass(frozen=True, slots=True)

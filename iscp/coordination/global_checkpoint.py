@@ -22,8 +22,8 @@ from math import inf
 
 from iscp.coordination.clocks import of_the_future
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import ShardId
 
 
 def counts(row: JobRow) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iscp.coordination.protocol.messages import NodeShardState
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.state_table import StateTable
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.state_table import StateTable
 
 FENCES_MAX = 10_000
 """Removed shards whose last table_epoch a node remembers one by one; beyond them one floor stands for the oldest."""

@@ -18,10 +18,10 @@ from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import NodeShardState
 from iscp.coordination.report_outbox import IN_FLIGHT_MAX
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.key_ranges import overlaps
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.key_ranges import overlaps
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
 
 
 def require(holds: bool, what: str, *of: object) -> None:

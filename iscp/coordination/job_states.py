@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from iscp.core.job_row import JobState
-from iscp.core.state_table import StateTable
+from iscp.core.job.job_row import JobState
+from iscp.core.values.state_table import StateTable
 
 
 class JobEvent(Enum):

@@ -44,9 +44,9 @@ from iscp.coordination.protocol.events import (
 )
 from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, DispatchTableResponse, NodeMessage, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.members import WIRE_FORMAT
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import WIRE_FORMAT
 
 
 class OwnerMachine:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.coordination.protocol.messages import CHECKPOINT_BYTES_MAX, ShardCheckpoint, SourceSeen
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport
+from iscp.core.values.ids import JobKey, ShardId
 
 IN_FLIGHT_MAX = 64
 """Checkpoints sent and not yet recorded, more than are cut while the history is written once; further reports wait at

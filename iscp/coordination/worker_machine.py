@@ -55,8 +55,8 @@ from iscp.coordination.protocol.messages import (
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.report_outbox import HISTORY_MAX, Outbox
 from iscp.coordination.sync_repeater import SyncRepeater
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import WIRE_FORMAT, Leader, understands
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import WIRE_FORMAT, Leader, understands
 
 
 class WorkerMachine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from iscp.core.api_requests import (
+from iscp.core.api.api_requests import (
     ChangeOutcome,
     ExplainRequest,
     JobChange,
@@ -15,10 +15,10 @@ from iscp.core.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api_views import CheckedJob, ClusterView, JobView, RegisterResult
-from iscp.core.iteration import HistoryEntry
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_explanation import QueryExplanation
 
 
 class AdminService(Protocol):

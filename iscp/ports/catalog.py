@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.core.job_row import JobRow
-from iscp.core.progress import TableSize
-from iscp.core.query_plan import QueryShape
-from iscp.core.start_rule import ProbeState
-from iscp.core.target_state import TargetSeen
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.job.target_state import TargetSeen
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.values.progress import TableSize
 
 if TYPE_CHECKING:
     pass
@@ -117,7 +117,7 @@ class CommitProbe(Protocol):
     def first_probe(self, table_uri: str) -> ProbeState: ...
 
     def newest_repair(self, table_uri: str, after: int, until: int) -> int:
-        """The newest repair (iscp.core.commit_route) of the commits (`after`, `until`]; 0: none is known of.
+        """The newest repair (iscp.core.job.commit_route) of the commits (`after`, `until`]; 0: none is known of.
 
         Reads the beginnings of their files, at most of so many as REPAIR_COMMITS_MAX, the newest of them.
         """

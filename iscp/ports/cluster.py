@@ -8,14 +8,14 @@ from typing import Protocol
 
 from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.api_views import EventView
-from iscp.core.errors import IscpError
-from iscp.core.ids import ShardId
-from iscp.core.log_lines import LogPage, LogQuery
-from iscp.core.maintenance_figures import JobUpkeep
-from iscp.core.members import Leader, Moment, NodeRecord
-from iscp.core.progress import RunProgress, TableSize
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, Moment, NodeRecord
+from iscp.core.values.progress import RunProgress, TableSize
 
 
 class Lease(Protocol):

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from iscp.core.column_identity import ColumnIds
-from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
-from iscp.core.watermark import Position, Watermark
-from iscp.core.watermark_record import WatermarkRecord
+from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import WatermarkRecord
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.column_identity import ColumnIds
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import Changes, ChangeSource

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_deaths import Deaths
-from iscp.core.job_row import JobRow
-from iscp.core.progress import StageWork
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.progress import StageWork
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, LogEntry
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, LogEntry
 
 
 class JobLog(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from iscp.core.log_lines import LogPage, LogQuery
+from iscp.core.api.log_lines import LogPage, LogQuery
 
 
 class NodeLog(Protocol):

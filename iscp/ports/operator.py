@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from iscp.core.api_builds import BuildView
-from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api_views import EventView, PlacedShard
-from iscp.core.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.build.api_builds import BuildView
 
 
 class OperatorService(Protocol):

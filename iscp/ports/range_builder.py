@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from iscp.core.build_request import BuildId
-from iscp.core.build_task import RangeBatch, StagingBatch
-from iscp.core.build_terms import BuildTerms
-from iscp.core.errors import InvariantBroken
-from iscp.core.iteration import Bounds
-from iscp.core.progress import TableSize
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_task import RangeBatch, StagingBatch
+from iscp.core.build.build_terms import BuildTerms
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
 from iscp.ports.sink import Manifest, StagedRanges

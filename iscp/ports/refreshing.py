@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from iscp.core.iteration import Bounds
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.spec import ConsumerSpec
+from iscp.core.job.iteration import Bounds
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.spec.spec import ConsumerSpec
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer
 from iscp.ports.source import SourceRange

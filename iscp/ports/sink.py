@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from iscp.core.build_request import BuildId
-from iscp.core.build_terms import NO_TERMS, BuildTerms
-from iscp.core.column_identity import ColumnIds
-from iscp.core.job_row import JobRow
-from iscp.core.totals import NO_TOTALS, QueryTotals
-from iscp.core.verification import Comparison
-from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import Comparison
+from iscp.core.values.column_identity import ColumnIds
+from iscp.core.values.totals import NO_TOTALS, QueryTotals
+from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Guard
 

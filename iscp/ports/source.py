@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.core.column_identity import ColumnIds
-from iscp.core.iteration import Bounds
-from iscp.core.progress import SnapshotSize
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.column_identity import ColumnIds
+from iscp.core.values.progress import SnapshotSize
+from iscp.core.values.watermark import Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
-    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/netting.py`): `i` the key is new since
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/netting.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
     the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
     `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
@@ -179,7 +179,7 @@ class ChangeSource(Protocol):
     def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
         """Have the table keep removed files and old commits for so long, on behalf of `holder`.
 
-        As iscp.core.source_holds has it. True: the table was altered for it.
+        As iscp.core.job.source_holds has it. True: the table was altered for it.
         """
 
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
+from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
 
 
 class Trigger(Protocol):

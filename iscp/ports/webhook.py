@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from iscp.core.notification import Notification
+from iscp.core.job.notification import Notification
 
 
 class Webhook(Protocol):

@@ -13,8 +13,8 @@ from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Progress, Put
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import IscpError
-from iscp.core.members import Leader
+from iscp.core.values.errors import IscpError
+from iscp.core.values.members import Leader
 from tests.fakes.waiting import until
 
 TTL_S, MARGIN_S = 3.0, 0.5

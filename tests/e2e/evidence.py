@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from obstore.store import from_url
 
-from iscp.cli.admin.main import PROGRAM, cli
+from iscp.cli.iscp_admin import PROGRAM, cli
 
 ADMIN = str(Path(sys.executable).parent / "iscp-admin")
 ADMIN_WAIT_S = 120.0

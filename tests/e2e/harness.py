@@ -36,13 +36,13 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import to_toml
+from iscp.bootstrap.settings import to_toml
 from iscp.cli.demo.check import differences
 from iscp.cli.demo.lake import read
 from iscp.cli.node.data_directory import Layout, Ports, choose_ports
 from iscp.cli.node.local_cluster import healthy, node_command, node_config, node_environ
 from iscp.client.admin_client import Client
-from iscp.core.api_views import JobView
+from iscp.core.api.api_views import JobView
 from tests import quick_spark
 
 __all__ = [

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.cli.admin.main import cli
+from iscp.cli.iscp_admin import cli
 from iscp.cli.node.local_cluster import healthy
 from tests.e2e.evidence import WIDE, Answer
 from tests.e2e.harness import NODE_ID, Cluster, assert_equal, read, wait_for

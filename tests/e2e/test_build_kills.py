@@ -20,8 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.cli.demo.chaos import Chaos
 from iscp.coordination.builds.build_worker import RANGES_AT_ONCE_MAX
-from iscp.core.api_builds import BuildStage, BuildView
-from iscp.core.errors import IscpError
+from iscp.core.build.api_builds import BuildStage, BuildView
+from iscp.core.values.errors import IscpError
 from tests.e2e.harness import Job, append, assert_equal, delete, read, upsert, wait_for
 from tests.e2e.many_nodes import ManyNodes
 from tests.e2e.test_builds import attempts

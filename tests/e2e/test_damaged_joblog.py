@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import RunningUp, start_up
 from iscp.client.admin_client import Client
-from iscp.core.errors import Unavailable
+from iscp.core.values.errors import Unavailable
 from tests.e2e.evidence import admin
 from tests.e2e.harness import MARK, QUICK, STOP_WAIT_S, leftovers, wait_for
 

@@ -22,9 +22,9 @@ from deltalake import DeltaTable, write_deltalake
 import iscp
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.free_port import free_port
-from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.demo.check import differences
-from iscp.core.errors import JobFailed, TimedOut
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.core.values.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
 from tests.fakes.packages import install

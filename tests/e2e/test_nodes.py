@@ -19,9 +19,9 @@ from benchmarks.dispatch import depose
 from iscp.adapters.system.child_process import tail
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
-from iscp.core.errors import InvalidRequest
-from iscp.core.members import WIRE_FORMAT
-from iscp.core.security_config import SecurityConfig
+from iscp.core.access.security_config import SecurityConfig
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.members import WIRE_FORMAT
 from tests.selection import in_full
 
 SHARDS = 40

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from iscp.adapters.system.free_port import free_port
-from iscp.core.security_config import SecurityConfig
+from iscp.core.access.security_config import SecurityConfig
 
 SHARDS = 30
 TTL_S, MARGIN_S = 3.0, 0.5

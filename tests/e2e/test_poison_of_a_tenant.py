@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.core.errors import IscpError
+from iscp.core.values.errors import IscpError
 from tests.e2e.harness import append, wait_for
 from tests.e2e.tenants import Tenants
 from tests.fakes.hung_mount import can_hang, hung

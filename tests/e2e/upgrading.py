@@ -15,8 +15,8 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys, snapshot_of
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import load_settings
-from iscp.core.api_views import JobView
+from iscp.bootstrap.settings import load_settings
+from iscp.core.api.api_views import JobView
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert
 from tests.e2e.load import Load

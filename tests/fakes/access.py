@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.adapters.grpc.access.access_interceptor import AccessInterceptor, AccessParts
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TokenBook, TokenRecord
-from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import IscpError
-from iscp.core.role_authorizer import RoleAuthorizer
+from iscp.core.access.access_token import TokenBook, TokenRecord
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.access.role_authorizer import RoleAuthorizer
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import IscpError
 from iscp.ports.access.oidc_ports import TokenProvider
 from iscp.ports.system import Clock
 from iscp.runtime.access.known_callers import CertificateCaller, KnownCallers

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from iscp.core.api_requests import (
+from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
     ExplainRequest,
@@ -21,7 +21,7 @@ from iscp.core.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api_views import (
+from iscp.core.api.api_views import (
     Action,
     CheckedJob,
     ClusterView,
@@ -31,14 +31,14 @@ from iscp.core.api_views import (
     RegisterResult,
     ShardView,
 )
-from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.progress import TableSize
-from iscp.core.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.spec_parsing import parse_spec
-from iscp.core.spec_patch import changed_spec
-from iscp.core.verification import Comparison, VerifyReport
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.verification import Comparison, VerifyReport
+from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.spec_patch import changed_spec
+from iscp.core.values.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
+from iscp.core.values.progress import TableSize
 
 CREATED_AT_S = 1_700_000_000.0
 CHECKPOINT_AT_S = 1_700_000_500.0

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import POLICIES, ConsumerSpec, JobSpec
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import POLICIES, ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
 from iscp.ports.engine import NO_DEATHS, JobDeaths
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.kept_commits import FakeKeptCommits

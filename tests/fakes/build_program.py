@@ -14,14 +14,14 @@ from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build_request import BuildRequest
-from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.iteration import Bounds, Iteration
-from iscp.core.job_row import JobStatus
-from iscp.core.progress import UNSIZED
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.build.build_task import BuildPlan, RangeBatch
+from iscp.core.job.iteration import Bounds, Iteration
+from iscp.core.job.job_row import JobStatus
+from iscp.core.values.progress import UNSIZED
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder, row_of
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests import quick_spark
 from tests.fakes.guards import OpenGuard
 from tests.fakes.replica_ports import replica_ports

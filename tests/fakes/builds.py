@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.core.build_task import RangeBatch, StagingBatch, StagingTask
-from iscp.core.errors import Canceled, Conflict, IscpError
-from iscp.core.members import Leader
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import RangeBatch, StagingBatch, StagingTask
+from iscp.core.values.errors import Canceled, Conflict, IscpError
+from iscp.core.values.members import Leader
+from iscp.core.values.progress import TableSize
 from iscp.ports.system import Guard
 
 RANGE = TableSize(100, 4_000)

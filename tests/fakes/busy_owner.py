@@ -17,9 +17,9 @@ from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, S
 from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, OwnerEvent, Tick
 from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from tests.fakes.prompt_nodes import answers, job_rows, node_records
 from tests.fakes.rings import step_with_rings
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.endpoint import Tls
 
 
 def certified() -> Tls:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
+from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.tls_files import TlsFiles
 
 NODE_NAME = "node.default.iscp"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iscp.consumers.commit_tag import commit_tag
-from iscp.core.job_row import JobRow
-from iscp.core.netting import Op
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import OP
-from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.netting import Op
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import OP
+from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder

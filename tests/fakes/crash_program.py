@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from iscp.adapters.system.crash_ledger import CrashLedger
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import JobKey
 
 
 def row(name: str) -> JobRow:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from iscp.coordination.schedule.schedule_events import VerifyRequested, VerifyWithdrawn
-from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.api_views import JobView
-from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.spec import TriggerSpec
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.spec.spec import TriggerSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.admin_service import OwnerAdmin

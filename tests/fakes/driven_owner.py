@@ -9,8 +9,8 @@ from iscp.coordination.protocol.effects import OwnerEffect, SendTo
 from iscp.coordination.protocol.events import Elected, FromNode, OwnerEvent, Tick
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import NodeRecord
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import NodeRecord
 from tests.fakes.loopback import TIMES, job
 from tests.fakes.rings import step_with_rings
 

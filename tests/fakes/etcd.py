@@ -11,8 +11,8 @@ from itertools import count
 from math import inf
 
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import ConfigurationError, IscpError, NotOwner
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.values.errors import ConfigurationError, IscpError, NotOwner
+from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.system import Clock
 
 Snapshot = tuple[NodeRecord, ...]

@@ -19,7 +19,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import DRAWN_BYTES, begin
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.errors import Conflict
+from iscp.core.values.errors import Conflict
 
 ROWS = 20
 SCHEMA = pa.schema([("who", pa.string()), ("append", pa.int64()), ("number", pa.int64())])

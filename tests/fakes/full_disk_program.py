@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import StorageError
-from iscp.core.job_row import LogEntry
+from iscp.core.job.job_row import LogEntry
+from iscp.core.values.errors import StorageError
 from tests.fakes.log_program import job
 
 

@@ -18,14 +18,14 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.clock import SystemClock
-from iscp.consumers.registry import ConsumerRegistry
-from iscp.core.api_builds import BuildStage
-from iscp.core.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
-from iscp.core.build_progress import JobBuild, KnownBuilds
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import InvalidRequest
-from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.build.build_progress import JobBuild, KnownBuilds
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.runtime.access.token_service import TokenService
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
-from iscp.core.errors import IscpError
-from iscp.core.iteration import Bounds
-from iscp.core.progress import TableSize
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.errors import IscpError
+from iscp.core.values.progress import TableSize
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard

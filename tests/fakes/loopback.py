@@ -58,11 +58,11 @@ from iscp.coordination.protocol.events import (
 from iscp.coordination.protocol.overrides import Overrides
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
-from iscp.core.members import Leader, NodeRecord
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.watermark import Watermark
 
 TIMES = CoordinationTimes(
     lease_ttl_s=5.0,

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.api_views import EventView
-from iscp.core.errors import IscpError, StorageError, TimedOut
-from iscp.core.ids import ShardId
-from iscp.core.log_lines import LogPage, LogQuery
-from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
-from iscp.core.progress import RunProgress, TableSize
-from iscp.core.verification import Comparison, Sample, VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.job.verification import Comparison, Sample, VerifyReport
+from iscp.core.values.errors import IscpError, StorageError, TimedOut
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress, TableSize
 from iscp.ports.cluster import BuildAnswer
 
 LOOK_S = 0.05

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.core.api_views import EventView
-from iscp.core.config import ProbeConfig
-from iscp.core.errors import IscpError
-from iscp.core.ids import ShardId
-from iscp.core.log_lines import LogPage, LogPlace, LogQuery
-from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
-from iscp.core.progress import RunProgress
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer, Membership
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey, ShardId
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.waiting import until
 

@@ -21,12 +21,12 @@ from iscp.coordination.protocol.messages import (
     Sync,
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.config import JobLogConfig
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.members import NodeRecord
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.members import NodeRecord
+from iscp.core.values.watermark import Watermark
 from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks

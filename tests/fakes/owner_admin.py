@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from iscp.core.api_views import ClusterView
-from iscp.core.config import ProbeConfig
-from iscp.core.errors import IscpError
-from iscp.core.job_row import JobRow
-from iscp.core.spec import TriggerSpec
+from iscp.core.api.api_views import ClusterView
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.spec.spec import TriggerSpec
+from iscp.core.values.errors import IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock

@@ -16,16 +16,16 @@ from typing import Any, cast
 import pyarrow as pa
 
 from iscp.consumers.validation import wanted_columns
-from iscp.core.build_pieces import count_pieces
-from iscp.core.column_identity import ColumnIds
-from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
-from iscp.core.iteration import Bounds, DataType
-from iscp.core.job_row import JobRow
-from iscp.core.progress import UNKNOWN, SnapshotSize, StageWork, TableSize
-from iscp.core.query_plan import Operator, OperatorKind, QueryShape
-from iscp.core.spec import ConsumerSpec
-from iscp.core.verification import Comparison
-from iscp.core.watermark import Position, SourceMarks, Watermark
+from iscp.core.build.build_pieces import count_pieces
+from iscp.core.job.iteration import Bounds, DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import Comparison
+from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.column_identity import ColumnIds
+from iscp.core.values.errors import Conflict, InvalidRequest, TableNotFound
+from iscp.core.values.progress import UNKNOWN, SnapshotSize, StageWork, TableSize
+from iscp.core.values.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.engine import NO_DEATHS, JobDeaths

@@ -19,9 +19,9 @@ from iscp.adapters.delta.log.commits import newest_version
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.core.errors import IscpError
-from iscp.core.iteration import Bounds
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.errors import IscpError
+from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.poisoned_tables import POISONS, table_in
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iscp.core.errors import IscpError, TableNotFound
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import IscpError, TableNotFound
 
 
 class FakeProbe:

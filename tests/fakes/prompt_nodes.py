@@ -16,10 +16,10 @@ from iscp.coordination.protocol.messages import (
     OwnerMessage,
     Sync,
 )
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.core.values.members import NodeRecord
 
 EPOCH = 1
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iscp.core.build_request import BuildId
-from iscp.core.build_terms import NO_TERMS, BuildTerms
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
-from iscp.core.watermark import SourceMark
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.watermark import SourceMark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest

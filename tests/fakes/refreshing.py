@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
-from iscp.core.watermark import Position, SourceMark, Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.source import SourceRange

@@ -11,7 +11,7 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.config import BuildConfig
+from iscp.core.settings.config import BuildConfig
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.iteration_ports import NO_BUILDS, IterationPorts
 from iscp.runtime.iteration.sink_pool import SinkPool

@@ -20,7 +20,7 @@ from obstore.store import from_url
 from iscp.adapters.delta.storage.s3_settings import s3_environ
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.free_port import free_port
-from iscp.core.config import BucketConfig, S3Config
+from iscp.core.settings.config import BucketConfig, S3Config
 
 START_WAIT_S = 60.0
 POLL_S = 0.1

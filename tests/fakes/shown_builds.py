@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from iscp.core.api_builds import BuildView
-from iscp.core.api_requests import JobName
-from iscp.core.build_progress import KnownBuilds
-from iscp.core.errors import InvalidRequest, IscpError, TableNotFound
+from iscp.core.api.api_requests import JobName
+from iscp.core.build.api_builds import BuildView
+from iscp.core.build.build_progress import KnownBuilds
+from iscp.core.values.errors import InvalidRequest, IscpError, TableNotFound
 
 
 @dataclass

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.core.build_request import BuildId
-from iscp.core.build_task import depth, piece_range
-from iscp.core.build_terms import NO_TERMS, BuildTerms
-from iscp.core.errors import PlanOutdated
-from iscp.core.job_row import JobRow
-from iscp.core.progress import TableSize
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_task import depth, piece_range
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import PlanOutdated
+from iscp.core.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError

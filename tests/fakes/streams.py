@@ -19,11 +19,11 @@ from iscp.coordination.protocol.messages import (
     NodeMessage,
     NodeShardState,
 )
-from iscp.core.errors import IscpError
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.members import NodeRecord
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.node_calls import FakeNodeCalls
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from iscp.core.errors import IscpError
-from iscp.core.job_row import JobRow
-from iscp.core.target_state import TargetSeen
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.target_state import TargetSeen
+from iscp.core.values.errors import IscpError
 
 
 class FakeTargets:

@@ -25,13 +25,13 @@ from iscp.coordination.schedule.schedule_events import (
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.custom_trigger import TriggerFacts
-from iscp.core.errors import Canceled, ErrorCode, IscpError
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.watermark import Watermark
+from iscp.core.job.custom_trigger import TriggerFacts
+from iscp.core.job.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.errors import Canceled, ErrorCode, IscpError
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.worker.source_probe import probe_source
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from iscp.cli.node import up
-from iscp.core.errors import IscpError
+from iscp.core.values.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))
 

@@ -14,8 +14,8 @@ import pytest
 
 from iscp.coordination.builds.build_state import BuildPlace, BuildState
 from iscp.coordination.builds.builder_events import BuilderEvent, MergeRange, NodesPlaced, SplitRange
-from iscp.core.build_task import BuildPlan, BuildTask, KeptSpan, RangeBatch, StagingBatch, StagingTask
-from iscp.core.errors import IscpError
+from iscp.core.build.build_task import BuildPlan, BuildTask, KeptSpan, RangeBatch, StagingBatch, StagingTask
+from iscp.core.values.errors import IscpError
 from tests.golden.test_dialogues import show
 from tests.simulation.builds.play import plan
 from tests.simulation.builds.world import BuildWorld, Conduct

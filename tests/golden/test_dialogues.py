@@ -17,10 +17,10 @@ from iscp.coordination.protocol.effects import Decided
 from iscp.coordination.protocol.events import MembersChanged, ShardWanted
 from iscp.coordination.protocol.messages import NodeShard
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import Leader, NodeRecord
 from tests.fakes.loopback import Loopback, job
 
 HERE = Path(__file__).parent / "dialogues"

@@ -8,7 +8,7 @@ import pytest
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, name_resolver
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import TableNotFound
+from iscp.core.values.errors import TableNotFound
 
 pytestmark = pytest.mark.spark
 

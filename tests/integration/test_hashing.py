@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import key_hash, row_hashes
-from iscp.core.key_ranges import condition_sql, hash_sql
+from iscp.core.rows.key_ranges import condition_sql, hash_sql
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.spark.session import SparkRuntime

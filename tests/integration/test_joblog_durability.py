@@ -8,8 +8,8 @@ import pytest
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
-from iscp.core.job_row import LogEntry
+from iscp.core.job.job_row import LogEntry
+from iscp.core.values.errors import NotOwner, OutcomeUnknown, StorageError
 from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job
 

@@ -20,11 +20,11 @@ from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.build_request import BuildId
-from iscp.core.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
-from iscp.core.job_row import LogEntry
-from iscp.core.sql_names import WEIGHT
-from iscp.core.watermark import Watermark
+from iscp.core.build.build_request import BuildId
+from iscp.core.job.job_row import LogEntry
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.values.errors import Conflict, NotOwner, OutcomeUnknown, PlanOutdated, StorageError, TableNotFound
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag, StagedState
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -14,7 +14,7 @@ from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.files import names
 from iscp.adapters.system.free_port import free_port
-from iscp.core.errors import StorageError
+from iscp.core.values.errors import StorageError
 from tests.fakes.s3 import SECRET, FakeS3, asking, s3_server
 
 log = logging.getLogger(__name__)

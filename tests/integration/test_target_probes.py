@@ -19,14 +19,14 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
-from iscp.consumers.registry import ConsumerRegistry
-from iscp.core.errors import ErrorCode, IscpError, StorageError, TargetLost
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.netting import Op
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.sql_names import OP
-from iscp.core.watermark import Watermark
+from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.netting import Op
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.sql.sql_names import OP
+from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets

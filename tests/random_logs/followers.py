@@ -12,9 +12,9 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.sink.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.source.kept_commits import DeltaKeptCommits
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
@@ -24,19 +24,20 @@ from iscp.cli.demo.lake import read
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.config import DIRECT_BYTES_MAX, BuildConfig
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.verification import VerifyReport
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import VerifyReport
+from iscp.core.settings.config import DIRECT_BYTES_MAX, BuildConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.ids import JobKey
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from iscp.runtime.iteration.read_policy import refuse_unfit
-from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.worker.runner import Runner
+from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.random_logs.cases import Follower, Kind
@@ -114,7 +115,7 @@ class Job:
 
     def __post_init__(self) -> None:
         spec = self._spec()
-        catalog = DeltaCatalog.of(self.node.runtime.root)
+        catalog = DeltaCatalog.of(self.node.runtime.root, SessionAnalysis(self.node.runtime.root))
         described, job_spec = catalog.describe(self.source), JobSpec(spec)
         if self.follower.kind is not Kind.VIEW:
             refuse_unfit(job_spec, described)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import PERMANENT_FROM, IscpError, PermanentError
+from iscp.core.values.errors import PERMANENT_FROM, IscpError, PermanentError
 from tests.random_logs.cases import Follower, Kind, LogCase
 from tests.random_logs.columns import COLUMNS, Row
 from tests.random_logs.expected import OTHER_ROWS, Bag, archive_bounds, passing, wanted

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 from tests.integration.views.conftest import Lake, ViewBench
 from tests.random_views.cases import Case
 from tests.random_views.cells import Family

@@ -14,19 +14,19 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
-from iscp.adapters.delta.query.signed_plans import JOINED_BYTES_MAX, SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, FoundRows, Instants, TableChange
-from iscp.adapters.delta.query.totals.known_totals import KnownTotals, totals_before
-from iscp.adapters.delta.query.totals.total_reading import learn_totals
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.spark_errors import concerns_values
-from iscp.core.errors import InvalidRequest
-from iscp.core.netting import Op
-from iscp.core.totals import QueryTotals
+from iscp.core.rows.netting import Op
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.totals import QueryTotals
+from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
+from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
+from iscp.views.changes.group_changes import changed_groups, held_keys
+from iscp.views.changes.known_totals import KnownTotals, totals_before
+from iscp.views.changes.signed_plans import JOINED_BYTES_MAX, SignedPlans
+from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, FoundRows, Instants, TableChange
+from iscp.views.changes.total_reading import learn_totals
 from tests.random_views.cases import Case
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
 from tests.random_views.query_tree import Mode, NoQueryError

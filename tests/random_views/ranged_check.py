@@ -7,15 +7,15 @@ from contextlib import closing
 from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
-from iscp.adapters.delta.query.group_sums import sums_finished
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
-from iscp.adapters.delta.query.ranged.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
-from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import At, Instants, TableChange
-from iscp.adapters.delta.query.totals.known_totals import KnownTotals
-from iscp.adapters.delta.query.totals.total_reading import learn_totals
-from iscp.core.range_query import NotRanged
-from iscp.core.totals import QueryTotals
+from iscp.core.query.range_query import NotRanged
+from iscp.core.values.totals import QueryTotals
+from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.changes.group_sums import sums_finished
+from iscp.views.changes.known_totals import KnownTotals
+from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.signed_rows import At, Instants, TableChange
+from iscp.views.changes.total_reading import learn_totals
+from iscp.views.ranges.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
 from tests.random_views.row_bags import Bag, bag_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.protocol.messages import DispatchTable
-from iscp.core import key_ranges
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows import key_ranges
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
 from tests.simulation.trouble import Fault
 from tests.simulation.violation import expect

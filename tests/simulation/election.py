@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.members import Leader
+from iscp.core.values.members import Leader
 from tests.simulation.etcd import Etcd, Watch
 from tests.simulation.lease import Lease
 

@@ -29,13 +29,13 @@ from iscp.coordination.schedule.schedule_events import (
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.ids import ShardId
-from iscp.core.iteration import DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import Position, SourceMark, Watermark
+from iscp.core.job.iteration import DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
 from iscp.runtime.iteration.job_outcomes import applied, record_failure, unchanged

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, LogEntry
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, LogEntry
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.errors import NotOwner, OutcomeUnknown, StorageError
+from iscp.core.values.ids import JobKey
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect

@@ -10,10 +10,10 @@ from iscp.coordination.jobs.job_requests import Pause, Register, Registration, R
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.build_task import depth
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.range_tree import parent
+from iscp.core.build.build_task import depth
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.range_tree import parent
+from iscp.core.values.ids import JobKey, ShardId
 from tests.simulation.builds.building import state_of
 from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish

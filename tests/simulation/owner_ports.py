@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.values.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
+from iscp.core.values.members import Leader, Moment, NodeRecord
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
 from tests.simulation.violation import expect

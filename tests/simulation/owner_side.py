@@ -26,10 +26,10 @@ from iscp.coordination.protocol.events import (
 )
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import InvariantBroken, IscpError, OutcomeUnknown, QueueFull
+from iscp.core.values.ids import JobKey
+from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.inbox import EVENTS_MAX
 from iscp.runtime.owner.checkpoint_saver import Checkpointer

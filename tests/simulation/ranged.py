@@ -12,14 +12,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from iscp.core import key_ranges
-from iscp.core.errors import Conflict, ErrorCode, Superseded
-from iscp.core.ids import JobKey
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.range_lineage import Piece
-from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark, later
-from iscp.core.watermark_record import WatermarkRecord, parse_record, record_key
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.range_lineage import Piece
+from iscp.core.job.watermark_record import WatermarkRecord, parse_record, record_key
+from iscp.core.rows import key_ranges
+from iscp.core.values.errors import Conflict, ErrorCode, Superseded
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever

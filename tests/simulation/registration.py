@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.members import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.lease import Lease
 

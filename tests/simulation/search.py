@@ -52,10 +52,10 @@ from iscp.coordination.protocol.events import (
 from iscp.coordination.protocol.messages import Acknowledge, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.members import Leader, NodeRecord
 from tests.fakes.rings import step_with_rings
 from tests.simulation.search_state import Life, Message, State, copied, copied_owner, fingerprint, owned
 from tests.simulation.violation import ViolationError

@@ -17,8 +17,8 @@ from iscp.coordination.placement import planner
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
 from iscp.coordination.report_outbox import Outbox
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, NodeRecord
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from random import Random
 from iscp.coordination.builds.build_state import SetPriority
 from iscp.coordination.clocks import of_the_future
 from iscp.coordination.protocol.events import RebalanceRequested
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import JobKey
 from tests.simulation.builds.building import state_of
 from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from iscp.coordination.protocol.events import ShardWanted
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.ids import ShardId
+from iscp.core.values.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.mutant_troubles import CROWD, OWNERS_CHANGE
 from tests.simulation.simulation import simulate

@@ -8,7 +8,7 @@ from iscp.coordination.membership.assignments import Assignments
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect
 from iscp.coordination.protocol.events import OwnerEvent
-from iscp.core.ids import ShardId
+from iscp.core.values.ids import ShardId
 from tests.simulation.search import Bounds, Search
 from tests.simulation.violation import ViolationError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iscp.cli.admin.job_file import read_paths
+from iscp.cli.job.job_file import read_paths
 from tests.chart.installations import SMALLEST
 from tests.chart.rendering import HelmRefusedError, Manifest, Rendered, render, run_helm
 from tests.chart.values_file import CHART

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.errors import ConfigurationError
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.members import Leader, NodeRecord
 from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iscp.cli.admin.main import cli
-from iscp.cli.render import progress_lines
-from iscp.core.progress import RunProgress
-from iscp.core.spec_parsing import parse_spec
+from iscp.cli.iscp_admin import cli
+from iscp.cli.shell.render import progress_lines
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.progress import RunProgress
 from tests.fakes.fuzzed_node import FuzzedNode
 
 ROOT = Path(__file__).parents[2]

@@ -57,11 +57,11 @@ from iscp.coordination.protocol.messages import (
 )
 from iscp.coordination.schedule.maintenance_heap import UPKEEP_PHASES, Phase, UpkeepHeap
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import InvariantBroken, QueueFull, TimedOut
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import Leader, NodeRecord
-from iscp.core.state_table import StateTable
+from iscp.core.settings.config import BackoffConfig
+from iscp.core.values.errors import InvariantBroken, QueueFull, TimedOut
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.state_table import StateTable
 from tests.diagrams import MACHINES, ROOT, comment, main
 from tests.fakes.loopback import TIMES, job, report
 from tests.fakes.rings import step_with_rings

@@ -16,11 +16,11 @@ import grpc
 from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.etcd_errors import EtcdFault, EtcdRefusedError, EtcdUnavailable, fault_of, translated
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.renewing_channel import secure_channel
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Put
-from iscp.core.members import Leader
-from iscp.core.untrusted_values import error_text, exact_float
+from iscp.core.values.members import Leader
+from iscp.core.values.untrusted_values import error_text, exact_float
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.values import Compare, Delete, Get, KeyValue, Listing, Put
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.errors import Conflict, InvariantBroken, IscpError, NotOwner
-from iscp.core.members import Leader
+from iscp.core.values.errors import Conflict, InvariantBroken, IscpError, NotOwner
+from iscp.core.values.members import Leader
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 import grpc
 
 from iscp.adapters.tls.handshake_faults import REFUSED_REMEDY, handshake_fault, may_be_refused
-from iscp.core.errors import (
+from iscp.core.values.errors import (
     ConfigurationError,
     ErrorCode,
     IscpError,

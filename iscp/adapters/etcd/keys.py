@@ -26,9 +26,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iscp.adapters.etcd.values import KeyValue
-from iscp.core.errors import ConfigurationError
-from iscp.core.members import NodeRecord
-from iscp.core.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.members import NodeRecord
+from iscp.core.values.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 

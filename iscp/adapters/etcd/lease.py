@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.core.errors import ConfigurationError, IscpError
+from iscp.core.values.errors import ConfigurationError, IscpError
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Delete, Put
-from iscp.core.errors import ErrorCode, IscpError, JobLogDamaged, StorageError
-from iscp.core.members import Leader
-from iscp.core.untrusted_values import error_text, exact_int, exact_name, printable
+from iscp.core.values.errors import ErrorCode, IscpError, JobLogDamaged, StorageError
+from iscp.core.values.members import Leader
+from iscp.core.values.untrusted_values import error_text, exact_int, exact_name, printable
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Delete, Put
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.ids import ShardId, parse_shard
-from iscp.core.members import Leader
-from iscp.core.report_validation import exact_shard
-from iscp.core.untrusted_values import error_text, exact_name, printable
+from iscp.core.job.report_validation import exact_shard
+from iscp.core.values.ids import ShardId, parse_shard
+from iscp.core.values.members import Leader
+from iscp.core.values.untrusted_values import error_text, exact_name, printable
 
 log = logging.getLogger(__name__)
 

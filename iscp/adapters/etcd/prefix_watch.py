@@ -8,7 +8,7 @@ from typing import Protocol
 
 from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.values import Changed, EventType, KeyValue, Listing, WatchEvent, WatchItem
-from iscp.core.errors import IscpError
+from iscp.core.values.errors import IscpError
 from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.system.free_port import free_port, is_free
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.errors import ConfigurationError, Unavailable
-from iscp.core.extras import DISTRIBUTION
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.extras import DISTRIBUTION
 from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"

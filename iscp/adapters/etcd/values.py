@@ -7,7 +7,7 @@ from enum import Enum
 
 from iscp.adapters.tls.node_certificates import etcd_files
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.config import EtcdConfig
+from iscp.core.settings.config import EtcdConfig
 
 
 @dataclass(frozen=True, slots=True)

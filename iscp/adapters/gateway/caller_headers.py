@@ -12,7 +12,7 @@ from typing import Any
 from iscp.adapters.grpc.access.caller_evidence import NAMES_MAX, TOKEN_KEY, statement
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, Metadata
 from iscp.adapters.tls.certificate_names import shown_names
-from iscp.core.errors import NotAuthenticated
+from iscp.core.values.errors import NotAuthenticated
 
 
 def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ...]) -> Metadata:

@@ -18,10 +18,10 @@ from iscp.adapters.gateway.json_calls import JsonCalls
 from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
 from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
 from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.grpc.channel.endpoint import split_address
+from iscp.adapters.tls.endpoint import split_address
 from iscp.adapters.tls.server_credentials import ServerContext
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 

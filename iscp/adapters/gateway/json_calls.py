@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from iscp.adapters.grpc.channel.call_metadata import Metadata
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.core.values.errors import InvalidRequest, QueueFull
 from iscp.wire.v1 import admin_pb2 as pb
 
 CALLS_MAX = 192

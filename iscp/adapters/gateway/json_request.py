@@ -22,7 +22,7 @@ from iscp.adapters.gateway.json_calls import METHODS, JsonCalls
 from iscp.adapters.gateway.openapi import document, media_type, path_of
 from iscp.adapters.grpc.channel.grpc_errors import status_of
 from iscp.adapters.system.bounded_reader import BoundedReader
-from iscp.core.errors import IscpError, PermanentError
+from iscp.core.values.errors import IscpError, PermanentError
 
 log = logging.getLogger(__name__)
 

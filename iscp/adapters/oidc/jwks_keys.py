@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.types import Options
 
-from iscp.core.access_token import TOKEN_CHARS_MAX
-from iscp.core.errors import NotAuthenticated, Unavailable
-from iscp.core.security_config import OidcConfig
+from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.access.security_config import OidcConfig
+from iscp.core.values.errors import NotAuthenticated, Unavailable
 from iscp.ports.access.oidc_ports import UnknownKey
 
 KEYS_MAX = 100
@@ -30,7 +30,7 @@ RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 8_192
 _Public = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _BY_CURVE = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
-# Times are decided by the node's clock, in `iscp.core.oidc_identity`.
+# Times are decided by the node's clock, in `iscp.core.access.oidc_identity`.
 _OPTIONS: Options = {
     "require": ["exp", "iat", "iss", "aud", "sub"],
     "verify_exp": False,

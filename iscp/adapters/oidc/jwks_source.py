@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from iscp.adapters.oidc.jwks_keys import JwksKeys, read_jwks
 from iscp.adapters.system.bounded_reader import BoundedReader
-from iscp.core.errors import Unavailable
-from iscp.core.security_config import OidcConfig
+from iscp.core.access.security_config import OidcConfig
+from iscp.core.values.errors import Unavailable
 
 FETCH_TIMEOUT_S = 5.0
 """How long a fetch of a provider's keys may take, connecting and the whole answer included; then it has failed."""

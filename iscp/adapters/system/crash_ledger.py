@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from iscp.adapters.system.file_replace import replace_file
-from iscp.core.job_deaths import AtWork, Crash, Deaths, parse_crash, suspects
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_deaths import AtWork, Crash, Deaths, parse_crash, suspects
+from iscp.core.job.job_row import JobRow
 
 log = logging.getLogger(__name__)
 

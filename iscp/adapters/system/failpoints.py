@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from iscp.core.errors import ConfigurationError, EngineError
+from iscp.core.values.errors import ConfigurationError, EngineError
 
 VARIABLE = "ISCP_FAILPOINTS"
 _ACTIONS = ("kill", "exit", "raise", "sleep")

@@ -6,7 +6,7 @@ import resource
 import sys
 from contextlib import suppress
 
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 OPEN_FILES_BESIDE_NODES = 512
 """Open files left for all but the nodes' streams: users' connections, tables, etcd, Spark's gateway, logs."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from iscp.core.custom_trigger import TriggerFacts
-from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, TemporaryError
-from iscp.core.spec import TriggerSpec, TriggerType
-from iscp.core.untrusted_values import error_text, named_error, printable
+from iscp.core.job.custom_trigger import TriggerFacts
+from iscp.core.spec.spec import TriggerSpec, TriggerType
+from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, TemporaryError
+from iscp.core.values.untrusted_values import error_text, named_error, printable
 from iscp.ports.trigger import Trigger
 
 GROUP = "iscp.triggers"

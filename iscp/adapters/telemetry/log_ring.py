@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from iscp.core.log_lines import LINES_MAX, JobOfLines, LogLine, LogPage, LogPlace, LogQuery
+from iscp.core.api.log_lines import LINES_MAX, JobOfLines, LogLine, LogPage, LogPlace, LogQuery
 
 RING_BYTES_MAX = 4 * 1024**2
 """Bytes of its log that a node keeps in memory for `node logs` and `job logs`; the oldest lines go first."""

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
-from iscp.core.config import LogFormat, LogLevel
-from iscp.core.untrusted_values import printable, shown
+from iscp.core.settings.config import LogFormat, LogLevel
+from iscp.core.values.untrusted_values import printable, shown
 
 log = logging.getLogger(__name__)
 

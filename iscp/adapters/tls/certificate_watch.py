@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.tls_files import TlsFiles, certificates_of
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 

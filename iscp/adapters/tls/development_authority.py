@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from iscp.adapters.system.file_replace import replace_file
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 AUTHORITY_DAYS = 3650
 """Days for which a development authority is valid, unless `--days` says otherwise."""

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults
-from iscp.core.config import EtcdConfig, NodeConfig
-from iscp.core.security_config import TlsConfig
-from iscp.core.setting_faults import SettingFault
+from iscp.core.access.security_config import TlsConfig
+from iscp.core.settings.config import EtcdConfig, NodeConfig
+from iscp.core.values.setting_faults import SettingFault
 
 SECTION = "security.tls."
 ETCD_SECTION = "etcd."

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.tls_files import TlsSource
 
 Options = tuple[tuple[str, Any], ...]

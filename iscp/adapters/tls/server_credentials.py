@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.tls.certificate_names import ShownNames, shown_names
+from iscp.adapters.tls.endpoint import Tls
 from iscp.adapters.tls.tls_files import TlsSource
 
 log = logging.getLogger(__name__)

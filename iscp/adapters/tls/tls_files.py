@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.tls.certificate_names import dns_names_of
-from iscp.core.errors import ConfigurationError
-from iscp.core.setting_faults import SettingFault
+from iscp.adapters.tls.endpoint import Tls
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.setting_faults import SettingFault
 
 if TYPE_CHECKING:
     from cryptography import x509

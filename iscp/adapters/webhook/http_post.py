@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from iscp.core.errors import ConfigurationError, PermanentError, Unavailable
-from iscp.core.notification import Notification
+from iscp.core.job.notification import Notification
+from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 from iscp.ports.system import Clock
 
 POST_TIMEOUT_S = 10.0

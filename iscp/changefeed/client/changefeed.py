@@ -25,8 +25,8 @@ from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
 from iscp.changefeed.model.lock_queue import IncidentReport, QueueLimits
 from iscp.changefeed.table.feed_purge import PurgedFiles, purge_files
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.argument_checks import require, require_seconds
-from iscp.core.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
+from iscp.core.values.argument_checks import require, require_seconds
+from iscp.core.values.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 
 INCIDENTS_MAX = 5

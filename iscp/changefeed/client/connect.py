@@ -22,10 +22,10 @@ from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.argument_checks import column_names, refuse_missing_parent, require, require_seconds
-from iscp.core.config import EtcdConfig
-from iscp.core.config_faults import port_of
-from iscp.core.errors import InvalidRequest
+from iscp.core.settings.config import EtcdConfig
+from iscp.core.settings.config_faults import port_of
+from iscp.core.values.argument_checks import column_names, refuse_missing_parent, require, require_seconds
+from iscp.core.values.errors import InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 
 EtcdAddress: TypeAlias = str | Sequence[str] | EtcdSettings | EtcdConfig

@@ -6,8 +6,8 @@ from types import NoneType
 
 from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.changefeed.model.cursor import Cursor, StoredCursor
-from iscp.core.argument_checks import require
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.argument_checks import require
+from iscp.core.values.errors import InvalidRequest
 
 
 class Cursors:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.argument_checks import require, require_unicode
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.argument_checks import require, require_unicode
+from iscp.core.values.errors import InvalidRequest
 
 Rows: TypeAlias = Any
 """pa.Table, pa.RecordBatch, a list of dicts, or a data frame of pandas or Spark."""

@@ -26,7 +26,7 @@ from iscp.changefeed.model.lock_queue import (
     TryLock,
     Waiting,
 )
-from iscp.core.errors import FeedIncident, InvariantBroken, TemporaryError, TimedOut
+from iscp.core.values.errors import FeedIncident, InvariantBroken, TemporaryError, TimedOut
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from iscp.changefeed.model.cursor import Cursor, slowest
 from iscp.changefeed.model.ulid import ULID_BYTES, ulid_text
-from iscp.core.argument_checks import require
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.argument_checks import require
+from iscp.core.values.errors import InvalidRequest
 
 _DRAWN_BITS = 80
 

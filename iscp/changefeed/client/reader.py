@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.table.feed_purge import read_purged
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.page_reader import FeedPage, PageReader
-from iscp.core.errors import StorageError
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from iscp.changefeed.model.feed_ports import HeldLock
 from iscp.changefeed.model.ulid import DRAWN_BYTES, NO_ULIDS, UlidPlace, begin
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 
 FAILPOINT_TURN = "feed.turn"

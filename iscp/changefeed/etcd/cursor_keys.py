@@ -10,8 +10,8 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Compare, Delete, Get, KeyValue, Put
 from iscp.changefeed.model.cursor import Cursor, StoredCursor
-from iscp.core.argument_checks import require
-from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown
+from iscp.core.values.argument_checks import require
+from iscp.core.values.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

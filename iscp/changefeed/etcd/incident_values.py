@@ -6,7 +6,7 @@ import json
 
 from iscp.adapters.etcd.values import KeyValue
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
-from iscp.core.errors import (
+from iscp.core.values.errors import (
     ConfigurationError,
 )
 

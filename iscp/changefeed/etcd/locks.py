@@ -23,7 +23,7 @@ from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.values import Compare, Get, Put
 from iscp.changefeed.etcd.incident_values import incidents_of, report_of
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
-from iscp.core.errors import (
+from iscp.core.values.errors import (
     ConfigurationError,
     InvalidRequest,
     InvariantBroken,

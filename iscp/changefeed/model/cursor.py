@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import NoneType
 
 from iscp.changefeed.model.ulid import parse_ulid, ulid_text
-from iscp.core.argument_checks import require
-from iscp.core.errors import CursorBehind, InvalidRequest
+from iscp.core.values.argument_checks import require
+from iscp.core.values.errors import CursorBehind, InvalidRequest
 
 _FIELD = "cursor"
 _REMEDY = 'Give a cursor as a page has it, or its text: {"feed": "...", "shards": {"0": "01J..."}}'

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
-from iscp.core.build_request import BuildId
+from iscp.core.build.build_request import BuildId
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.system import Guard
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
-from iscp.core.state_table import StateTable
+from iscp.core.values.state_table import StateTable
 
 SHORT_TRY_S = 0.02
 """How long the first attempt to lock a shard waits; mostly it succeeds, and then nothing has to be sampled."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from iscp.core.errors import ConfigurationError, InvalidRequest
+from iscp.core.values.errors import ConfigurationError, InvalidRequest
 
 ULID_BYTES = 16
 DRAWN_BYTES = 10

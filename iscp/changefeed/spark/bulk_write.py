@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.ulid import UlidPlace
@@ -33,8 +33,8 @@ from iscp.changefeed.spark.functions import listed, ulid_of, ulid_text_of
 from iscp.changefeed.spark.written_files import FileFooter, check_adds, number_of, read_footers
 from iscp.changefeed.table.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
 from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
-from iscp.core.errors import Conflict, EngineError, InvalidRequest
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import Conflict, EngineError, InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_files import groups_between
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 

@@ -28,7 +28,7 @@ from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.spark.partition import FeedPart, read_part
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.table.feed_schema import ULID_TEXT
 from iscp.changefeed.table.file_writer import file_stats
-from iscp.core.errors import EngineError
+from iscp.core.values.errors import EngineError
 
 FOOTER_READERS = 8
 """Threads that read the footers of the files that were written; more files queue."""

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.table.feed_files import list_files
 from iscp.changefeed.table.feed_table import FeedTable

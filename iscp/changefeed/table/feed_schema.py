@@ -14,15 +14,15 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta.log.commits import commit_file
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import sync
 from iscp.adapters.delta.storage.table_place import require_place
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, first_commit
-from iscp.core.errors import ConfigurationError, InvalidRequest
+from iscp.core.values.errors import ConfigurationError, InvalidRequest
 
 FORMAT = 1
 FORMAT_PROPERTY = "iscp.changefeed.format"

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake.transaction import RemoveAction
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of, sync
@@ -31,7 +31,7 @@ from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text
 from iscp.changefeed.table.feed_schema import FeedDescription
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
 from iscp.changefeed.table.widening import widened
-from iscp.core.errors import (
+from iscp.core.values.errors import (
     ConfigurationError,
     Conflict,
     IscpError,

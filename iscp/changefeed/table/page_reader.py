@@ -17,12 +17,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, groups_between, overlapping
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
-from iscp.core.argument_checks import require
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.argument_checks import require
+from iscp.core.values.errors import InvalidRequest
 
 READ_ROWS_MAX = 1_000_000
 """Rows of one page; a request for more is refused."""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPlace, ulid_text
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 ROWS_MAX = 50_000_000
 """Rows of one append; more are refused, as their texts have to fit into one array of Arrow, whose offsets are of 32

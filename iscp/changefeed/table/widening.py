@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from iscp.core.errors import (
+from iscp.core.values.errors import (
     ErrorCode,
     PermanentError,
 )

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from iscp.client.admin_client import Client
-from iscp.core.api_views import ClusterView, NodeView
-from iscp.core.errors import IscpError
+from iscp.core.api.api_views import ClusterView, NodeView
+from iscp.core.values.errors import IscpError
 
 EVERY_S = 5.0
 READY_MIN = 2

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import variable
+from iscp.bootstrap.settings import variable
 from iscp.cli.demo import flights
 from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day
@@ -26,8 +26,8 @@ from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
 from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
-from iscp.core.api_views import JobView
-from iscp.core.errors import IscpError, TemporaryError
+from iscp.core.api.api_views import JobView
+from iscp.core.values.errors import IscpError, TemporaryError
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""

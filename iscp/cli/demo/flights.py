@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from iscp.core.errors import ConfigurationError
-from iscp.core.extras import DISTRIBUTION
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.extras import DISTRIBUTION
 
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
 """Identifies a flight: 336,776 rows, none twice."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from iscp import changefeed
 from iscp.adapters.system.child_process import spawn, tail
-from iscp.core.errors import TimedOut
+from iscp.core.values.errors import TimedOut
 
 PAGE_ROWS = 50_000
 POLL_S = 0.5

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iscp.cli.demo.jobs import JobResult
-from iscp.core.api_views import JobView
+from iscp.core.api.api_views import JobView
 
 _PER_S = 4
 _PLAIN_EVERY = 10

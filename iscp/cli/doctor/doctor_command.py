@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.doctor.examination import Examined, Verdict, fault
-from iscp.core.extras import install_command
+from iscp.core.values.extras import install_command
 
 if TYPE_CHECKING:
-    from iscp.core.config import NodeConfig
+    from iscp.core.settings.config import NodeConfig
 
 DESCRIBE_TIMEOUT_S = 2.0
 """How long whoever listens on a node's port may take to say who it is; then it counts as a stranger."""
@@ -49,7 +49,7 @@ def _show(found: Sequence[Examined], counts: Counter[Verdict]) -> None:
 def _examine_up(data: Path, port: int) -> Iterator[Examined]:
     """What `iscp up` on this directory needs."""
     from iscp.cli.doctor import machine, programs
-    from iscp.core.config import SparkConfig
+    from iscp.core.settings.config import SparkConfig
 
     yield from _examine_any(SparkConfig().driver_memory_mb)
     yield programs.examine_etcd_binary(os.environ)
@@ -61,7 +61,7 @@ def _examine_up(data: Path, port: int) -> Iterator[Examined]:
 def _holder(data: Path, port: int) -> str:
     """Who runs on the directory, if that port is one of its last start; empty: nobody is known to."""
     from iscp.cli.node.data_directory import Layout, hold_directory
-    from iscp.core.errors import ConfigurationError
+    from iscp.core.values.errors import ConfigurationError
 
     layout = Layout(data.absolute())
     try:
@@ -101,7 +101,7 @@ def _node_at(config: NodeConfig) -> str:
     """Who has the port, if it is the node of the configuration; empty: somebody else, or nobody."""
     from iscp.adapters.grpc.node.node_client import describe
     from iscp.adapters.tls.node_certificates import certificate_watch
-    from iscp.core.errors import IscpError
+    from iscp.core.values.errors import IscpError
 
     try:
         found = describe(config.address, tls=certificate_watch(config), timeout_s=DESCRIBE_TIMEOUT_S)
@@ -123,10 +123,10 @@ def _examine_directory(what: str, directory: Path) -> Iterator[Examined]:
 
 
 def _load(file: Path) -> NodeConfig | Examined:
-    from iscp.core.errors import ConfigurationError
+    from iscp.core.values.errors import ConfigurationError
 
     try:
-        from iscp.adapters.system.settings import load_settings
+        from iscp.bootstrap.settings import load_settings
     except ImportError as error:
         return fault("configuration", f"cannot be read: {error}", install_command())
     try:

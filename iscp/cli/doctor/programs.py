@@ -13,9 +13,9 @@ from iscp.adapters.delta.spark.java import find_java
 from iscp.adapters.etcd.server import find_etcd, production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
-from iscp.core.config import EtcdConfig
-from iscp.core.errors import ConfigurationError, IscpError
-from iscp.core.extras import DISTRIBUTION, install_command
+from iscp.core.settings.config import EtcdConfig
+from iscp.core.values.errors import ConfigurationError, IscpError
+from iscp.core.values.extras import DISTRIBUTION, install_command
 from iscp.ports.system import Clock
 
 VERSION_TIMEOUT_S = 10.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iscp.adapters.system.free_port import free_port, is_free
-from iscp.core.config import ADMIN_PORT
-from iscp.core.errors import ConfigurationError, JobLogDamaged
+from iscp.core.settings.config import ADMIN_PORT
+from iscp.core.values.errors import ConfigurationError, JobLogDamaged
 
 
 @dataclass(frozen=True, slots=True)

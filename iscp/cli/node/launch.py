@@ -15,7 +15,7 @@ from typing import Any
 
 from iscp.adapters.system.child_process import end, tail
 from iscp.adapters.system.child_process import spawn as spawn_tied
-from iscp.core.errors import Unavailable
+from iscp.core.values.errors import Unavailable
 from iscp.ports.system import Clock
 
 START_TIMEOUT_S = 180.0

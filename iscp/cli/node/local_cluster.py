@@ -16,15 +16,15 @@ from typing import Any
 
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.settings import check_files, load_settings, to_toml, variable
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.adapters.tls.tls_files import TlsSource
+from iscp.bootstrap.settings import check_files, load_settings, to_toml, variable
 from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_room
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.cli.node.wait_notice import awaited_of
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
 from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"

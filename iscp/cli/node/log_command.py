@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli.node.home_options import home_options, require_one_home
-from iscp.cli.terminal import say
-from iscp.core.errors import ConfigurationError
+from iscp.cli.shell.terminal import say
+from iscp.core.values.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from iscp.adapters.etcd.log_marks import EtcdLogMarks
@@ -34,7 +34,7 @@ def repair(data: Path | None, file: Path | None) -> None:
     acknowledged, what it held is given up: the command says so.
     """
     from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.adapters.system.settings import load_settings
+    from iscp.bootstrap.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of
 
@@ -62,7 +62,7 @@ def upgrade(data: Path | None, file: Path | None) -> None:
     from iscp.adapters.delta.joblog.log_format import upgrade_job_log
     from iscp.adapters.delta.joblog.log_schema import FORMAT
     from iscp.adapters.delta.storage.s3_settings import enter_s3
-    from iscp.adapters.system.settings import load_settings
+    from iscp.bootstrap.settings import load_settings
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, refuse_earlier_nodes
 

@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from iscp.adapters.system.settings import check_files, load_settings
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging, log_uncaught
+from iscp.bootstrap.settings import check_files, load_settings
 
 
 def run(file: Path | None) -> int:

@@ -17,11 +17,11 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import load_settings
+from iscp.bootstrap.settings import load_settings
 from iscp.cli.node.data_directory import Layout
-from iscp.core.config import NodeConfig
-from iscp.core.errors import ConfigurationError, Unavailable
-from iscp.core.members import WIRE_FORMAT
+from iscp.core.settings.config import NodeConfig
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.members import WIRE_FORMAT
 
 
 def layout_of(data: Path) -> Layout:

@@ -16,8 +16,8 @@ from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.cli.node.wait_notice import WaitNotice
-from iscp.cli.terminal import say
-from iscp.core.config import LogFormat, LogLevel
+from iscp.cli.shell.terminal import say
+from iscp.core.settings.config import LogFormat, LogLevel
 
 POLL_S = 0.1
 """Pause between two checks of the processes of `iscp up`."""

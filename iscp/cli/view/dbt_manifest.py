@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from iscp.cli.arguments import parse_duration_s
+from iscp.cli.shell.arguments import parse_duration_s
 from iscp.cli.view.imported_views import ImportedViews
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_options import read_text
 from iscp.cli.view.view_statements import ViewStatement
-from iscp.core.errors import InvalidRequest
-from iscp.core.view_fields import REFRESH_POLICIES, view_text
+from iscp.core.spec.view_fields import REFRESH_POLICIES, view_text
+from iscp.core.values.errors import InvalidRequest
 
 MANIFEST_CHARS_MAX = 200_000_000
 """Characters of a manifest of dbt; a longer one is refused."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from iscp.cli.view.sql_tokens import SqlSource
-from iscp.core.untrusted_values import error_text
+from iscp.core.values.untrusted_values import error_text
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

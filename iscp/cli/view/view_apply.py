@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.cli.admin.apply import CHECK_TIMEOUT_S
-from iscp.cli.arguments import DURATION, TARGET, Invocation, account_option, anywhere, invocation
-from iscp.cli.terminal import say
+from iscp.cli.job.apply import CHECK_TIMEOUT_S
+from iscp.cli.shell.arguments import DURATION, TARGET, account_option, anywhere, invocation
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION, read_text
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from iscp.cli.view.view_statements import ViewStatement

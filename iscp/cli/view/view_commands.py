@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli import render
-from iscp.cli.admin.error_words import options_named
-from iscp.cli.admin.register_command import show_registered, unlike_of
-from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, account_option, anywhere, invocation
-from iscp.cli.completion import ACCOUNT
-from iscp.cli.drawing import pairs, table
-from iscp.cli.history_lines import show_history
-from iscp.cli.monitor.next_start import next_start
-from iscp.cli.monitor.watch_option import watched
-from iscp.cli.terminal import say
+from iscp.cli.job.next_start import next_start
+from iscp.cli.job.register_command import show_registered, unlike_of
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import DURATION, LIMIT, TARGET, account_option, anywhere, invocation
+from iscp.cli.shell.completion import ACCOUNT
+from iscp.cli.shell.drawing import pairs, table
+from iscp.cli.shell.error_words import options_named
+from iscp.cli.shell.history_lines import show_history
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
+from iscp.cli.shell.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files
 from iscp.cli.view.view_explain import explain_view
 from iscp.cli.view.view_import import import_views
@@ -37,10 +38,10 @@ from iscp.cli.view.view_options import (
     view_fields,
 )
 from iscp.cli.view.view_schedule import shown_schedule
-from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.api_views import JobView
-from iscp.core.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.view_fields import ViewFields, shown_tables, view_of
+from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.core.api.api_views import JobView
+from iscp.core.spec.view_fields import ViewFields, shown_tables, view_of
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

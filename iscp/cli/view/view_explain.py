@@ -7,14 +7,15 @@ from typing import assert_never
 
 import click
 
-from iscp.cli import render
-from iscp.cli.admin.error_words import options_named
-from iscp.cli.arguments import TABLE, Invocation, account_option, anywhere, invocation
-from iscp.cli.completion import VIEW_NAME
-from iscp.cli.drawing import pairs
-from iscp.cli.drawing import table as draw_table
-from iscp.cli.history_lines import show_history
-from iscp.cli.terminal import say
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import TABLE, account_option, anywhere, invocation
+from iscp.cli.shell.completion import VIEW_NAME
+from iscp.cli.shell.drawing import pairs
+from iscp.cli.shell.drawing import table as draw_table
+from iscp.cli.shell.error_words import options_named
+from iscp.cli.shell.history_lines import show_history
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
     NAMED_TABLE,
@@ -26,16 +27,16 @@ from iscp.cli.view.view_options import (
     read_query,
     view_fields,
 )
-from iscp.core.errors import InvalidRequest
-from iscp.core.iteration import HistoryEntry
-from iscp.core.progress import TableSize
-from iscp.core.query_explanation import (
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.query.query_explanation import (
     CHANGED_ROWS,
     ChangeCost,
     ExplainedOperator,
     OperatorUpkeep,
     QueryExplanation,
 )
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.progress import TableSize
 
 UPKEEP_WORDS = {
     OperatorUpkeep.LINEAR: "from the changed rows alone",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from iscp.cli.admin.apply import CHECK_TIMEOUT_S
-from iscp.cli.arguments import Invocation, anywhere, invocation
-from iscp.cli.terminal import say
+from iscp.cli.job.apply import CHECK_TIMEOUT_S
+from iscp.cli.shell.arguments import anywhere, invocation
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_apply import project_options, warn_of_unkept
-from iscp.core.errors import InvalidRequest
-from iscp.core.untrusted_values import one_line
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
     from iscp.cli.view.imported_views import ImportedViews

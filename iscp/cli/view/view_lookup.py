@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import InvalidRequest, JobNotFound
-from iscp.core.view_fields import ViewFields, view_of
+from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.values.errors import InvalidRequest, JobNotFound
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-    from iscp.core.api_views import JobView
+    from iscp.core.api.api_views import JobView
 
 
 def find_view(client: Client, name: str, table: str | None, account: str) -> tuple[JobView, ViewFields]:

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from iscp.cli.arguments import DURATION, TABLE, VERSION, absolute_table, account_option
-from iscp.cli.completion import VIEW_NAME
-from iscp.core.errors import InvalidRequest
-from iscp.core.spec import PRIORITY_MAX, PRIORITY_MIN
-from iscp.core.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, ViewFields, view_text
+from iscp.cli.shell.arguments import DURATION, TABLE, VERSION, absolute_table, account_option
+from iscp.cli.shell.completion import VIEW_NAME
+from iscp.core.spec.spec import PRIORITY_MAX, PRIORITY_MIN
+from iscp.core.spec.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, ViewFields, view_text
+from iscp.core.values.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

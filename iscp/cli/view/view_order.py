@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from iscp.cli.view.query_tables import tables_read
 from iscp.cli.view.view_statements import ViewStatement
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 _TARGET_NAME = re.compile(r"[\w-][\w .-]*")
 

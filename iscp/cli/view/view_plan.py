@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli.admin.apply import CHECK_TIMEOUT_S, carry_out, refuse_faults, show_steps
-from iscp.cli.admin.apply_plan import PlanFault, Step, Wanted, steps_for
-from iscp.cli.admin.bulk import job_words
-from iscp.cli.arguments import Invocation
-from iscp.cli.terminal import confirm, say
+from iscp.cli.job.apply import CHECK_TIMEOUT_S, carry_out, refuse_faults, show_steps
+from iscp.cli.job.apply_plan import PlanFault, Step, Wanted, steps_for
+from iscp.cli.job.bulk import job_words
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import confirm, say
 from iscp.cli.view.view_order import PlacedView
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.api_views import Action, CheckedJob, JobView
-from iscp.core.errors import InvalidRequest, IscpError, PermanentError, TableNotFound
-from iscp.core.view_fields import ViewFields, view_of
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.api.api_views import Action, CheckedJob, JobView
+from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.values.errors import InvalidRequest, IscpError, PermanentError, TableNotFound
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.cli import render
-from iscp.core.cron_schedule import DEFAULT_ZONE
-from iscp.core.view_fields import ViewFields
+from iscp.cli.shell import render
+from iscp.core.spec.cron_schedule import DEFAULT_ZONE
+from iscp.core.spec.view_fields import ViewFields
 
 
 def shown_schedule(view: ViewFields) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iscp.cli.view.sql_tokens import SqlSource, SqlToken, TokenKind, tokens_of
-from iscp.core.cron_schedule import parse_cron
-from iscp.core.errors import InvalidRequest
+from iscp.core.spec.cron_schedule import parse_cron
+from iscp.core.values.errors import InvalidRequest
 
 STATEMENT = "CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name AS SELECT …"
 UNIT_S = {"SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3_600.0, "DAY": 86_400.0, "WEEK": 604_800.0}
@@ -33,7 +33,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 class ViewStatement:
     """A view as a file says. `query` is its SELECT, with the file's places; `columns` rename the result's, if any.
 
-    `run`: the fields of iscp.core.spec_fields.RunFields. `unkept`: clauses that have no effect here.
+    `run`: the fields of iscp.core.spec.spec_fields.RunFields. `unkept`: clauses that have no effect here.
     """
 
     name: str

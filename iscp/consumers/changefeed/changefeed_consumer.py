@@ -15,15 +15,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from iscp.changefeed.model.feed_ports import FeedCommit, FeedSink
 from iscp.changefeed.table.widening import lost_names
 from iscp.consumers.validation import unwritable_name
-from iscp.core import key_ranges as ranges
-from iscp.core.build_request import BuildId
-from iscp.core.errors import ErrorCode, InvalidRequest, InvariantBroken, PermanentError
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import OnSchemaChange
-from iscp.core.sql_names import quoted
-from iscp.core.watermark import Position
-from iscp.core.watermark_record import position_of, record_key
+from iscp.core.build.build_request import BuildId
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import position_of, record_key
+from iscp.core.rows import key_ranges as ranges
+from iscp.core.spec.spec import OnSchemaChange
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import ErrorCode, InvalidRequest, InvariantBroken, PermanentError
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.sink import Manifest, StagedRanges
 

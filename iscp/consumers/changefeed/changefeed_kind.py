@@ -18,11 +18,11 @@ from iscp.consumers.validation import (
     refuse_reserved,
     wanted_columns,
 )
-from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.iteration import ChangeDetail
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import KEY_HASH
+from iscp.core.job.iteration import ChangeDetail
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import KEY_HASH
+from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 

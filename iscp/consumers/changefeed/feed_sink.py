@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
-from iscp.adapters.delta.sink.schema_evolution import conformed
+from iscp.adapters.delta.rows.schema_evolution import conformed
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.source.spark_read import load_version
@@ -25,10 +25,10 @@ from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
-from iscp.core import key_ranges as ranges
-from iscp.core.build_request import BuildId
-from iscp.core.errors import ErrorCode, IscpError, PermanentError, TableNotFound
-from iscp.core.sql_names import quoted
+from iscp.core.build.build_request import BuildId
+from iscp.core.rows import key_ranges as ranges
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TableNotFound
 from iscp.ports.sink import Manifest
 from iscp.ports.system import Clock, Failpoints, Guard
 

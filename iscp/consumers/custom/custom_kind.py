@@ -18,16 +18,16 @@ from iscp.consumers.validation import (
     refuse_reserved,
     wanted_columns,
 )
-from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
-from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.job_row import JobRow
-from iscp.core.key_ranges import hashes
-from iscp.core.report_validation import exact_position
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import KEY_HASH
-from iscp.core.untrusted_values import error_code, error_text, exact_int, named_error, printable, shown
-from iscp.core.watermark import Position
-from iscp.core.watermark_record import position_of, record_key
+from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.report_validation import exact_position
+from iscp.core.job.watermark_record import position_of, record_key
+from iscp.core.rows.key_ranges import hashes
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import KEY_HASH
+from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.core.values.untrusted_values import error_code, error_text, exact_int, named_error, printable, shown
+from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever, WatermarkTxn
 from iscp.ports.source import ChangesUnavailableError

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.replica.shared_keys import matches
-from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.job_row import JobRow
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX, quoted
-from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX, quoted
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
 from iscp.ports.sink import CommitTag, Sink
 

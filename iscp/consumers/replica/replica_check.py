@@ -13,11 +13,11 @@ from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import find_shared_keys
-from iscp.core.digest import ranges_for
-from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.spec import ConsumerSpec
-from iscp.core.verification import Comparison
-from iscp.core.watermark import Position, Watermark
+from iscp.core.job.verification import Comparison
+from iscp.core.rows.digest import ranges_for
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangeSource, ChangesUnavailableError

@@ -17,15 +17,15 @@ from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
 from iscp.consumers.replica.shared_keys import differing
 from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
-from iscp.core.build_request import BuildId
-from iscp.core.column_identity import other_columns
-from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.netting import Op
-from iscp.core.spec import JobSpec, OnDuplicate, OnSchemaChange
-from iscp.core.sql_names import OP, quoted
-from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.core.build.build_request import BuildId
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.netting import Op
+from iscp.core.spec.spec import JobSpec, OnDuplicate, OnSchemaChange
+from iscp.core.sql.sql_names import OP, quoted
+from iscp.core.values.column_identity import other_columns
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError

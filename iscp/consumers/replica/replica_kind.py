@@ -21,10 +21,10 @@ from iscp.consumers.validation import (
     unwritable_name,
     wanted_columns,
 )
-from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.core.sql_names import OP, quoted
+from iscp.core.sql.sql_names import OP, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

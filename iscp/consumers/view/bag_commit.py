@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, collected
 from iscp.adapters.delta.rows.column_kinds import comparable
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
@@ -27,12 +26,13 @@ from iscp.consumers.view.table_rewrite import (
     shown_alike,
     without,
 )
-from iscp.core.netting import Op
-from iscp.core.sql_names import OP, quoted
-from iscp.core.watermark import Position
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP, quoted
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected
 
 if TYPE_CHECKING:
     import pyarrow as pa

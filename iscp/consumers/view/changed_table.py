@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.query.signed_rows import At, FoundRows, TableChange
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.consumers.view.table_spans import WeightedRows, read_weighted
 from iscp.ports.source import ChangeSource, SourceRange
+from iscp.views.changes.signed_rows import At, FoundRows, TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

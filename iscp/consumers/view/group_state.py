@@ -1,6 +1,6 @@
 """Keeps a view of groups by what changed rows add to them and take away, without Spark.
 
-Only where few rows changed, and types are such that it comes out as Spark has it (`iscp/core/group_query.py`).
+Only where few rows changed, and types are such that it comes out as Spark has it (`iscp/core/query/group_query.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.value_codes import row_codes
-from iscp.core.group_query import GroupQuery, Totals, result_column
-from iscp.core.netting import Op
-from iscp.core.sql_names import OP, WEIGHT, quoted
+from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.core.query.group_query import GroupQuery, Totals, result_column
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP, WEIGHT, quoted
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:

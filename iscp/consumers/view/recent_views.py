@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.query.catalyst import Catalyst, Plan
-from iscp.adapters.delta.query.plan_templates import PlanTemplates
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.spark.spark_engine import heap_share_of
+from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
+from iscp.views.catalyst.catalyst import Catalyst, Plan
+from iscp.views.changes.plan_templates import PlanTemplates
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,8 +10,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.spark.spark_engine import JobBudget
-from iscp.core.errors import Canceled, EngineError
-from iscp.core.refresh_choice import RefreshChoice
+from iscp.core.query.refresh_choice import RefreshChoice
+from iscp.core.values.errors import Canceled, EngineError
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.system import Guard
 

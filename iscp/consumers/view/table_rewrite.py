@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows
 from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.row_search import LACKING
-from iscp.core.errors import EngineError
-from iscp.core.netting import Op
-from iscp.core.sql_names import OP, quoted
-from iscp.core.watermark import Position
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP, quoted
+from iscp.core.values.errors import EngineError
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.core.iteration import Bounds
-from iscp.core.source_holds import holder_of
-from iscp.core.totals import NO_TOTALS, QueryTotals
-from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
+from iscp.core.job.iteration import Bounds
+from iscp.core.job.source_holds import holder_of
+from iscp.core.values.totals import NO_TOTALS, QueryTotals
+from iscp.core.values.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.views.changes.signed_rows import WEIGHT
 
 if TYPE_CHECKING:
     import pyarrow as pa

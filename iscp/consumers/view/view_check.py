@@ -12,8 +12,8 @@ from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.table_spans import RefreshEnd
 from iscp.consumers.view.view_query import ViewQuery
-from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.watermark import Position, Watermark, committed_apart
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import Position, Watermark, committed_apart
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangesUnavailableError, SourceRange

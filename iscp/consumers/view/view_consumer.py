@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.query.plan_tree import has_limit_above, has_values_above
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
@@ -23,15 +22,16 @@ from iscp.consumers.view.refresh_parts import measuring
 from iscp.consumers.view.table_spans import RefreshEnd, Spans, count_rows, hold_tables, resolve_spans
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import ViewQuery
-from iscp.core.errors import EngineError, InvariantBroken
-from iscp.core.job_row import JobRow
-from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
-from iscp.core.time_dependence import exact_instant_s
-from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
+from iscp.core.sql.time_dependence import exact_instant_s
+from iscp.core.values.errors import EngineError, InvariantBroken
+from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,18 +11,18 @@ from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_ta
 from iscp.consumers.view.definition.result_columns import refuse_columns, refuse_reserved_names
 from iscp.consumers.view.definition.view_explanation import explain_view
 from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
-from iscp.consumers.view.ranges.range_view import RangeBuiltView
+from iscp.consumers.view.range_view import RangeBuiltView
 from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
 from iscp.consumers.view.view_memory import ViewMemory
-from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.job_row import JobRow
-from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
-from iscp.core.query_plan import EXACT_REMEDY, QueryShape, explain_operators, said_of_undecided
-from iscp.core.refresh_choice import Policy
-from iscp.core.source_holds import unread_property
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.source_holds import unread_property
+from iscp.core.query.query_explanation import OperatorUpkeep, QueryExplanation
+from iscp.core.query.query_plan import EXACT_REMEDY, QueryShape, explain_operators, said_of_undecided
+from iscp.core.query.refresh_choice import Policy
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
+from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
 

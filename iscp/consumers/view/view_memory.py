@@ -11,10 +11,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.query.direct.group_plan import find_group_query
-from iscp.adapters.delta.query.direct.join_plan import find_join_query
-from iscp.adapters.delta.query.plan_leaves import BuildTimer
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
@@ -22,14 +18,18 @@ from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_gro
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import Spans, reading
-from iscp.core.group_query import GroupQuery
-from iscp.core.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
-from iscp.core.refresh_choice import RefreshSample, with_sample
-from iscp.core.sql_names import WEIGHT
-from iscp.core.time_dependence import TimeDependence, next_refresh_at_s
-from iscp.core.watermark import SourceMark
+from iscp.core.query.group_query import GroupQuery
+from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
+from iscp.core.query.refresh_choice import RefreshSample, with_sample
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
+from iscp.core.values.watermark import SourceMark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource, SourceRange
+from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.changes.plan_leaves import BuildTimer
+from iscp.views.direct.group_plan import find_group_query
+from iscp.views.direct.join_plan import find_join_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

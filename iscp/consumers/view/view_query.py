@@ -8,23 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
-from iscp.adapters.delta.query.group_sums import (
-    GroupSums,
-    HeldSums,
-    all_sums,
-    changed_sums,
-    sums_finished,
-)
-from iscp.adapters.delta.query.plan_leaves import BuildTimer, Leaf, PlanLeaves
-from iscp.adapters.delta.query.plan_templates import PlanTemplates
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
-from iscp.adapters.delta.query.ranged.range_ways import GivenRows
-from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
-from iscp.adapters.delta.query.totals.known_totals import KnownTotals, adding_up, totals_before
-from iscp.adapters.delta.query.totals.total_reading import learn_totals
 from iscp.adapters.delta.spark.spark_engine import without_rules
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.changed_table import ChangedTable
@@ -33,14 +16,31 @@ from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.consumers.view.table_spans import RefreshEnd, Spans
 from iscp.consumers.view.view_memory import TableSizes
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.query_plan import said_of_undecided
-from iscp.core.refresh_choice import Scans
-from iscp.core.scan_costs import ScanEstimator
-from iscp.core.sql_names import OP
-from iscp.core.time_dependence import TimeDependence
-from iscp.core.totals import NO_TOTALS, QueryTotals
+from iscp.core.query.query_plan import said_of_undecided
+from iscp.core.query.refresh_choice import Scans
+from iscp.core.query.scan_costs import ScanEstimator
+from iscp.core.sql.sql_names import OP
+from iscp.core.sql.time_dependence import TimeDependence
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.views.analysis.query_analysis import AnalyzedQuery
+from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
+from iscp.views.changes.group_changes import KeyRows, changed_groups, held_keys
+from iscp.views.changes.group_sums import (
+    GroupSums,
+    HeldSums,
+    all_sums,
+    changed_sums,
+    sums_finished,
+)
+from iscp.views.changes.known_totals import KnownTotals, adding_up, totals_before
+from iscp.views.changes.plan_leaves import BuildTimer, Leaf, PlanLeaves
+from iscp.views.changes.plan_templates import PlanTemplates
+from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.views.changes.total_reading import learn_totals
+from iscp.views.ranges.range_ways import GivenRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,8 @@ from iscp.coordination.builds.build_state import (
     ForgetBuilt,
     PutPlan,
 )
-from iscp.core.build_progress import share_done
-from iscp.core.progress import NOTHING, TableSize, total_size
+from iscp.core.build.build_progress import share_done
+from iscp.core.values.progress import NOTHING, TableSize, total_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from iscp.coordination.builds.build_counts import done_by_node
 from iscp.coordination.builds.build_state import BuildState
 from iscp.coordination.builds.builder import Builder
-from iscp.core.api_builds import BuildStage
-from iscp.core.build_progress import JobBuild, KnownBuilds
-from iscp.core.build_task import BuildPlan
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.build.build_progress import JobBuild, KnownBuilds
+from iscp.core.build.build_task import BuildPlan
 
 
 def known_builds(builder: Builder, clock_at_s: float = 0.0) -> KnownBuilds:

@@ -38,9 +38,9 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
-from iscp.core.errors import NotOwner
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
+from iscp.core.values.errors import NotOwner
+from iscp.core.values.progress import TableSize
 
 RANGES_AT_ONCE_MAX = 2
 """Ranges that a node builds at a time; the others wait for one to end."""

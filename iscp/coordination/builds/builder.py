@@ -48,16 +48,16 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     TableSeen,
 )
-from iscp.coordination.builds.calls.range_calls import RangeCalls
-from iscp.coordination.builds.calls.range_faults import RangeFaults
+from iscp.coordination.builds.range_calls import RangeCalls
+from iscp.coordination.builds.range_faults import RangeFaults
 from iscp.coordination.builds.replacements import Replacements, to_move
 from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.store_turns import StoreTurns
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import Unavailable
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import Unavailable
+from iscp.core.values.progress import TableSize
 
 
 class Builder:
@@ -148,7 +148,7 @@ class Builder:
             case RangeAnswered(number, finished):
                 self._take_answer(number, finished)
             case TableSeen() | JobsMoved():
-                self.staging.see(event)
+                self._take_sight(event)
             case RangeFailed():
                 self._out += self.faults.fail(event, self.state, self._now_s)
             case SplitRange() | MergeRange() | Prioritize():
@@ -163,6 +163,12 @@ class Builder:
             self.staging.doubt(plan.table_id)
         self.turns.end(job_id, self.state or BuildState(), self._now_s)
         self._unbuilt.discard(job_id)
+
+    def _take_sight(self, event: TableSeen | JobsMoved) -> None:
+        if isinstance(event, JobsMoved):
+            self.staging.doubt(event.table_id)
+        else:
+            self.staging.see(event)
 
     def _take_request(self, event: SplitRange | MergeRange | Prioritize) -> None:
         match event:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import BuildPlace, BuildState, Change
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan
-from iscp.core.errors import ErrorCode
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.progress import TableSize
 
 
 @dataclass(frozen=True, slots=True)

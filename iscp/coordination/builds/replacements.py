@@ -11,9 +11,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import BuildState, Change, DeleteTask, PutTask
-from iscp.core.build_task import DEPTH_MAX, BuildTask, depth
-from iscp.core.errors import InvalidRequest
-from iscp.core.range_tree import children
+from iscp.core.build.build_task import DEPTH_MAX, BuildTask, depth
+from iscp.core.rows.range_tree import children
+from iscp.core.values.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from iscp.coordination.builds.build_state import (
     PutKept,
     PutStaging,
 )
-from iscp.coordination.builds.builder_events import JobsMoved, TableSeen
+from iscp.coordination.builds.builder_events import TableSeen
 from iscp.coordination.builds.table_turns import TableTurns
-from iscp.core.build_task import BuildPlan, KeptSpan, StagingTask
-from iscp.core.commit_route import CommitRoute, JobPhase, route_commit
-from iscp.core.progress import TableSize
-from iscp.core.range_tree import WHOLE
+from iscp.core.build.build_task import BuildPlan, KeptSpan, StagingTask
+from iscp.core.job.commit_route import CommitRoute, JobPhase, route_commit
+from iscp.core.rows.range_tree import WHOLE
+from iscp.core.values.progress import TableSize
 
 COMMITS_OF_TASK_MAX = 100
 """Commits that one task keeps; the others are for the next one, and another node may take it. Of a repair so many are
@@ -81,10 +81,7 @@ class StagingTasks:
         self._doubted: set[str] = set()
         self._repaired: dict[str, None] = {}
 
-    def see(self, event: TableSeen | JobsMoved) -> None:
-        if isinstance(event, JobsMoved):
-            self.doubt(event.table_id)
-            return
+    def see(self, event: TableSeen) -> None:
         self._seen[event.table_id] = event
         self._doubted.discard(event.table_id)
         if event.repaired:

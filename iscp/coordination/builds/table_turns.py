@@ -24,8 +24,8 @@ from iscp.coordination.builds.build_state import (
     SetPriority,
 )
 from iscp.coordination.builds.waiting_tables import WaitingTables
-from iscp.core.build_task import PRIORITY_MAX, BuildPlan, BuildTask, TaskType
-from iscp.core.errors import InvalidRequest
+from iscp.core.build.build_task import PRIORITY_MAX, BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import InvalidRequest
 
 STUCK_TABLES_MAX = 10
 """Tables that are begun beside `build.tables_at_once` where as many others do not go on; with more of them, those that

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.builds.build_state import Change
-from iscp.core.build_task import RangeBatch, StagingBatch
-from iscp.core.errors import IscpError
-from iscp.core.progress import UNCOUNTED, TableSize
+from iscp.core.build.build_task import RangeBatch, StagingBatch
+from iscp.core.values.errors import IscpError
+from iscp.core.values.progress import UNCOUNTED, TableSize
 
 
 @dataclass(frozen=True, slots=True)

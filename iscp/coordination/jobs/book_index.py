@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable
 
 from iscp.coordination.jobs.table_paths import Places
-from iscp.core.job_row import JobRow
-from iscp.core.several_tables import further_tables
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.several_tables import further_tables
 
 
 def target_of(spec_json: str) -> str:

@@ -17,11 +17,11 @@ from iscp.coordination.jobs.job_counts import JobCounts
 from iscp.coordination.jobs.split_tables import SplitTables
 from iscp.coordination.jobs.table_paths import Places
 from iscp.coordination.jobs.unlogged_rows import UnloggedRows
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_of_ranges import combined
-from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report
-from iscp.core.key_ranges import WHOLE
+from iscp.core.job.job_of_ranges import combined
+from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report
+from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import JobKey, ShardId
 
 
 class JobBook:

@@ -39,12 +39,12 @@ from iscp.coordination.jobs.reshard import (
 )
 from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.coordination.jobs.table_paths import Places
-from iscp.core.api_views import RegisterResult
-from iscp.core.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, LogEntry, Reason
-from iscp.core.key_ranges import WHOLE
-from iscp.core.spec_parsing import parse_spec
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import JobRow, LogEntry, Reason
+from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
+from iscp.core.values.ids import JobKey
 
 OPERATORS_REQUEST = "reshard:"
 """What an operator's request id is logged with: it is none of the account with whose row it is logged."""

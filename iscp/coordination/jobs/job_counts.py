@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from operator import attrgetter
 
-from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.job.job_row import JobRow, JobState, Reason
 
 _COUNTED = attrgetter("key.account", "state", "reason")
 

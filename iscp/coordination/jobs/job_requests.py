@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.api_views import RegisterResult
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobState, Reason
-from iscp.core.spec_patch import changed_spec
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import JobRow, JobState, Reason
+from iscp.core.spec.spec_patch import changed_spec
+from iscp.core.values.ids import JobKey
 
 
 @dataclass(frozen=True, slots=True)

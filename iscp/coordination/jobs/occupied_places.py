@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.jobs.job_requests import Registration
 from iscp.coordination.jobs.table_paths import Places, with_letters
-from iscp.core.errors import InvalidRequest
-from iscp.core.job_row import JobRow
-from iscp.core.spec_parsing import parse_spec
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.values.errors import InvalidRequest
 
 TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from iscp.core import key_ranges
-from iscp.core.errors import InvalidRequest
-from iscp.core.ids import ranged_job_id
-from iscp.core.job_of_ranges import combined
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_of_ranges import combined
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows import key_ranges
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.ids import ranged_job_id
 
 RANGE_FIELD = "range"
 _SEE_LIST = "See `iscp-admin shard list` for those that there are"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from iscp.core.ids import JobKey
-from iscp.core.key_ranges import WHOLE
+from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.values.ids import JobKey
 
 
 class SplitTables:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.job.job_row import JobRow, JobStatus
+from iscp.core.values.ids import JobKey
 
 _DIGITS = 16
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 
 _PATHS = ("/", "s3://")
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.key_ranges import WHOLE, overlaps
-from iscp.core.state_table import StateTable
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.key_ranges import WHOLE, overlaps
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
+from iscp.core.values.state_table import StateTable
 
 # state diagram of SHARD_STATES
 #

@@ -12,7 +12,7 @@ from math import inf
 
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import Decided, Decision, Resign
-from iscp.core.members import NodeRecord
+from iscp.core.values.members import NodeRecord
 
 OTHERS_MIN = 2
 """Of so many other nodes at least one is heard by an owner that is not cut off; of a single one it may be the fault."""

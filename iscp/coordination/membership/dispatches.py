@@ -14,8 +14,8 @@ from iscp.coordination.membership.node_session import Operation, Peer, operation
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import SendTo
 from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
 
 TURN_MAX = 32
 """Dispatches sent to a node before those to other nodes are; they travel together."""

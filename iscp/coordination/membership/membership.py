@@ -11,7 +11,7 @@ from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import Decided, Decision, RevokeLease, SendTo
 from iscp.coordination.protocol.messages import Announce
-from iscp.core.members import NodeRecord, ttls_fit, understands
+from iscp.core.values.members import NodeRecord, ttls_fit, understands
 
 
 def apply_members(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.protocol.messages import Checkpoint, NodeShard, Sync
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import NodeRecord
-from iscp.core.state_table import StateTable
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import NodeRecord
+from iscp.core.values.state_table import StateTable
 
 OPERATIONS_IN_FLIGHT_MAX = 500
 """Dispatches sent to one node and not yet confirmed; the others queue at the owner."""

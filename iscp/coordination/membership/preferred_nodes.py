@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.ids import ShardId
-from iscp.core.ring import Ring
+from iscp.core.values.ids import ShardId
+from iscp.core.values.ring import Ring
 
 RINGS_KEPT_MAX = 4
 """Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes; others are built again."""

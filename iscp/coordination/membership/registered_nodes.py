@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.members import Moment, NodeRecord
 
 
 class Roll:

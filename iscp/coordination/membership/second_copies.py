@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iscp.coordination.membership.assignments import Holder
-from iscp.core.ids import ShardId
-from iscp.core.key_ranges import overlaps
+from iscp.core.rows.key_ranges import overlaps
+from iscp.core.values.ids import ShardId
 
 
 class SecondCopies:

@@ -15,8 +15,8 @@ from iscp.coordination.membership.second_copies import SecondCopies
 from iscp.coordination.membership.timers import Timers, wake
 from iscp.coordination.protocol.effects import OwnerEffect
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import WIRE_FORMAT, NodeRecord
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import WIRE_FORMAT, NodeRecord
 
 EPOCHS_MAX = 1_000
 """Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed; the oldest are

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from iscp.core.backoff import jittered_s
-from iscp.core.notification import Notification
+from iscp.core.job.notification import Notification
+from iscp.core.settings.backoff import jittered_s
 
 WAITING_MAX = 1_000
 """Notifications that wait for one receiver; one more drops the oldest (`webhook.dropped`, and the counter)."""

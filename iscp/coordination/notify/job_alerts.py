@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from iscp.core.api_views import JobView
-from iscp.core.errors import PERMANENT_FROM, ErrorCode
-from iscp.core.job_row import JobState, Reason
-from iscp.core.notification import Notification, NotificationKind, Origin
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.notification import Notification, NotificationKind, Origin
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode
 
 CONDITIONS = (NotificationKind.LATE, NotificationKind.QUARANTINED, NotificationKind.FAILED)
 

@@ -20,7 +20,7 @@ from iscp.coordination.placement.policies.drain import drain
 from iscp.coordination.placement.policies.move import move
 from iscp.coordination.placement.policies.rebalance import rebalance
 from iscp.coordination.protocol.effects import BuildRing, Decided, Decision
-from iscp.core.ring import Ring
+from iscp.core.values.ring import Ring
 
 MOVES_MAX = 16
 """Shards that move between nodes at a time; the others wait. A node that leaves gives up all of its own at once."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, SourceSeen
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.members import NodeRecord
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import NodeRecord
 
 # --- of a node -------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.members import Leader, NodeRecord
-from iscp.core.ring import Ring
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)

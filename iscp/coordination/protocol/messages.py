@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.members import WIRE_FORMAT
-from iscp.core.report_validation import exact_shard
-from iscp.core.untrusted_values import exact_float, exact_int, exact_message
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.job.report_validation import exact_shard
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import WIRE_FORMAT
+from iscp.core.values.untrusted_values import exact_float, exact_int, exact_message
 
 SYNC_SHARDS_MAX = 5_000
 """Shards in one part of a Sync; the others travel in further parts."""
@@ -117,7 +117,7 @@ class SourceSeen:
     """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
 
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
-    `repair_version`: the newest repair (iscp.core.commit_route) that some job has not applied, 0 if there is none.
+    `repair_version`: the newest repair (iscp.core.job.commit_route) that some job has not applied, 0 if there is none.
     `unreached`: it cannot be probed since: nobody knows what was committed after `checked_at_s`, which is 0 where this
     node never could.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from iscp.core.ids import ShardId
+from iscp.core.values.ids import ShardId
 
 
 @dataclass(frozen=True, slots=True)

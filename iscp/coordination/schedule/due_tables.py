@@ -10,7 +10,7 @@ import heapq
 from math import inf, isfinite
 
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.core.errors import InvariantBroken
+from iscp.core.values.errors import InvariantBroken
 
 STALE_MAX = 1_000
 """Outdated entries, in addition to one for each live table; beyond them they are removed."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from iscp.coordination.job_states import JobEvent
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Iteration, Purpose
-from iscp.core.job_row import JobReport, JobStatus, Reason
+from iscp.core.job.iteration import Iteration, Purpose
+from iscp.core.job.job_row import JobReport, JobStatus, Reason
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import JobKey
 
 
 @dataclass(slots=True)

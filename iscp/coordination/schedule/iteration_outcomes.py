@@ -10,11 +10,11 @@ from iscp.coordination.schedule.in_flight import InFlightIteration
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
-from iscp.core.backoff import delay_s, doubled_s, jittered_s, quarantined
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
-from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.iteration import HistoryEntry, JobOutcome, Purpose
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.settings.backoff import delay_s, doubled_s, jittered_s, quarantined
+from iscp.core.settings.config import BackoffConfig
+from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
 
 BUILD_LOOK_S = 5.0
 """How long a job that is built by ranges waits before it sees if all are there; sooner where it is notified."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from iscp.core.backoff import delay_s, jittered_s, quarantined
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.maintenance_figures import UpkeepFigures
-from iscp.core.state_table import StateTable
-from iscp.core.untrusted_values import error_code, error_text
+from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.settings.backoff import delay_s, jittered_s, quarantined
+from iscp.core.settings.config import BackoffConfig
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.state_table import StateTable
+from iscp.core.values.untrusted_values import error_code, error_text
 
 T = TypeVar("T", bound=Hashable)
 

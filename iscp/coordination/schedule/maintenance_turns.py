@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 from iscp.coordination.schedule.maintenance_heap import UpkeepHeap
 from iscp.coordination.schedule.maintenance_queue import UpkeepQueue
-from iscp.core.config import BackoffConfig, UpkeepConfig
-from iscp.core.errors import IscpError, QueueFull, TimedOut
-from iscp.core.maintenance_figures import UpkeepFigures
+from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.values.errors import IscpError, QueueFull, TimedOut
 
 T = TypeVar("T", bound=Hashable)
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
-from iscp.core.errors import IscpError
-from iscp.core.ids import ShardId
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.start_rule import ProbeState
-from iscp.core.target_state import TargetQuery, TargetSeen
-from iscp.core.verification import VerifyReport, VerifyRequest
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.job.target_state import TargetQuery, TargetSeen
+from iscp.core.job.verification import VerifyReport, VerifyRequest
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import ShardId
 
 # --- events ----------------------------------------------------------------------------------------------------
 

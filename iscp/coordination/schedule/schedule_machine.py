@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iscp.coordination.probing.probe_deadlines import ProbeDeadlines
 from iscp.coordination.protocol.events import Tick
 from iscp.coordination.schedule import shard_orders, table_visits
 from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
 from iscp.coordination.schedule.iteration_outcomes import Settlement
+from iscp.coordination.schedule.probe_deadlines import ProbeDeadlines
 from iscp.coordination.schedule.schedule_events import (
     Interrupted,
     IterationEnded,
@@ -39,11 +39,11 @@ from iscp.coordination.schedule.schedule_state import ScheduleState, ScheduleTim
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, no_triggers
 from iscp.coordination.schedule.verify_queue import not_here
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.ids import ShardId
-from iscp.core.iteration import JobOutcome
-from iscp.core.verification import VerifyRequest
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.verification import VerifyRequest
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.ids import ShardId
 
 
 class Schedule:

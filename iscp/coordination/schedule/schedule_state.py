@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iscp.coordination.probing.probe_deadlines import ProbeDeadlines
-from iscp.coordination.probing.seen_reports import report_seen
 from iscp.coordination.protocol.events import Reports, Seen
 from iscp.coordination.schedule.due_tables import DueTables
 from iscp.coordination.schedule.in_flight import InFlightIterations
+from iscp.coordination.schedule.probe_deadlines import ProbeDeadlines
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     ScheduleEffect,
 )
+from iscp.coordination.schedule.seen_reports import report_seen
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger
 from iscp.coordination.schedule.verify_queue import VerifyQueue
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.ids import ShardId
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from iscp.coordination.schedule import table_visits
 from iscp.coordination.schedule.schedule_state import ScheduleState
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobReport, JobRow
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.job_row import JobReport, JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
 
 
 def carry_out(

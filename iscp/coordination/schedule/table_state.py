@@ -15,13 +15,13 @@ from iscp.coordination.job_states import JobEvent
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.core.backoff import doubled_s, jittered_s
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.errors import ErrorCode
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
-from iscp.core.start_rule import TARGET_LAG_S, ProbeState
-from iscp.core.target_state import TargetQuery
+from iscp.core.job.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.job.start_rule import TARGET_LAG_S, ProbeState
+from iscp.core.job.target_state import TargetQuery
+from iscp.core.settings.backoff import doubled_s, jittered_s
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.ids import ShardId
 
 GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are probed: those due about the same time go together."""

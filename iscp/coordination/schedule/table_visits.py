@@ -11,8 +11,8 @@ from iscp.coordination.schedule.schedule_events import (
 from iscp.coordination.schedule.schedule_state import ScheduleState
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.core.iteration import Purpose
-from iscp.core.start_rule import decide
+from iscp.core.job.iteration import Purpose
+from iscp.core.job.start_rule import decide
 
 
 def bring_back(state: ScheduleState, table: TrackedTable) -> None:

@@ -12,15 +12,15 @@ from iscp.coordination.further_tables import SeveralTables
 from iscp.coordination.job_states import JOB_STATES, JobEvent
 from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace, recorded_due_at_s
-from iscp.core.backoff import quarantined
-from iscp.core.build_request import BuildRequest
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.several_tables import further_tables
-from iscp.core.spec import TriggerType
-from iscp.core.start_rule import Candidate, SharingGroup, company_of, run_spec
-from iscp.core.target_state import TargetSeen
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.several_tables import further_tables
+from iscp.core.job.start_rule import Candidate, SharingGroup, company_of, run_spec
+from iscp.core.job.target_state import TargetSeen
+from iscp.core.settings.backoff import quarantined
+from iscp.core.settings.config import BackoffConfig
+from iscp.core.spec.spec import TriggerType
+from iscp.core.values.errors import ErrorCode, IscpError
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 

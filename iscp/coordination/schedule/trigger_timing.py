@@ -17,11 +17,11 @@ from collections.abc import Callable
 from math import floor, inf
 
 from iscp.coordination.clocks import CLOCKS_APART_S
-from iscp.core.cron_schedule import parse_cron
-from iscp.core.custom_trigger import TriggerFacts, wait_of
-from iscp.core.errors import ErrorCode, TemporaryError
-from iscp.core.job_row import JobRow
-from iscp.core.spec import TriggerSpec
+from iscp.core.job.custom_trigger import TriggerFacts, wait_of
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.cron_schedule import parse_cron
+from iscp.core.spec.spec import TriggerSpec
+from iscp.core.values.errors import ErrorCode, TemporaryError
 
 EvaluateTrigger = Callable[[str, TriggerFacts], object]
 """Evaluates a trigger by its name. Raises IscpError where it is not there, or fails."""

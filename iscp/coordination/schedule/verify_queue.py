@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from iscp.coordination.schedule.schedule_events import VerifyAnswered
-from iscp.core.errors import IscpError, Unavailable
-from iscp.core.iteration import JobOutcome, Purpose
-from iscp.core.verification import VerifyRequest
+from iscp.core.job.iteration import JobOutcome, Purpose
+from iscp.core.job.verification import VerifyRequest
+from iscp.core.values.errors import IscpError, Unavailable
 
 
 class VerifyQueue:

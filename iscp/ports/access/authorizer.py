@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from iscp.core.access_roles import Credentials, Principal
-from iscp.core.access_rules import Rule
+from iscp.core.access.access_rules import Rule
+from iscp.core.values.access_roles import Credentials, Principal
 
 
 class Authenticator(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from iscp.core.access_roles import Principal
-from iscp.core.errors import NotAuthenticated
+from iscp.core.values.access_roles import Principal
+from iscp.core.values.errors import NotAuthenticated
 
 
 class UnknownKey(NotAuthenticated):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from iscp.core.access_roles import Principal, Role
-from iscp.core.access_token import TokenBook, TokenRecord
-from iscp.core.audit_entry import AuditEntry, AuditQuery
+from iscp.core.access.access_token import TokenBook, TokenRecord
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.values.access_roles import Principal, Role
 
 
 class TokenStore(Protocol):

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from iscp.core.audit_entry import AuditEntry
-from iscp.core.errors import InvalidRequest, IscpError
-from iscp.core.untrusted_values import error_text
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.core.values.untrusted_values import error_text
 from iscp.ports.access.token_ports import AuditLog
 from iscp.ports.system import Threads
 from iscp.runtime.loop.halved_append import append_in_halves

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from iscp.core.access_roles import Credentials, KnownBy, Principal, Role
-from iscp.core.access_token import TokenRecord, is_jwt
-from iscp.core.errors import NotAuthenticated, Unavailable
+from iscp.core.access.access_token import TokenRecord, is_jwt
+from iscp.core.values.access_roles import Credentials, KnownBy, Principal, Role
+from iscp.core.values.errors import NotAuthenticated, Unavailable
 from iscp.ports.access.oidc_ports import TokenProvider
 from iscp.ports.access.token_ports import TokenView
 from iscp.ports.system import Clock

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from iscp.core.account_roots import AccountRoots, lies_below, places_around, places_of
-from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.job_row import JobRow
+from iscp.core.access.account_roots import AccountRoots, lies_below, places_around, places_of
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import Catalog
 from iscp.runtime.access.rooted_catalog import RootedCatalog
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from iscp.core.access_roles import Principal
-from iscp.core.errors import IscpError, Unavailable
-from iscp.core.oidc_identity import caller_of
-from iscp.core.security_config import OidcConfig
+from iscp.core.access.oidc_identity import caller_of
+from iscp.core.access.security_config import OidcConfig
+from iscp.core.values.access_roles import Principal
+from iscp.core.values.errors import IscpError, Unavailable
 from iscp.ports.access.oidc_ports import KeySource, UnknownKey, VerifyingKeys
 from iscp.ports.system import Clock, Threads
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from iscp.core.errors import EngineError, InvalidRequest, TableNotFound
-from iscp.core.progress import TableSize
-from iscp.core.query_plan import QueryShape
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.values.errors import EngineError, InvalidRequest, TableNotFound
+from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import Catalog, TableDescription
 
 

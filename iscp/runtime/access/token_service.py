@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from iscp.core.access_roles import Principal, Role
-from iscp.core.access_token import TokenRecord, check_wanted, digest_of, draw_token, id_of
-from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import Conflict, InvalidRequest
+from iscp.core.access.access_token import TokenRecord, check_wanted, digest_of, draw_token, id_of
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.values.access_roles import Principal, Role
+from iscp.core.values.errors import Conflict, InvalidRequest
 from iscp.ports.access.token_ports import AuditLog, RandomHex, TokenStore
 from iscp.ports.system import Clock
 

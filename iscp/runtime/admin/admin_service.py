@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
-from iscp.core.api_requests import (
+from iscp.core.api.api_requests import (
     ChangeOutcome,
     ChangeVerb,
     ExplainRequest,
@@ -20,19 +20,19 @@ from iscp.core.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.api_views import CheckedJob, ClusterView, JobView, RegisterResult
-from iscp.core.errors import (
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.name_patterns import matcher
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.values.errors import (
     InvalidRequest,
     JobNotFound,
     PermanentError,
     TableNotFound,
 )
-from iscp.core.ids import JobKey
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
-from iscp.core.name_patterns import matcher
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.verification import VerifyReport
+from iscp.core.values.ids import JobKey
 from iscp.ports.catalog import Catalog
 from iscp.runtime.admin.job_lookup import JobLookup
 from iscp.runtime.admin.job_views import JobViews

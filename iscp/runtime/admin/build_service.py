@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.api_builds import BuildStage, BuildView
-from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
-from iscp.core.build_changes import (
+from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
+from iscp.core.build.api_builds import BuildStage, BuildView
+from iscp.core.build.build_changes import (
     builds_of,
     priority_to_be_next,
     ranges_after_merge,
@@ -17,8 +17,8 @@ from iscp.core.build_changes import (
     ranges_to_merge,
     ranges_to_split,
 )
-from iscp.core.build_progress import JobBuild, KnownBuilds, build_views
-from iscp.core.errors import InvalidRequest, IscpError
+from iscp.core.build.build_progress import JobBuild, KnownBuilds, build_views
+from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_lookup import JobLookup

@@ -12,12 +12,12 @@ from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.membership.node_session import Peer, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.api_views import ClusterView, LeftOutJob, NodeView, ShardView
-from iscp.core.config import ProbeConfig
-from iscp.core.errors import IscpError
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
+from iscp.core.api.api_views import ClusterView, LeftOutJob, NodeView, ShardView
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_views import lag_of, silent_max_s

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.api_requests import JobName
-from iscp.core.errors import JobNotFound, TableNotFound, no_jobs_on
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
+from iscp.core.api.api_requests import JobName
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import JobNotFound, TableNotFound, no_jobs_on
+from iscp.core.values.ids import JobKey
 from iscp.ports.catalog import Catalog
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 

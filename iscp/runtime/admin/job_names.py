@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iscp.core.api_requests import JobName
-from iscp.core.errors import InvalidRequest
-from iscp.core.name_patterns import name_fault
+from iscp.core.api.api_requests import JobName
+from iscp.core.job.name_patterns import name_fault
+from iscp.core.values.errors import InvalidRequest
 
 JOB_NAME_LENGTH_MAX = 200
 """Characters of a job's name; a longer one is refused."""

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
-from iscp.core.api_views import JobView
-from iscp.core.config import ProbeConfig
-from iscp.core.errors import InvalidRequest
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState
-from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
-from iscp.core.progress import RunProgress, combined_progress
-from iscp.core.several_tables import further_tables
-from iscp.core.start_rule import run_spec
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobRow, JobState
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
+from iscp.core.job.several_tables import further_tables
+from iscp.core.job.start_rule import run_spec
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress, combined_progress
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.owner.node_clients import NodeClients

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from iscp.coordination.jobs.reshard import refuse_split
-from iscp.core.api_views import JobView
-from iscp.core.errors import (
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.job.several_tables import further_tables
+from iscp.core.job.verification import VerifyReport, refuse_unverifiable
+from iscp.core.values.errors import (
     IscpError,
     JobFailed,
     TimedOut,
     Unavailable,
 )
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, Reason
-from iscp.core.several_tables import further_tables
-from iscp.core.verification import VerifyReport, refuse_unverifiable
+from iscp.core.values.ids import ShardId
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_views import JobViews

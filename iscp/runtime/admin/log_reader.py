@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iscp.core.api_requests import JobName
-from iscp.core.errors import InvalidRequest
-from iscp.core.log_lines import JobOfLines, LogPage, LogPlace, LogQuery
+from iscp.core.api.api_requests import JobName
+from iscp.core.api.log_lines import JobOfLines, LogPage, LogPlace, LogQuery
+from iscp.core.values.errors import InvalidRequest
 from iscp.runtime.admin.job_lookup import JobLookup
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iscp.core.errors import InvalidRequest
-from iscp.core.job_row import JobRow
-from iscp.core.several_tables import tables_of
-from iscp.core.spec import ConsumerSpec
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.several_tables import tables_of
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import InvalidRequest
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.refreshing import ReadingSeveral

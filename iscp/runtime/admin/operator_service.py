@@ -15,11 +15,11 @@ from iscp.coordination.membership.assignments import HELD, Assignment, ShardStat
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api_views import EventView, PlacedShard
-from iscp.core.errors import InvalidRequest, IscpError, Unavailable, no_owner
-from iscp.core.ids import ShardId, parse_shard
-from iscp.core.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.core.api.api_views import EventView, PlacedShard
+from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.values.errors import InvalidRequest, IscpError, Unavailable, no_owner
+from iscp.core.values.ids import ShardId, parse_shard
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
 from iscp.runtime.admin.job_lookup import JobLookup

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from iscp.core.api_requests import ChangeOutcome
-from iscp.core.errors import OutcomeUnknown, PermanentError
+from iscp.core.api.api_requests import ChangeOutcome
+from iscp.core.values.errors import OutcomeUnknown, PermanentError
 
 T = TypeVar("T")
 

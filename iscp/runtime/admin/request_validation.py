@@ -13,16 +13,16 @@ from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.jobs.table_copies import of_table, with_own_table_id
-from iscp.core.account_roots import TARGET_FIELD
-from iscp.core.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
-from iscp.core.api_views import Action, CheckedJob
-from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
-from iscp.core.ids import JobKey, next_job_id
-from iscp.core.job_row import JobRow
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec
-from iscp.core.spec_parsing import parse_spec
-from iscp.core.spec_patch import changed_spec
+from iscp.core.access.account_roots import TARGET_FIELD
+from iscp.core.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
+from iscp.core.api.api_views import Action, CheckedJob
+from iscp.core.job.job_row import JobRow
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.spec.spec import ChangeMode, JobSpec, TriggerSpec
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.spec_patch import changed_spec
+from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
+from iscp.core.values.ids import JobKey, next_job_id
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
 from iscp.ports.refreshing import Explaining

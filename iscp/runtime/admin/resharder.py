@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.errors import InvalidRequest
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import InvalidRequest
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.job_lookup import JobLookup

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from iscp.core.errors import IscpError
-from iscp.core.job_row import JobRow
-from iscp.core.source_holds import holder_of
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.source_holds import holder_of
+from iscp.core.values.errors import IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.refreshing import HoldingSources

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from iscp.coordination.builds.builder_events import BuildOver, BuildWanted, ShowFault
-from iscp.core.build_task import BuildPlan
-from iscp.core.errors import ErrorCode
-from iscp.core.job_row import JobReport, JobRow, JobState, Reason
-from iscp.core.watermark import NOTHING_APPLIED
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.job.job_row import JobReport, JobRow, JobState, Reason
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import NOTHING_APPLIED
 
 PlanOf = Callable[[JobRow], BuildPlan | None]
 """The build that the job's status requests; None: it requests none, or has not said so yet."""

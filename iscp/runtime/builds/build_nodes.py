@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.builds.builder_events import NodesPlaced
 from iscp.coordination.membership.node_session import PeerPhase
-from iscp.core.members import BUILDS_WIRE_FORMAT, NodeRecord
+from iscp.core.values.members import BUILDS_WIRE_FORMAT, NodeRecord
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 

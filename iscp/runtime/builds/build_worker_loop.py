@@ -23,9 +23,9 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import RangeBatch, StagingBatch
-from iscp.core.errors import InvariantBroken, IscpError
-from iscp.core.progress import UNCOUNTED
+from iscp.core.build.build_task import RangeBatch, StagingBatch
+from iscp.core.values.errors import InvariantBroken, IscpError
+from iscp.core.values.progress import UNCOUNTED
 from iscp.ports.cluster import BuildAnswer, BuildStore
 from iscp.ports.range_builder import RangeBuilder
 from iscp.ports.system import Clock, Guard, Threads

@@ -7,7 +7,7 @@ from functools import partial
 
 from iscp.coordination.builds.build_view import known_builds
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
-from iscp.core.build_progress import KnownBuilds
+from iscp.core.build.build_progress import KnownBuilds
 from iscp.ports.system import Clock
 from iscp.runtime.builds.builder_loop import BuilderLoop
 

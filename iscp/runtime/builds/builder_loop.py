@@ -34,10 +34,10 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     WriteBuilds,
 )
-from iscp.core.build_task import BuildPlan
-from iscp.core.errors import IscpError, Unavailable, no_owner
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.values.errors import IscpError, Unavailable, no_owner
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, NodeRecord
 from iscp.ports.cluster import BuildAnswer, BuildStore, NodeCalls
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.builds.build_jobs import PlanOf, fault_report, news_of, wanted_builds

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from iscp.coordination.builds.builder_events import TableSeen
 from iscp.coordination.global_checkpoint import counts
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 

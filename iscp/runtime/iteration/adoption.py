@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.iteration import DataType, Iteration, JobOutcome
-from iscp.core.verification import Comparison
-from iscp.core.watermark import NO_DEAD_LETTERS
+from iscp.core.job.iteration import DataType, Iteration, JobOutcome
+from iscp.core.job.verification import Comparison
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import NO_DEAD_LETTERS
 from iscp.ports.consumer import Adopting
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard

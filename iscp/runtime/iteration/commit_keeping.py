@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from iscp.core.build_task import BuildPlan, StagingBatch
-from iscp.core.errors import FileLost, PlanOutdated
-from iscp.core.progress import NOTHING, TableSize, total_size
+from iscp.core.build.build_task import BuildPlan, StagingBatch
+from iscp.core.values.errors import FileLost, PlanOutdated
+from iscp.core.values.progress import NOTHING, TableSize, total_size
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard

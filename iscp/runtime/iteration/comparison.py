@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
-from iscp.core.errors import ErrorCode, JobFailed, PermanentError
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
-from iscp.core.verification import Comparison, VerifyReport
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
+from iscp.core.job.verification import Comparison, VerifyReport
+from iscp.core.values.errors import ErrorCode, JobFailed, PermanentError
+from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import Archiving, Check, Checked, ConsumeContext
 from iscp.ports.sink import Compared, HeldCheck
 from iscp.ports.source import ChangesUnavailableError, SourceRange

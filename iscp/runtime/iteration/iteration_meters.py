@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from iscp.core.errors import IscpError
-from iscp.core.iteration import Iteration
-from iscp.core.progress import UNKNOWN, RunProgress, StageWork, TableSize, measured
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Iteration
+from iscp.core.values.errors import IscpError
+from iscp.core.values.progress import UNKNOWN, RunProgress, StageWork, TableSize, measured
+from iscp.core.values.watermark import Watermark
 from iscp.ports.engine import Engine
 from iscp.ports.system import Clock
 

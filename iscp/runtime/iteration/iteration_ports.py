@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from iscp.core.config import BuildConfig
-from iscp.core.job_row import JobRow
-from iscp.core.report_validation import exact_position
-from iscp.core.watermark import Position
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.report_validation import exact_position
+from iscp.core.settings.config import BuildConfig
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
 from iscp.ports.range_builder import KeptCommits, NothingKept

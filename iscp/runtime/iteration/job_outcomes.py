@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from iscp.core.build_request import BuildRequest
-from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.report_validation import exact_parts, exact_position
-from iscp.core.untrusted_values import (
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.report_validation import exact_parts, exact_position
+from iscp.core.values.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
+from iscp.core.values.untrusted_values import (
     error_code,
     error_text,
     exact_float,
@@ -19,7 +19,7 @@ from iscp.core.untrusted_values import (
     named_error,
     printable,
 )
-from iscp.core.watermark import Position, SourceMarks, later
+from iscp.core.values.watermark import Position, SourceMarks, later
 from iscp.ports.consumer import Consumed
 from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import ChangesUnavailableError, SourceRange

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.core.errors import Superseded
-from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Position, later
+from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import Superseded
+from iscp.core.values.watermark import Position, later
 from iscp.ports.consumer import Consumer, ConsumerKind
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.core import key_ranges
-from iscp.core.job_row import JobRow
-from iscp.core.range_lineage import Piece, established, pieces
-from iscp.core.watermark import Position, Watermark, later
-from iscp.core.watermark_record import parse_record, record_key
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.range_lineage import Piece, established, pieces
+from iscp.core.job.watermark_record import parse_record, record_key
+from iscp.core.rows import key_ranges
+from iscp.core.values.watermark import Position, Watermark, later
 from iscp.ports.consumer import RangedConsumer
 
 

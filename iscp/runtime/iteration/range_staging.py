@@ -9,10 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iscp.core.build_request import BuildRequest, build_id
-from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
-from iscp.core.build_tiling import is_staged
-from iscp.core.errors import (
+from iscp.core.build.build_request import BuildRequest, build_id
+from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
+from iscp.core.build.build_tiling import is_staged
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import (
     EngineError,
     ErrorCode,
     FileLost,
@@ -21,9 +22,8 @@ from iscp.core.errors import (
     PermanentError,
     PlanOutdated,
 )
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.progress import UNCOUNTED, TableSize
+from iscp.core.values.ids import JobKey
+from iscp.core.values.progress import UNCOUNTED, TableSize
 from iscp.ports.range_builder import RangeBuiltConsumer, RangeConsumer, RangeReader
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange

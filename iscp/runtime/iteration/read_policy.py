@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
-from iscp.core.column_identity import kept_collated
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.spec import ChangeMode, JobSpec, OnReplace
-from iscp.core.watermark import Position, committed_apart
+from iscp.core.spec.spec import ChangeMode, JobSpec, OnReplace
+from iscp.core.values.column_identity import kept_collated
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.watermark import Position, committed_apart
 from iscp.ports.catalog import TableDescription
 from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import SourceRange

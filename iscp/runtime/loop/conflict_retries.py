@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from iscp.core.errors import Conflict
+from iscp.core.values.errors import Conflict
 
 T = TypeVar("T")
 

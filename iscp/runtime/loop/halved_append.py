@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from iscp.core.errors import QueueFull
+from iscp.core.values.errors import QueueFull
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
 

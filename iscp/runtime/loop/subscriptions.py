@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from iscp.core.errors import InvariantBroken
+from iscp.core.values.errors import InvariantBroken
 
 S = TypeVar("S")
 

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from iscp.core.errors import ConfigurationError, LeaseLost, TemporaryError
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.errors import ConfigurationError, LeaseLost, TemporaryError
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.cluster import Lease, Membership
 from iscp.ports.system import Clock
 

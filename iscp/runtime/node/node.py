@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from iscp.core.errors import IscpError, JobLogDamaged, Unavailable
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.errors import IscpError, JobLogDamaged, Unavailable
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.cluster import Election, Membership
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.owner.job_progress import ProgressSignal

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.notify.job_alerts import JobAlerts
-from iscp.core.api_views import JobView
-from iscp.core.errors import IscpError
-from iscp.core.notification import Notification, Origin
+from iscp.core.api.api_views import JobView
+from iscp.core.job.notification import Notification, Origin
+from iscp.core.values.errors import IscpError
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.loop.threads import THREADS

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from iscp.coordination.notify.delivery_queue import DeliveryQueue
-from iscp.core.errors import IscpError, PermanentError
-from iscp.core.notification import Notification
+from iscp.core.job.notification import Notification
+from iscp.core.values.errors import IscpError, PermanentError
 from iscp.ports.system import Clock, Threads
 from iscp.ports.webhook import Webhook
 from iscp.runtime.loop.threads import THREADS

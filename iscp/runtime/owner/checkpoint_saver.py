@@ -12,10 +12,10 @@ from itertools import chain
 from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.invariants import check_checkpoint
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.errors import IscpError
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import Leader
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import IscpError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader
 from iscp.ports.cluster import CheckpointStore
 from iscp.ports.system import Clock
 

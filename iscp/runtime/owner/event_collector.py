@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from iscp.core.errors import IscpError
-from iscp.core.members import NodeRecord
+from iscp.core.values.errors import IscpError
+from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.placement_events import Decisions
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from iscp.coordination.membership.assignments import Holder
-from iscp.core.errors import IscpError, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.log_lines import LogPage, LogQuery
-from iscp.core.maintenance_figures import JobUpkeep
-from iscp.core.members import NodeRecord
-from iscp.core.progress import RunProgress
-from iscp.core.verification import VerifyReport
+from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.values.errors import IscpError, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
+from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.owner_loop import OwnerLoop
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.protocol.messages import NodeMessage
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader
 from iscp.runtime.loop.inbox import Gathered
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 

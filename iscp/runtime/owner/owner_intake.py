@@ -12,9 +12,9 @@ from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, OwnerEvent, RebalanceRequested
 from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
-from iscp.core.errors import IscpError, NotOwner, QueueFull, Unavailable, no_owner
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.values.errors import IscpError, NotOwner, QueueFull, Unavailable, no_owner
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.cluster import ElectionKey
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.inbox import Gathered, Inbox

@@ -38,9 +38,9 @@ from iscp.coordination.protocol.events import (
     ShardWanted,
     Tick,
 )
-from iscp.core.errors import TemporaryError
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.values.errors import TemporaryError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads

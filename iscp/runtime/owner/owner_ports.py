@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from iscp.coordination.protocol.messages import OwnerMessage
-from iscp.core.config import JobLogConfig
-from iscp.core.ids import ShardId
-from iscp.core.members import NodeRecord
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from iscp.ports.job_log import JobLog
 from iscp.runtime.owner.log.log_limits import LogLimits
 

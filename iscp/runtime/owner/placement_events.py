@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import takewhile
 
 from iscp.coordination.protocol.effects import Decided
-from iscp.core.api_views import EventView
+from iscp.core.api.api_views import EventView
 
 KEPT_MAX = 10_000
 """Events of owners that a node keeps for `iscp-admin events`; the oldest are forgotten."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from iscp.core.errors import IscpError
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.errors import IscpError
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.cluster import ElectionKey, MemberControl
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from iscp.coordination.membership.preferred_nodes import ring_of
-from iscp.core.ring import Ring
+from iscp.core.values.ring import Ring
 from iscp.ports.system import Threads
 from iscp.runtime.loop.threads import THREADS
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from iscp.coordination.jobs.book_change import by_shard
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import NotOwner
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import NotOwner
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.job_log import JobLog
 

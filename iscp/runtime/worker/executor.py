@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from iscp.coordination.schedule.schedule_events import IterationEnded, IterationStarted
-from iscp.core.config import SchedulerConfig
-from iscp.core.errors import Canceled, ErrorCode, IscpError, TimedOut
-from iscp.core.iteration import Iteration
-from iscp.core.untrusted_values import named_error
+from iscp.core.job.iteration import Iteration
+from iscp.core.settings.config import SchedulerConfig
+from iscp.core.values.errors import Canceled, ErrorCode, IscpError, TimedOut
+from iscp.core.values.untrusted_values import named_error
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
 from iscp.runtime.worker.fair_queue import IterationQueue

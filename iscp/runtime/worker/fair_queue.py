@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from iscp.core.iteration import Iteration
+from iscp.core.job.iteration import Iteration
 
 _Key = tuple[int, float, int]
 

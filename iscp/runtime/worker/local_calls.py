@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from iscp.core.api_views import EventView
-from iscp.core.errors import Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.log_lines import LogPage, LogQuery
-from iscp.core.maintenance_figures import JobUpkeep
-from iscp.core.progress import RunProgress
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.values.errors import Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop

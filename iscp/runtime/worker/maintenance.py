@@ -18,14 +18,14 @@ from typing import Any, TypeVar, assert_never
 
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import Turn, UpkeepTurns
-from iscp.core.config import BackoffConfig, UpkeepConfig
-from iscp.core.errors import ErrorCode, IscpError, PermanentError, TemporaryError
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.key_ranges import WHOLE
-from iscp.core.maintenance_figures import JobUpkeep
-from iscp.core.next_time import wait_until_s
-from iscp.core.untrusted_values import error_text
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.next_time import wait_until_s
+from iscp.core.values.untrusted_values import error_text
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from iscp.core.errors import ErrorCode, IscpError, PermanentError, TemporaryError
-from iscp.core.untrusted_values import error_code, error_text, exact_name, named_error, shown
+from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
+from iscp.core.values.untrusted_values import error_code, error_text, exact_name, named_error, shown
 
 TABLES_READ_MAX = 1_000
 """Tables that one refresh may say to have read; with more its answer is an error."""

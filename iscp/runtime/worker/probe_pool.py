@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
-from iscp.coordination.probing.probe_turns import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
+from iscp.coordination.schedule.probe_turns import SLOW_S, STALL_S, ProbeTurn, ProbeTurns
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, ProbeLate
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iscp.core.errors import Canceled, TimedOut
+from iscp.core.values.errors import Canceled, TimedOut
 from iscp.ports.system import Clock
 
 CANCELED = "the iteration was cancelled"

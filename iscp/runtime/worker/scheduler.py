@@ -29,8 +29,8 @@ from iscp.coordination.schedule.schedule_events import (
     VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.errors import Canceled, InvariantBroken, QueueFull
-from iscp.core.ids import ShardId
+from iscp.core.values.errors import Canceled, InvariantBroken, QueueFull
+from iscp.core.values.ids import ShardId
 from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.start_rule import ProbeState
 from iscp.ports.catalog import CommitProbe
 
 

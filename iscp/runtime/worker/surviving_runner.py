@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from iscp.core.errors import ErrorCode, IscpError, NodeKilled
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_deaths import Deaths
-from iscp.core.job_row import JobRow, Reason
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.values.errors import ErrorCode, IscpError, NodeKilled
 from iscp.ports.engine import IterationRunner, JobDeaths
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.job_outcomes import record_failure

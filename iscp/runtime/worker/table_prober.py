@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, TargetAnswer
-from iscp.core.errors import IscpError
-from iscp.core.target_state import TargetQuery
-from iscp.core.untrusted_values import named_error
+from iscp.core.job.target_state import TargetQuery
+from iscp.core.values.errors import IscpError
+from iscp.core.values.untrusted_values import named_error
 from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.runtime.worker.source_probe import probe_source
 

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from iscp.coordination.jobs.book_index import target_of
-from iscp.core.errors import IscpError, TableNotFound, TargetLost
-from iscp.core.job_row import JobRow
-from iscp.core.target_state import TargetSeen
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.target_state import TargetSeen
+from iscp.core.values.errors import IscpError, TableNotFound, TargetLost
 from iscp.ports.catalog import CommitProbe
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
 from iscp.runtime.iteration.job_run import JobRun, reconciled

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
-from iscp.core.errors import TimedOut, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.verification import VerifyReport, VerifyRequest
+from iscp.core.job.verification import VerifyReport, VerifyRequest
+from iscp.core.values.errors import TimedOut, Unavailable
+from iscp.core.values.ids import ShardId
 from iscp.ports.system import Clock
 
 ALIVE_LOOK_S = 1.0

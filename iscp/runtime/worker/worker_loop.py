@@ -32,9 +32,9 @@ from iscp.coordination.protocol.events import (
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, exact_seen
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.errors import IscpError
-from iscp.core.report_validation import exact_entry, exact_report
-from iscp.core.untrusted_values import error_text, shown
+from iscp.core.job.report_validation import exact_entry, exact_report
+from iscp.core.values.errors import IscpError
+from iscp.core.values.untrusted_values import error_text, shown
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 from iscp.runtime.loop.inbox import Inbox, Turns

@@ -1998,7 +1998,7 @@ Global___ClusterPage: _TypeAlias = ClusterPage  # noqa: Y015
 
 @_typing.final
 class ErrorDetail(_message.Message):
-    """code: see iscp.core.errors.ErrorCode. kind: the name of the error's class there. field: the path of what is
+    """code: see iscp.core.values.errors.ErrorCode. kind: the name of the error's class there. field: the path of what is
     wrong. remedy: what to do about it.
     """
 

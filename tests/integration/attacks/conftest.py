@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bare_cluster import BareCluster
 from iscp.adapters.system.free_port import free_port
-from iscp.core.config import GatewayConfig
+from iscp.core.settings.config import GatewayConfig
 from tests.fakes.attacked_node import AttackedNode
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.system.settings import load_settings
+from iscp.bootstrap.settings import load_settings
 from tests.e2e.harness import NODE_ID, Cluster
 from tests.fakes.attacked_node import AttackedNode
 from tests.fakes.random_calls import METHODS, random_calls

@@ -17,9 +17,9 @@ from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.node.node_client import describe
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.streams import NodeUnderTest
 from tests.fakes.waiting import until

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX
 from iscp.adapters.grpc.node.framing import FRAME_BYTES_MAX
 from iscp.adapters.grpc.node.node_client import describe
+from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
 from iscp.client.admin_client import Client
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from iscp.wire.v1 import node_pb2 as node_pb

@@ -24,7 +24,7 @@ from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_purge import SHARDS_PER_TEXT, purge_files
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy

@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from iscp import changefeed
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
-from iscp.core.errors import ErrorCode, StorageError
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import ErrorCode, StorageError
 from tests.fakes.changefeed_program import rows_of
 
 from .conftest import ON_S3_IN_FULL, ON_S3_TOO

@@ -25,8 +25,8 @@ from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd
 from iscp.changefeed.client.connect import compose
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.config import EtcdConfig
-from iscp.core.errors import ConfigurationError, FeedIncident, StorageError, TableNotFound, TimedOut, Unavailable
+from iscp.core.settings.config import EtcdConfig
+from iscp.core.values.errors import ConfigurationError, FeedIncident, StorageError, TableNotFound, TimedOut, Unavailable
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 

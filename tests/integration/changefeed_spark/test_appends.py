@@ -19,7 +19,7 @@ from iscp.changefeed.spark.bulk_write import write_files
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.errors import EngineError, InvalidRequest, IscpError
+from iscp.core.values.errors import EngineError, InvalidRequest, IscpError
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import DRAWN, SCHEMA, Appended, opened
 

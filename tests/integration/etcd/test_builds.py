@@ -31,10 +31,10 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import Conflict, NotOwner
-from iscp.core.members import Leader
-from iscp.core.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import Conflict, NotOwner
+from iscp.core.values.members import Leader
+from iscp.core.values.progress import UNKNOWN, UNSIZED, SnapshotSize, TableSize
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.waiting import until

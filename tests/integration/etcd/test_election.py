@@ -12,8 +12,8 @@ from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
-from iscp.core.errors import NotOwner
-from iscp.core.members import Leader
+from iscp.core.values.errors import NotOwner
+from iscp.core.values.members import Leader
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 

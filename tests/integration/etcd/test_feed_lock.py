@@ -28,7 +28,14 @@ from iscp.changefeed.client.lock_wait import wait_for_lock
 from iscp.changefeed.etcd.locks import MARGIN_S, TTL_S, EtcdFeedLocks
 from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
-from iscp.core.errors import ConfigurationError, FeedIncident, InvalidRequest, OutcomeUnknown, TimedOut, Unavailable
+from iscp.core.values.errors import (
+    ConfigurationError,
+    FeedIncident,
+    InvalidRequest,
+    OutcomeUnknown,
+    TimedOut,
+    Unavailable,
+)
 from iscp.ports.system import Clock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 

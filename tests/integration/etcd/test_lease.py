@@ -10,7 +10,7 @@ import pytest
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 Connect = Callable[..., EtcdClient]

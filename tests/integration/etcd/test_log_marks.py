@@ -17,12 +17,12 @@ from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import to_toml
+from iscp.bootstrap.settings import to_toml
 from iscp.cli.iscp import iscp
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import JobLogDamaged, NotOwner, StorageError
-from iscp.core.job_row import LogEntry
-from iscp.core.members import Leader
+from iscp.core.job.job_row import LogEntry
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.values.errors import JobLogDamaged, NotOwner, StorageError
+from iscp.core.values.members import Leader
 from iscp.ports.system import Clock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -16,11 +16,11 @@ from iscp.adapters.etcd.keys import Keys, encoded
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.settings import to_toml
-from iscp.cli.admin.main import PROGRAM, cli
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.job_row import LogEntry
-from iscp.core.members import NodeRecord
+from iscp.bootstrap.settings import to_toml
+from iscp.cli.iscp_admin import PROGRAM, cli
+from iscp.core.job.job_row import LogEntry
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.values.members import NodeRecord
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 

@@ -14,9 +14,9 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.override_keys import WRITES_AT_ONCE_MAX, EtcdOverrides
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import ConfigurationError, NotOwner
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader
+from iscp.core.values.errors import ConfigurationError, NotOwner
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 

@@ -13,7 +13,7 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.members.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.etcd_backup import ETCD, TOKEN, restore, save, start_again

@@ -20,7 +20,7 @@ from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
 from iscp.adapters.etcd.server import EtcdServer, find_etcd
 from iscp.adapters.etcd.values import Changed, EtcdSettings
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.system import Clock
 
 PASSWORD = "correct horse"

@@ -12,7 +12,7 @@ import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.server import EtcdServer, find_etcd, production_warning
-from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
 _PARENT = """

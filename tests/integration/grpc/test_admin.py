@@ -14,19 +14,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
+from iscp.adapters.grpc.access.admin_servicer import HISTORY_LIMIT_MAX
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.admin_servicer import HISTORY_LIMIT_MAX
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
-from iscp.adapters.grpc.channel.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
+from iscp.adapters.tls.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.client.admin_client import Client
-from iscp.core import errors as core
-from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
-from iscp.core.api_views import Action
-from iscp.core.job_row import JobState, Reason
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.spec_parsing import parse_spec
-from iscp.core.verification import Comparison, Sample
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
+from iscp.core.api.api_views import Action
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.verification import Comparison, Sample
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values import errors as core
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin

@@ -18,10 +18,10 @@ from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TokenRecord
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
+from iscp.core.access.access_token import TokenRecord
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized, OutcomeUnknown, TableNotFound
 from iscp.runtime.access.token_service import TokenService
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX
-from iscp.core.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
-from iscp.core.progress import TableSize
+from iscp.core.values.errors import InvalidRequest, IscpError, QueueFull, StorageError, Unavailable
+from iscp.core.values.progress import TableSize
 from iscp.ports.cluster import BuildAnswer
 from tests.fakes.streams import WAIT_S, NodeUnderTest, OwnerUnderTest
 from tests.fakes.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from iscp.adapters.system.free_port import free_port
-from iscp.cli.admin.main import cli
+from iscp.cli.iscp_admin import cli
 
 AT_ONCE_S = 3.0
 FILE = "table: /lake/sales\nname: copy\nconsumer: replica\ntarget: /copy\n"

@@ -20,11 +20,11 @@ from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
 from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
-from iscp.core import errors as core
-from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
-from iscp.core.api_views import JobView
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.core.api.api_views import JobView
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values import errors as core
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

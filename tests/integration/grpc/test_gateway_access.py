@@ -18,8 +18,8 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest
 from iscp.client.admin_client import Client
-from iscp.core.access_roles import Role
-from iscp.core.errors import NotAuthenticated
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import NotAuthenticated
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin

@@ -15,10 +15,10 @@ from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.gateway.json_calls import LONG_CALLS_MAX
 from iscp.adapters.gateway.pending_connections import PENDING_MAX, PENDING_PER_HOST_MAX
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.channel.endpoint import Tls
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.wait_bounds import WaitBounds
+from iscp.adapters.tls.endpoint import Tls
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified, known
 from tests.fakes.waiting import until

@@ -25,9 +25,9 @@ from iscp.coordination.protocol.messages import (
     DispatchTableResponse,
     NodeMessage,
 )
-from iscp.core import errors as core
-from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values import errors as core
+from iscp.core.values.members import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin

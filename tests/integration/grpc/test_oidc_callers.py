@@ -18,9 +18,9 @@ from iscp.adapters.grpc.channel.caller_token import TOKEN_CHECK_S
 from iscp.adapters.oidc.jwks_source import HttpJwks
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TOKEN_CHARS_MAX
-from iscp.core.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
+from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import IscpError, NotAuthenticated, NotAuthorized, TableNotFound, Unavailable
 from iscp.runtime.access.provider_keys import ProviderKeys
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.access import SYSTEM, Access

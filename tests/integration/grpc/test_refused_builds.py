@@ -13,12 +13,12 @@ import pytest
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.client.admin_client import Client
-from iscp.core.api_builds import BuildStage
-from iscp.core.api_requests import ChangeOutcome, JobChange
-from iscp.core.build_progress import JobBuild, KnownBuilds
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import InvalidRequest, IscpError, JobNotFound, TableNotFound
-from iscp.core.progress import SnapshotSize, TableSize
+from iscp.core.api.api_requests import ChangeOutcome, JobChange
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.build.build_progress import JobBuild, KnownBuilds
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, TableNotFound
+from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.runtime.admin.build_service import OwnerBuilds
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.owned_jobs import register, row

@@ -15,9 +15,9 @@ from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
-from iscp.core import errors
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values import errors
 from tests.fakes.admin import FakeAdmin
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()

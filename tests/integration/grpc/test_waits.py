@@ -15,10 +15,10 @@ from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access_roles import Role
-from iscp.core.api_views import EventView
-from iscp.core.errors import QueueFull
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.api.api_views import EventView
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import QueueFull
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import ALIVE_S, FakeAdmin

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.joblog.audit_table import APPENDS_PER_COMPACTION, AUDIT_TABLE, ROWS_AT_ONCE, AuditTable
-from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import InvalidRequest, StorageError
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.audit_writer import AuditWriter
 from tests.fakes.waiting import until
 

@@ -26,7 +26,8 @@ from iscp.adapters.delta.joblog.log_restore import (
 )
 from iscp.adapters.delta.joblog.log_schema import FORMAT
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import (
+from iscp.core.job.job_row import LogEntry, Reason
+from iscp.core.values.errors import (
     ConfigurationError,
     InvalidRequest,
     IscpError,
@@ -34,7 +35,6 @@ from iscp.core.errors import (
     OutcomeUnknown,
     StorageError,
 )
-from iscp.core.job_row import LogEntry, Reason
 from tests.fakes.damages import CONTENT, Damage, delete
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -15,8 +15,8 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
 from iscp.adapters.delta.joblog.log_check import Repaired
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
-from iscp.core.errors import ErrorCode, JobLogDamaged
-from iscp.core.job_row import LogEntry
+from iscp.core.job.job_row import LogEntry
+from iscp.core.values.errors import ErrorCode, JobLogDamaged
 from tests.fakes.damages import CONTENT, Damage, delete, replaced_by, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

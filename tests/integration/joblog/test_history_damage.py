@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
-from iscp.core.errors import ErrorCode, HistoryDamaged
-from iscp.core.iteration import HistoryEntry
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.values.errors import ErrorCode, HistoryDamaged
 from iscp.runtime.owner.log.history_writer import KEPT_WHILE_DAMAGED_MAX, HistoryWriter
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints

@@ -30,11 +30,18 @@ from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import ConfigurationError, InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, LogEntry, Reason
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, JobState, LogEntry, Reason
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.errors import (
+    ConfigurationError,
+    InvariantBroken,
+    NotOwner,
+    OutcomeUnknown,
+    StorageError,
+    Unavailable,
+)
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from tests.fakes.log_program import job

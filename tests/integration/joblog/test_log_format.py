@@ -14,9 +14,9 @@ from iscp.adapters.delta.joblog.log_format import FORMAT_BEFORE, history_schema,
 from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA, history_table
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.errors import ConfigurationError
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import LogEntry
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import LogEntry
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.log_program import job
 
 

@@ -28,12 +28,12 @@ from iscp.adapters.delta.joblog.fenced_table import (
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Request, Resume, Unregister
-from iscp.core.api_views import RegisterResult
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry
-from iscp.core.watermark import Watermark
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.errors import IscpError, JobNotFound, NotOwner, OutcomeUnknown, StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 from iscp.ports.system import Failpoints
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks

@@ -15,11 +15,11 @@ from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
-from iscp.core.ids import JobKey
-from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobReport, JobRow, LogEntry
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.iteration.runner import Runner
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow, LogEntry
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.account_roots import AccountRoots
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import Bounds
+from iscp.core.access.account_roots import AccountRoots
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.errors import ErrorCode
 from iscp.runtime.access.place_guard import PlaceGuard
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 
 from .conftest import Pipeline
 

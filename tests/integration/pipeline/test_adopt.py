@@ -7,11 +7,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.errors import PermanentError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.ids import JobKey
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows

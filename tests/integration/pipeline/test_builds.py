@@ -22,13 +22,13 @@ from iscp.adapters.delta.source.range_read import RANGE_HELD_BYTES_MAX, DeltaRan
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.build_task import RangeBatch
-from iscp.core.config import BuildConfig
-from iscp.core.errors import Canceled, ErrorCode
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.progress import SnapshotSize, TableSize, total_size
-from iscp.core.spec import OnDuplicate
+from iscp.core.build.build_task import RangeBatch
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BuildConfig
+from iscp.core.spec.spec import OnDuplicate
+from iscp.core.values.errors import Canceled, ErrorCode
+from iscp.core.values.progress import SnapshotSize, TableSize, total_size
 from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder

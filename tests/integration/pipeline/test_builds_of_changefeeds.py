@@ -21,12 +21,12 @@ from iscp import changefeed
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.changefeed.model.ulid import ulid_time_ms
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.core.config import BuildConfig
-from iscp.core.errors import EngineError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BuildConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import EngineError
+from iscp.core.values.ids import JobKey
 from iscp.runtime.builds.build_jobs import plan_of
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.build_program import kind_of

@@ -13,10 +13,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

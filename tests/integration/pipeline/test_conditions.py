@@ -7,12 +7,13 @@ import os
 
 import pytest
 
-from iscp.adapters.delta.analysis.condition_analysis import condition_analyzer
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.errors import InvalidRequest
-from iscp.core.spec import ConsumerSpec
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.condition_analysis import condition_analyzer
+from iscp.views.analysis.session_analysis import SessionAnalysis
 
 from .conftest import Pipeline
 
@@ -114,7 +115,7 @@ def test_texts_that_spark_reads_as_the_time_change_and_texts_that_are_none_do_no
 def test_a_filter_is_of_the_rows_own_columns(
     spark_runtime: SparkRuntime, pipeline: Pipeline, where: str, said: str
 ) -> None:
-    catalog = DeltaCatalog.of(spark_runtime.root)
+    catalog = DeltaCatalog.of(spark_runtime.root, SessionAnalysis(spark_runtime.root))
     spec = ConsumerSpec("replica", pipeline.target("x"), ("id",), where=where)
     with pytest.raises(InvalidRequest) as refused:
         ReplicaKind().validate(spec, catalog.describe(pipeline.source), catalog)

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import JobOutcome
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.values.errors import ErrorCode
 from tests.integration.views.conftest import Lake, ViewBench, bag
 from tests.selection import in_full
 

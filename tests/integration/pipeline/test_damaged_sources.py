@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.errors import ErrorCode
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import ErrorCode
 from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
 from tests.integration.pipeline.conftest import Pipeline, rows
 

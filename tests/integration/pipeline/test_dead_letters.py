@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.replica.dead_letter import dead_letter_uri
-from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import OnDuplicate
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import OnDuplicate
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline, rows

@@ -19,10 +19,10 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.custom.custom_kind import CustomKind
 from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import Bounds
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ChangeMode
+from iscp.core.job.iteration import Bounds
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ChangeMode
+from iscp.core.values.errors import ErrorCode
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.stores import StoreConsumer

@@ -16,12 +16,12 @@ from iscp.coordination.protocol.effects import StartShard, UpdateShard
 from iscp.coordination.protocol.events import Reports
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.values.ids import ShardId, TableEpoch
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
 from tests.fakes.targets import FakeTargets
 from tests.integration.pipeline.conftest import Pipeline

@@ -10,14 +10,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
+from iscp.adapters.delta.sink.kept_commits import KEPT
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.adapters.delta.source.kept_commits import KEPT
-from iscp.core.build_task import BuildPlan, StagingBatch, StagingTask
-from iscp.core.errors import Canceled, PlanOutdated
-from iscp.core.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.progress import NOTHING
-from iscp.core.start_rule import ProbeState
+from iscp.core.build.build_task import BuildPlan, StagingBatch, StagingTask
+from iscp.core.job.iteration import Bounds, DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import Canceled, PlanOutdated
+from iscp.core.values.progress import NOTHING
 from iscp.ports.range_builder import TablePlace
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.worker.source_probe import probe_source

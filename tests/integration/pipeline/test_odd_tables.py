@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
-from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.iteration import DataType
+from iscp.core.job.iteration import DataType
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from tests.fakes.checkpoints import another_table_with, edit_checkpoint
 from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
 from tests.integration.pipeline.odd_tables import (

@@ -14,15 +14,15 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import read_commit
-from iscp.consumers.registry import GROUP, ConsumerRegistry
+from iscp.bootstrap.registry import GROUP, ConsumerRegistry
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
-from iscp.core import key_ranges
-from iscp.core.errors import EngineError, ErrorCode
-from iscp.core.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job_row import JobReport, JobRow, LogEntry
-from iscp.core.watermark_record import WatermarkRecord, parse_record
-from iscp.runtime.iteration.runner import Runner
+from iscp.core.job.iteration import Bounds, DataType, JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow, LogEntry
+from iscp.core.job.watermark_record import WatermarkRecord, parse_record
+from iscp.core.rows import key_ranges
+from iscp.core.values.errors import EngineError, ErrorCode
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 from tests.selection import in_full

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import EngineError
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import EngineError
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

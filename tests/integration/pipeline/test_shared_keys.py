@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.errors import ErrorCode
-from iscp.core.spec import OnDuplicate
+from iscp.core.spec.spec import OnDuplicate
+from iscp.core.values.errors import ErrorCode
 from tests.selection import in_full
 
 from .conftest import Pipeline

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.change_source import DECODED_FACTOR, DeltaChangeSource
-from iscp.core.iteration import Bounds
+from iscp.core.job.iteration import Bounds
 from tests.integration.pipeline.conftest import SPARK_IN_FULL, Pipeline
 from tests.selection import in_full
 

@@ -19,9 +19,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.arrow_read import SNAPSHOT_FILE_BYTES, SNAPSHOT_FILES_MAX
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.core.config import DIRECT_BYTES_MAX
-from iscp.core.iteration import JobOutcome
-from iscp.core.spec import OnDuplicate
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.settings.config import DIRECT_BYTES_MAX
+from iscp.core.spec.spec import OnDuplicate
 from tests.integration.pipeline.conftest import DIRECTLY, Pipeline, rows
 
 pytestmark = pytest.mark.spark

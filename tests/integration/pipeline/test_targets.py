@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from iscp.adapters.delta.log.checkpoints import COMMITS
-from iscp.core.errors import InvalidRequest
-from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.values.errors import InvalidRequest
 from tests.selection import in_full
 
 from .conftest import BY_SPARK, SPARK_IN_FULL, Pipeline, rows

@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
 

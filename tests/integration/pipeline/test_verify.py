@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.sink.table_diff import Side
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.core.digest import ROWS_PER_RANGE, Ranges
-from iscp.core.errors import ErrorCode, JobFailed, PermanentError
-from iscp.core.iteration import DataType, Iteration, Purpose
-from iscp.core.job_row import JobRow
-from iscp.core.verification import Sample, VerifyReport
+from iscp.core.job.iteration import DataType, Iteration, Purpose
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import Sample, VerifyReport
+from iscp.core.rows.digest import ROWS_PER_RANGE, Ranges
+from iscp.core.values.errors import ErrorCode, JobFailed, PermanentError
 from tests.fakes.commit_files import commit_path
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full

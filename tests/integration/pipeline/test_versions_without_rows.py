@@ -6,10 +6,10 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import Bounds, JobOutcome
-from iscp.core.job_row import JobReport, JobRow, JobState
-from iscp.core.spec import OnDuplicate
+from iscp.core.job.iteration import Bounds, JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow, JobState
+from iscp.core.spec.spec import OnDuplicate
+from iscp.core.values.errors import ErrorCode
 
 from .conftest import Pipeline
 

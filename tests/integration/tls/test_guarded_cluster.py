@@ -14,11 +14,11 @@ from benchmarks.bare_cluster import BareCluster, BareNode, until
 from iscp.adapters.delta.joblog.audit_table import AuditTable
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.client.admin_client import Client
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TOKEN_CHARS_MAX
-from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, TableNotFound
-from iscp.core.security_config import AccountConfig
+from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.access.security_config import AccountConfig
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, TableNotFound
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.wire.v1 import admin_pb2
 from tests.fakes.provider import OidcProvider

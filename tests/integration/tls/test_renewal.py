@@ -16,12 +16,12 @@ import pytest
 from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.channel.call_metadata import open_channel
-from iscp.adapters.grpc.channel.endpoint import Tls, split_address
 from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.endpoint import Tls, split_address
 from iscp.adapters.tls.renewing_channel import secure_channel
 from iscp.aio import Client as AsyncClient
 from iscp.client.admin_client import Client
-from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.values.errors import ConfigurationError, Unavailable
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certs import Certs
 

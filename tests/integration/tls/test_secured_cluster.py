@@ -16,7 +16,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CHECK_S
 from iscp.adapters.tls.development_authority import DevelopmentAuthority
 from iscp.client.admin_client import Client
-from iscp.core.errors import IscpError, NotAuthorized
+from iscp.core.values.errors import IscpError, NotAuthorized
 
 SHARDS = 20
 

@@ -25,18 +25,19 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.demo.lake import read
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.verification import Comparison
-from iscp.core.watermark import Position
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import Comparison
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.system import Clock
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.worker.runner import Runner
+from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 SCHEMAS = {
@@ -119,7 +120,7 @@ class ViewBench:
         named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
         self.target = str(lake.root / "view")
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
-        self.catalog = catalog = DeltaCatalog.of(runtime.root)
+        self.catalog = catalog = DeltaCatalog.of(runtime.root, SessionAnalysis(runtime.root))
         own = catalog.describe(next(iter(named.values())))
         ViewKind().validate(self.spec, own, catalog)
         key = JobKey("default", own.table_id, "view")

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import HELD_ROWS_MAX, commit_changes
 from iscp.consumers.view.view_memory import ViewMemory
-from iscp.core.refresh_choice import RefreshSample, Strategy
-from iscp.core.watermark import Watermark
+from iscp.core.query.refresh_choice import RefreshSample, Strategy
+from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangesUnavailableError
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
 

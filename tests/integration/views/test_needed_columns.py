@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.spark.session import SparkRuntime

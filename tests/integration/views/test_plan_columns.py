@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.catalyst import Catalyst
+from iscp.views.catalyst.catalyst import Catalyst
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.catalyst import Catalyst
-from iscp.adapters.delta.query.plan_leaves import Leaf, PlanLeaves
-from iscp.adapters.delta.query.plan_templates import TEMPLATES_MAX, PlanTemplates
-from iscp.adapters.delta.query.signed_rows import At, TableChange
 from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.views.catalyst.catalyst import Catalyst
+from iscp.views.changes.plan_leaves import Leaf, PlanLeaves
+from iscp.views.changes.plan_templates import TEMPLATES_MAX, PlanTemplates
+from iscp.views.changes.signed_rows import At, TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, netted
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.views.changes.signed_rows import WEIGHT, netted
 from tests.random_views.cases import Case
 from tests.random_views.cells import Family
 from tests.random_views.expressions import FUNCTIONS, Call, Expression, Function, Literal

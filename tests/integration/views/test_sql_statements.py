@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.user_sql import restrict_query
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 from tests.fakes.sql_statements import DELTA, DML, INSERT, QUERIES, SCRIPTS, SET, STATEMENTS
 from tests.fakes.tpc import QUERIES as TPC_QUERIES
 from tests.fakes.tpc import Tpc

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from iscp.adapters.delta.query.query_analysis import analyze_query
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.query_explanation import OperatorUpkeep
-from iscp.core.query_plan import upkeep_of
+from iscp.core.query.query_explanation import OperatorUpkeep
+from iscp.core.query.query_plan import upkeep_of
+from iscp.views.analysis.query_analysis import analyze_query
 
 from .conftest import ViewBench
 from .test_lookups import ROWS, Refreshed, Row

@@ -14,8 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.errors import InvalidRequest
-from iscp.core.time_dependence import TIME_REFRESH_S
+from iscp.core.sql.time_dependence import TIME_REFRESH_S
+from iscp.core.values.errors import InvalidRequest
 from tests.fakes.clock import FakeClock
 
 from .conftest import Lake, ViewBench

@@ -9,7 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
+from iscp.core.query.query_explanation import OperatorUpkeep, QueryExplanation
+from iscp.views.analysis.session_analysis import SessionAnalysis
 from tests.selection import in_full
 
 from .conftest import ViewBench
@@ -21,7 +22,7 @@ JOIN = "select t.a, u.x from t join u on t.a = u.a"
 
 
 def explain(view: ViewBench) -> QueryExplanation:
-    return view.kind.explain(view.spec, DeltaCatalog.of(view.runtime.root))
+    return view.kind.explain(view.spec, DeltaCatalog.of(view.runtime.root, SessionAnalysis(view.runtime.root)))
 
 
 def rows(uri: str) -> int:

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import JobOutcome
-from iscp.core.spec import OnReplace
-from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.spec.spec import OnReplace
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.values.errors import ErrorCode
 
 from .conftest import Lake, ViewBench
 

@@ -19,13 +19,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from iscp.adapters.delta.query.query_analysis import analyze_query
-from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Instants, TableChange
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.core.errors import InvalidRequest
-from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.query.query_explanation import OperatorUpkeep
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.signed_rows import WEIGHT, At, Instants, TableChange
 from tests.random_views.row_bags import alike, bag_of
 from tests.selection import in_full
 

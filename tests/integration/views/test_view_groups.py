@@ -14,8 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.sink.bag_write import VECTORS
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.core.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.watermark import NOTHING_APPLIED, Watermark
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.ports.sink import CommitTag
 from tests.selection import in_full
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.query.direct.join_plan import find_join_query
-from iscp.adapters.delta.query.query_analysis import analyze_query
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.direct.join_plan import find_join_query
 from tests.selection import in_full
 
 from .conftest import SCHEMAS, Lake, ViewBench

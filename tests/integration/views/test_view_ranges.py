@@ -15,14 +15,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
 from iscp.cli.demo.lake import read
-from iscp.core.config import BuildConfig
-from iscp.core.errors import PlanOutdated
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import JobSpec
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BuildConfig
+from iscp.core.spec.spec import JobSpec
+from iscp.core.values.errors import PlanOutdated
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard, break_down
 from tests.selection import in_full

@@ -9,11 +9,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.user_sql import run_nothing
-from iscp.core.errors import InvalidRequest
-from iscp.core.sql_sizes import SIZE_MAX
+from iscp.core.sql.sql_sizes import SIZE_MAX
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,10 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.user_sql import restrict_query
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.query_analysis import ShapeQuery, query_shaper
 
 pytestmark = pytest.mark.spark
 

@@ -19,9 +19,9 @@ from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import BuilderEffect, BuilderEvent, BuildTick
 from iscp.coordination.builds.worker_events import BuildWorkerEffect, BuildWorkerEvent, WorkRequested
 from iscp.coordination.schedule.schedule_events import Notified
-from iscp.core.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.members import Leader, NodeRecord
+from iscp.core.values.errors import Conflict, IscpError, LeaseLost, NotOwner, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Leader, NodeRecord
 from iscp.ports.cluster import BuildAnswer
 from iscp.runtime.builds.build_jobs import plan_of
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from iscp.core.build_terms import NO_TERMS
-from iscp.core.build_tiling import tiling
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import NOTHING_APPLIED, Position
+from iscp.core.build.build_terms import NO_TERMS
+from iscp.core.build.build_tiling import tiling
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.watermark import NOTHING_APPLIED, Position
 from iscp.ports.consumer import Consumed
 from iscp.runtime.iteration.apply.range_build import RunningBuild, find_build, remove_build, request_build
 from iscp.runtime.iteration.job_outcomes import applied, awaiting_build

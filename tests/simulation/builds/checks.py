@@ -13,9 +13,9 @@ from iscp.coordination.builds.worker_events import (
     RefuseWork,
     WorkRequested,
 )
-from iscp.core.build_task import DEPTH_MAX, covers, depth
-from iscp.core.progress import TableSize, total_size
-from iscp.core.range_tree import WHOLE, children
+from iscp.core.build.build_task import DEPTH_MAX, covers, depth
+from iscp.core.rows.range_tree import WHOLE, children
+from iscp.core.values.progress import TableSize, total_size
 from tests.simulation.violation import expect
 
 ROWS = 1 << DEPTH_MAX

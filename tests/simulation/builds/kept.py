@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from iscp.coordination.builds.build_state import BuildState
 from iscp.coordination.global_checkpoint import counts
-from iscp.core.errors import StorageError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.progress import TableSize
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.progress import TableSize
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard

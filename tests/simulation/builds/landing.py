@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.builds.build_state import BuildState
 from iscp.coordination.builds.builder_events import TableSeen
-from iscp.core.build_task import BuildPlan, StagingTask
+from iscp.core.build.build_task import BuildPlan, StagingTask
 from tests.simulation.violation import expect
 
 FIRST = 7

@@ -25,7 +25,7 @@ from iscp.coordination.builds.replacements import Replacement, Replacements
 from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.builds.worker_events import WorkRequested
-from iscp.core.build_task import KeptSpan
+from iscp.core.build.build_task import KeptSpan
 from tests.simulation.builds.play import violation
 from tests.simulation.builds.store import Store
 from tests.simulation.builds.world import Parts

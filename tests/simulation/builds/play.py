@@ -10,9 +10,9 @@ from random import Random
 from iscp.coordination.builds.build_limits import BuildLimits
 from iscp.coordination.builds.builder_events import MergeRange, Prioritize, SplitRange
 from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.core.build_task import BuildPlan
-from iscp.core.errors import IscpError
-from iscp.core.range_tree import parent
+from iscp.core.build.build_task import BuildPlan
+from iscp.core.rows.range_tree import parent
+from iscp.core.values.errors import IscpError
 from tests.simulation.builds.world import REAL, BuildWorld, Conduct, Parts, Trace
 from tests.simulation.violation import ViolationError, expect
 

@@ -53,11 +53,11 @@ from iscp.coordination.builds.worker_events import (
     WorkRequested,
 )
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.errors import IscpError, StorageError
-from iscp.core.progress import TableSize
-from iscp.core.range_tree import WHOLE
-from iscp.core.ring import Ring
+from iscp.core.build.build_task import BuildPlan, RangeBatch
+from iscp.core.rows.range_tree import WHOLE
+from iscp.core.values.errors import IscpError, StorageError
+from iscp.core.values.progress import TableSize
+from iscp.core.values.ring import Ring
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.violation import ViolationError, expect
 

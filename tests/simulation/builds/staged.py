@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.build_request import BuildId
-from iscp.core.build_task import depth
-from iscp.core.build_terms import NO_TERMS, BuildTerms
-from iscp.core.errors import PlanOutdated, StorageError
-from iscp.core.job_row import JobRow
-from iscp.core.progress import UNKNOWN, SnapshotSize, TableSize
-from iscp.core.watermark import Watermark
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_task import depth
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import PlanOutdated, StorageError
+from iscp.core.values.progress import UNKNOWN, SnapshotSize, TableSize
+from iscp.core.values.watermark import Watermark
 from iscp.ports.engine import NO_DEATHS
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange

@@ -49,10 +49,10 @@ from iscp.coordination.builds.worker_events import (
     WorkRequested,
 )
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.core.build_task import BuildPlan, RangeBatch, StagingBatch
-from iscp.core.errors import Canceled, IscpError, PlanOutdated, StorageError
-from iscp.core.progress import TableSize
-from iscp.core.ring import Ring
+from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
+from iscp.core.values.errors import Canceled, IscpError, PlanOutdated, StorageError
+from iscp.core.values.progress import TableSize
+from iscp.core.values.ring import Ring
 from tests.simulation.agenda import Agenda
 from tests.simulation.builds.checks import Checks, size_of, tiles
 from tests.simulation.builds.landing import Landing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from iscp.adapters.etcd.members.member_watch import MemberReads
-from iscp.core.members import NodeRecord
+from iscp.core.values.members import NodeRecord
 from tests.simulation.election import Candidacy
 from tests.simulation.etcd import Etcd
 from tests.simulation.lease import Lease

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from iscp.core.errors import IscpError
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport
+from iscp.core.values.errors import IscpError
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from tests.simulation.joblog import Log
 

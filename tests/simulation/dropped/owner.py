@@ -20,9 +20,9 @@ from iscp.coordination.protocol.messages import (
     SourceSeen,
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Moment, NodeRecord
 
 
 class HearsAnything(OwnerMachine):

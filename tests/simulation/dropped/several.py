@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from iscp.coordination.further_tables import FurtherAnswer
 from iscp.coordination.schedule.schedule_events import Probe
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Position
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.watermark import Position
 from iscp.ports.consumer import Consumed
 from tests.simulation.engine import Engine, Run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Position, Watermark
-from iscp.core.watermark_record import record_key
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import record_key
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import Consumed
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever
 from iscp.runtime.iteration.job_run import JobRun

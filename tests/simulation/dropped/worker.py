@@ -8,8 +8,8 @@ from iscp.coordination.held_shards import NEVER, ShardFences
 from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import WIRE_FORMAT, Leader
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import WIRE_FORMAT, Leader
 
 
 class ObeysAnyTerm(WorkerMachine):

@@ -1,4 +1,4 @@
-"""`iscp-admin` against a real server with a faked service."""
+"""`iscp-admin` against a real server whose services are faked."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ import pytest
 from click.testing import CliRunner, Result
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.cli.admin.main import cli
+from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.cli.iscp_admin import cli
+from iscp.core.api.api_requests import JobName, RegisterRequest
 from tests.fakes.admin import FakeAdmin
+from tests.fakes.operators import FakeOperator
 
 Run = Callable[..., Result]
 
-
-@pytest.fixture
-def service() -> FakeAdmin:
-    return FakeAdmin()
+SPEC = '{"iteration": {"consumer": {"kind": "replica", "target": "/copy", "key": ["id"]}}}'
 
 
 @pytest.fixture
-def endpoint(service: FakeAdmin) -> Iterator[str]:
-    server = AdminServer(service, "127.0.0.1:0")
+def service(request: pytest.FixtureRequest) -> FakeAdmin:
+    """It has the jobs that the test's module names in JOBS, as (table, name)."""
+    admin = FakeAdmin()
+    for table, name in getattr(request.module, "JOBS", ()):
+        admin.register([RegisterRequest(JobName(table, name), SPEC)])
+    return admin
+
+
+@pytest.fixture
+def operator() -> FakeOperator:
+    return FakeOperator()
+
+
+@pytest.fixture
+def endpoint(service: FakeAdmin, operator: FakeOperator) -> Iterator[str]:
+    server = AdminServer(service, "127.0.0.1:0", services=[OperatorServer(operator)])
     server.start()
     yield server.address
     server.stop(grace_s=0)
@@ -29,7 +43,7 @@ def endpoint(service: FakeAdmin) -> Iterator[str]:
 
 @pytest.fixture
 def run(endpoint: str) -> Run:
-    def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(cli, ["--endpoint", endpoint, *arguments], input=stdin)
+    def run(*arguments: str, stdin: str | None = None, obj: object = None) -> Result:
+        return CliRunner().invoke(cli, ["--endpoint", endpoint, *arguments], input=stdin, obj=obj)
 
     return run

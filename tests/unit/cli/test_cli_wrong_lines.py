@@ -21,11 +21,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.cli.admin.exit_status import ExitStatus
-from iscp.cli.admin.main import cli as admin_group
-from iscp.cli.admin.main import main as admin_main
 from iscp.cli.iscp import iscp as iscp_group
 from iscp.cli.iscp import main as iscp_main
+from iscp.cli.iscp_admin import cli as admin_group
+from iscp.cli.iscp_admin import main as admin_main
+from iscp.cli.shell.exit_status import ExitStatus
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wrong_lines import ODD, Leaf, leaves, line, wrong_of
 

@@ -8,8 +8,8 @@ import pytest
 
 from iscp.client.admin_client import Client
 from iscp.client.request_parts import require_all, with_ids
-from iscp.core.api_requests import JobName, RegisterRequest
-from iscp.core.errors import InvalidRequest
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("field", ["key", "columns"])

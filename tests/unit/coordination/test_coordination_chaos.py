@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.coordination.protocol.messages import NodeShardState
-from iscp.core.ids import ShardId
+from iscp.core.values.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 
 NODES = ("n1", "n2", "n3")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery, FurtherTables, SeveralTables
 from iscp.coordination.protocol.messages import FurtherSeen
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.watermark import SourceMark, Watermark
 
 
 def reading(**versions: int) -> SeveralTables:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts, resolved_at_s
 from iscp.coordination.invariants import check_checkpoint
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import Watermark
 from tests.fakes.loopback import job
 
 A, B = ShardId("a"), ShardId("b")

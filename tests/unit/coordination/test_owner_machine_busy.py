@@ -15,7 +15,7 @@ from iscp.coordination.protocol.effects import BuildRing, Decided, Decision, Own
 from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, RingBuilt, Tick
 from iscp.coordination.protocol.messages import Alive, DispatchTable, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.members import NodeRecord
+from iscp.core.values.members import NodeRecord
 from tests.fakes.busy_owner import Costs, busy_owner, tables
 from tests.fakes.rings import step_with_rings
 

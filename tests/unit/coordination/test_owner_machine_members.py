@@ -32,8 +32,8 @@ from iscp.coordination.protocol.messages import (
     ShardCheckpoint,
     Sync,
 )
-from iscp.core.ids import ShardId
-from iscp.core.members import NodeRecord
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from tests.fakes.driven_owner import N1, N2, N3, ROW, A, Driver, dispatches, running, told
 from tests.fakes.loopback import TIMES, Loopback, entry, job
 from tests.fakes.rings import step_with_rings

@@ -33,9 +33,9 @@ from iscp.coordination.protocol.messages import (
     Sync,
 )
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
-from iscp.core.members import NodeRecord
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from tests.fakes.driven_owner import N1, N2, ROW, A, Driver, dispatches, running, told
 from tests.fakes.loopback import TIMES, Loopback, entry, job, report
 from tests.fakes.rings import step_with_rings

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from iscp.coordination.protocol.messages import CHECKPOINT_BYTES_MAX, SourceSeen
 from iscp.coordination.report_outbox import IN_FLIGHT_MAX, Outbox, merge_reports
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobState
+from iscp.core.job.job_row import JobState
+from iscp.core.values.ids import ShardId
 from tests.fakes.loopback import entry, job, report
 
 A = ShardId("a")

@@ -40,8 +40,8 @@ from iscp.coordination.protocol.messages import (
 )
 from iscp.coordination.report_outbox import HISTORY_MAX
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import Leader
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import Leader
 from tests.fakes.loopback import TIMES, entry, job, report
 
 A = ShardId("a")

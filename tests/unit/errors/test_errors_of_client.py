@@ -18,8 +18,8 @@ import pytest
 import iscp
 from iscp import errors
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.core import errors as core
-from iscp.core.spec_fields import RunFields
+from iscp.core.spec.spec_fields import RunFields
+from iscp.core.values import errors as core
 
 ROOT = Path(__file__).parents[3]
 

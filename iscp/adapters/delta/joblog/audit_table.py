@@ -16,12 +16,12 @@ from deltalake.exceptions import TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT_PROPERTY
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.audit_entry import AuditEntry, AuditQuery
-from iscp.core.errors import InvalidRequest
-from iscp.core.untrusted_values import error_text
+from iscp.core.access.audit_entry import AuditEntry, AuditQuery
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import error_text
 
 log = logging.getLogger(__name__)
 

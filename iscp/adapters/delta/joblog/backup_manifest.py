@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
-from iscp.core.errors import ConfigurationError, InvalidRequest
-from iscp.core.untrusted_values import error_text, exact_float, exact_int, exact_name
+from iscp.core.values.errors import ConfigurationError, InvalidRequest
+from iscp.core.values.untrusted_values import error_text, exact_float, exact_int, exact_name
 
 MANIFEST = "manifest.json"
 KIND = "iscp_log"

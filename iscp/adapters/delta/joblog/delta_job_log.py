@@ -14,12 +14,12 @@ from iscp.adapters.delta.joblog.log_check import USED, Repaired, find_damage, is
 from iscp.adapters.delta.joblog.log_format import HISTORY_TABLE, LOG_TABLE, written_format
 from iscp.adapters.delta.joblog.log_opening import refuse_others_table
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, REQUESTS_KEPT_PER_JOB, last_entries, log_table
-from iscp.adapters.delta.log.delta_errors import storage_error
 from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.delta_errors import storage_error
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, LogEntry
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, LogEntry
+from iscp.core.values.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.ports.system import Clock, Failpoints
 
 

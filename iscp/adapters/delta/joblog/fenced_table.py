@@ -27,12 +27,12 @@ from iscp.adapters.delta.joblog.log_reading import read_rows
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
 from iscp.adapters.delta.log.commits import read_commit
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.next_version import commits_after
 from iscp.adapters.delta.log.table_opening import bring_up
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.errors import InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
+from iscp.core.values.errors import InvariantBroken, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 
 APP_ID = "iscp_owner"

@@ -26,14 +26,14 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_entries,
     history_table,
 )
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
-from iscp.core.iteration import HistoryEntry
-from iscp.core.untrusted_values import error_text
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.values.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
+from iscp.core.values.untrusted_values import error_text
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

@@ -21,13 +21,13 @@ from iscp.adapters.delta.joblog.log_check import Damage, find_damage, is_there
 from iscp.adapters.delta.joblog.log_opening import CLUSTER_PROPERTY
 from iscp.adapters.delta.joblog.log_reading import read_rows
 from iscp.adapters.delta.joblog.log_schema import FORMAT_PROPERTY, LOG_SCHEMA, last_entries
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, open_delta
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import sync
-from iscp.core.errors import InvalidRequest, IscpError, StorageError
+from iscp.core.values.errors import InvalidRequest, IscpError, StorageError
 
 _ELSEWHERE = "Name another place, which nothing is at"
 

@@ -14,11 +14,11 @@ from enum import Enum
 from typing import Any, assert_never
 
 from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name
-from iscp.core.errors import IscpError, JobLogDamaged
+from iscp.core.values.errors import IscpError, JobLogDamaged
 
 USED = "iscp_log.used"
 """The file beside the log that says that there was one."""

@@ -17,9 +17,9 @@ from iscp.adapters.delta.joblog.log_schema import (
     HISTORY_SCHEMA,
     LOG_SCHEMA,
 )
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.core.errors import ConfigurationError
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.core.values.errors import ConfigurationError
 
 FORMAT_BEFORE = FORMAT - 1
 """The least that is written; a table of an earlier format is raised to FORMAT as soon as it is written to."""

@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_format import refuse_later
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.errors import ConfigurationError, StorageError
+from iscp.core.values.errors import ConfigurationError, StorageError
 
 CLUSTER_PROPERTY = "iscp.cluster"
 """Two clusters on one log would take the term from each other for ever."""

@@ -6,9 +6,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.errors import JobLogDamaged
+from iscp.core.values.errors import JobLogDamaged
 
 
 def read_rows(uri: str, table: DeltaTable, schema: pa.Schema) -> tuple[pa.Table, int]:

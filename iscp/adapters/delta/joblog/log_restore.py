@@ -29,13 +29,13 @@ from iscp.adapters.delta.joblog.log_check import (
 from iscp.adapters.delta.joblog.log_reading import read_rows
 from iscp.adapters.delta.joblog.log_schema import FORMAT, SEQUENCES_PER_COMMIT, row_count_stats
 from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, local_path, place
 from iscp.adapters.delta.storage.table_files import sync
-from iscp.core.errors import ConfigurationError, JobLogDamaged, StorageError
-from iscp.core.job_row import Reason
+from iscp.core.job.job_row import Reason
+from iscp.core.values.errors import ConfigurationError, JobLogDamaged, StorageError
 
 VERSIONS_SKIPPED = 1 << 28
 """Versions between the last one known of a lost log and the first of the restored one: years of commits, five a second.

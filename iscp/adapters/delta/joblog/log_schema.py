@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, Reason
-from iscp.core.report_validation import refuse_absurd_row
-from iscp.core.untrusted_values import error_text
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, JobState, Reason
+from iscp.core.job.report_validation import refuse_absurd_row
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import JobKey
+from iscp.core.values.untrusted_values import error_text
+from iscp.core.values.watermark import Watermark
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.table_files import files_of
 
 TIDY_FILES_MAX = 1_000_000

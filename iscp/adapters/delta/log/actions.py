@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
-from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.values.errors import ErrorCode, StorageError
 
 Action = dict[str, dict[str, Any]]
 """One kind, and its body."""

@@ -23,10 +23,10 @@ from iscp.adapters.delta.log.actions import (
     texts_of,
     time_s_of,
 )
-from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import commit_name, place
-from iscp.core.errors import TableNotFound
+from iscp.core.values.errors import TableNotFound
 
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")

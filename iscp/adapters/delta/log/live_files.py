@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from iscp.adapters.delta.log.action_fields import find_unclear, key_of_action, key_of_file
 from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 
 FOLLOWED_MAX = 1_000
 """Commits that are read one by one from what is known, or from the log's beginning; after more the state is loaded."""

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
 from iscp.adapters.delta.log.commits import log_of
-from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.parquet_footer import OddFooterError, check_footer
 from iscp.adapters.delta.storage.regular_files import RefusedFileError, require_size
 from iscp.adapters.delta.storage.table_files import files_of

@@ -14,9 +14,9 @@ from typing import Any
 
 from iscp.adapters.delta.log.actions import Action
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, log_of, read_actions, version_of
+from iscp.adapters.delta.log.deletion_vectors import load_vector
 from iscp.adapters.delta.log.live_files import FOLLOWED_MAX
 from iscp.adapters.delta.log.live_paths import ListFiles
-from iscp.adapters.delta.rows.deletion_vectors import load_vector
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import require_files
 from iscp.ports.source import ChangesUnavailableError

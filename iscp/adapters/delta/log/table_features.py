@@ -5,9 +5,9 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import APP_ID
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.core.errors import ErrorCode, PermanentError
+from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.core.values.errors import ErrorCode, PermanentError
 
 _RETENTION = "delta.setTransactionRetentionDuration"
 _REFUSED = {

@@ -14,11 +14,11 @@ from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.checkpointed import HINT, damage_of_checkpoints, hinted_version
 from iscp.adapters.delta.log.commits import log_of
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, CheckpointDamagedError
 from iscp.adapters.delta.log.log_guard import guard_log
 from iscp.adapters.delta.storage.action_paths import REACH, Reach, lies_elsewhere, path_below
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.core.errors import StorageError
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, CheckpointDamagedError
+from iscp.core.values.errors import StorageError
 
 log = logging.getLogger(__name__)
 

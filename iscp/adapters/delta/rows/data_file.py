@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
-from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.log.deletion_vectors import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.deletion_vectors import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import REMEDY, place_of_file
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.table_files import open_input
-from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.values.errors import ErrorCode, StorageError
 
 
 @dataclass

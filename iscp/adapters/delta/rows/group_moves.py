@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.rows.value_codes import row_codes
-from iscp.core.netting import Op
-from iscp.core.sql_names import OP
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP
 
 _DIGITS = 76
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.value_codes import row_codes
-from iscp.core.join_query import Column, JoinQuery, JoinStep, RowCondition, choices
-from iscp.core.sql_names import WEIGHT
+from iscp.core.query.join_query import Column, JoinQuery, JoinStep, RowCondition, choices
+from iscp.core.sql.sql_names import WEIGHT
 
 _OTHER = "_iscp_other_weight"
 _FUNCTIONS = {

@@ -20,10 +20,10 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.rows.text_bytes import REPLACEMENT
-from iscp.core.sql_names import quoted
+from iscp.adapters.delta.spark.text_bytes import REPLACEMENT
+from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.core.sql.sql_names import quoted
 from iscp.ports.source import KeyBounds
 
 if TYPE_CHECKING:

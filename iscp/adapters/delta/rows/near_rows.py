@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.column_kinds import comparable, is_double
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

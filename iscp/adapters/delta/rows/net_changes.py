@@ -1,4 +1,4 @@
-"""Reduces the changes of a range to the net change of each key: `iscp/core/netting.py`, carried out by Arrow and Spark.
+"""Reduces the changes of a range to the net change of each key: `netting`, carried out by Arrow and Spark.
 
 Rows that a filter refuses are left out before: what enters it is new then, what leaves it is gone, and a key counts as
 shared only by rows that pass.
@@ -21,9 +21,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.window import Window
 
-from iscp.core.netting import ABSENT_AFTER, NET_OPS, Op
-from iscp.core.sql_names import OP as OP
-from iscp.core.sql_names import quoted
+from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
+from iscp.core.sql.sql_names import OP as OP
+from iscp.core.sql.sql_names import quoted
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import place_of_file
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.table_files import UNSAID_BYTES_MAX
 from iscp.ports.source import ChangesUnavailableError
 

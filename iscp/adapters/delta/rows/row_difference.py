@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
-from iscp.core.netting import Op
-from iscp.core.sql_names import OP
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP
 
 
 def differing_rows(wanted: pa.Table, held: pa.Table, key: Sequence[str]) -> pa.Table | None:

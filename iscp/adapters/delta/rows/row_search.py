@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.data_file import DataFile, HeldRows, RowGroup
-from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
 from iscp.ports.source import ChangesUnavailableError

@@ -21,7 +21,7 @@ from iscp.adapters.delta.selftest.commit_race import DeltaRsContender, Round, St
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.storage import conditional_writes, files, s3_settings
 from iscp.adapters.delta.storage.locations import S3
-from iscp.core.errors import ErrorCode, IscpError, PermanentError, StorageError
+from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

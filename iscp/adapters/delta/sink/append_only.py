@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.net_changes import OP
-from iscp.adapters.delta.sink.schema_evolution import UnlikeSchemaError, alike, conformed, narrowed, unified
+from iscp.adapters.delta.rows.schema_evolution import UnlikeSchemaError, alike, conformed, narrowed, unified
 from iscp.adapters.delta.sink.table_diff import comparing
-from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.values.errors import ErrorCode, PermanentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

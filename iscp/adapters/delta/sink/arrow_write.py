@@ -13,15 +13,15 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.commits import commit_stamp
-from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
 from iscp.adapters.delta.rows.net_changes import OP
-from iscp.adapters.delta.rows.text_bytes import REPLACEMENT, are_utf8, is_of_text_bytes
 from iscp.adapters.delta.sink.key_predicate import is_literal, key_predicate, names_keys, range_predicate
-from iscp.core.errors import Conflict
-from iscp.core.netting import ABSENT_BEFORE, Op
-from iscp.core.sql_names import quoted
+from iscp.adapters.delta.spark.text_bytes import REPLACEMENT, are_utf8, is_of_text_bytes
+from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.core.rows.netting import ABSENT_BEFORE, Op
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import Conflict
 from iscp.ports.source import ChangesUnavailableError
 
 REWRITTEN_BYTES_MAX = 256 * 1024**2

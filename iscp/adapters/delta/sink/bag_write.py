@@ -17,19 +17,19 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
-from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
 from iscp.adapters.delta.rows.data_file import DataFile, open_files
-from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
-from iscp.adapters.delta.rows.text_bytes import are_utf8
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
+from iscp.adapters.delta.spark.text_bytes import are_utf8
 from iscp.adapters.delta.storage import files
-from iscp.core.errors import Conflict
-from iscp.core.sql_names import WEIGHT
+from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.values.errors import Conflict
 from iscp.ports.sink import CommitTag
 
 VECTORS = {"delta.enableDeletionVectors": "true"}

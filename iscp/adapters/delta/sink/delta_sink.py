@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
-from iscp.adapters.delta.log.column_features import enable_features
 from iscp.adapters.delta.log.commits import table_exists
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.live_files import LoadState, load_plain_state
 from iscp.adapters.delta.log.table_features import (
     expiry_fault,
@@ -30,10 +28,11 @@ from iscp.adapters.delta.log.table_features import (
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.rows.schema_evolution import conformed
 from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.schema_evolution import conformed
+from iscp.adapters.delta.sink.column_features import enable_features
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.sink.staged_keys import have_own_keys
@@ -44,10 +43,11 @@ from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.core.build_request import BuildId
-from iscp.core.errors import Conflict
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Position
+from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.core.build.build_request import BuildId
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import Conflict
+from iscp.core.values.watermark import Position
 from iscp.ports.sink import CommitTag, Compared, Manifest
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard

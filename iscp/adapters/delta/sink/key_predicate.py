@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from iscp.adapters.delta.rows.key_bounds import bounds_of_arrow
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
 
 KEYS_NAMED_MAX = 2_000
 """Keys that a condition names; more are merged, whose costs do not grow with their number."""

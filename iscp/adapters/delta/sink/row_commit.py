@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.actions import statistics_of
 from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.log.deletion_vectors import Places, pack_vectors, vectors_path
 from iscp.adapters.delta.rows.data_file import DataFile
-from iscp.adapters.delta.rows.deletion_vectors import Places, pack_vectors, vectors_path
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
-from iscp.adapters.delta.rows.text_bytes import are_utf8
 from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.spark.text_bytes import are_utf8
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.file_merging import FileRows, files_to_merge
+from iscp.core.rows.file_merging import FileRows, files_to_merge
 from iscp.ports.sink import CommitTag
 
 _STATISTICS_LENGTH_MAX = 32

@@ -15,20 +15,20 @@ from typing import Any
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.next_version import commits_after, counts
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_place import require_place
-from iscp.core.commit_route import REPAIR_MARK
-from iscp.core.errors import Conflict, StorageError, TableNotFound
-from iscp.core.exact_watermarks import parse_sources, sources_document
-from iscp.core.job_row import JobRow
-from iscp.core.totals import NO_TOTALS, parse_totals, totals_document
-from iscp.core.untrusted_values import exact_float
-from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.core.job.commit_route import REPAIR_MARK
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import Conflict, StorageError, TableNotFound
+from iscp.core.values.exact_watermarks import parse_sources, sources_document
+from iscp.core.values.totals import NO_TOTALS, parse_totals, totals_document
+from iscp.core.values.untrusted_values import exact_float
+from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
 
 FORMAT = 1

@@ -17,9 +17,9 @@ from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.source.spark_read import require_files_of
 from iscp.adapters.delta.spark.spark_engine import settings_for
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, spark_faults
-from iscp.core.errors import EngineError
-from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
-from iscp.core.sql_names import quoted
+from iscp.core.rows.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import EngineError
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError
 

@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.log.nested_tables import STAGED
 from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.staging import stage_in, stage_rows_in
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
-from iscp.adapters.delta.storage.nested_tables import STAGED
-from iscp.core.build_request import BuildId
-from iscp.core.build_terms import NO_TERMS, BuildTerms, parse_terms
-from iscp.core.errors import PlanOutdated
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms, parse_terms
+from iscp.core.values.errors import PlanOutdated
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.system import Failpoints
 

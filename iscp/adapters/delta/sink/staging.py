@@ -16,15 +16,15 @@ from deltalake.transaction import AddAction
 from pyspark.sql.types import StructField, StructType
 
 from iscp.adapters.delta.log.commits import commit_file, log_of
-from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work, storage_faults
+from iscp.adapters.delta.log.nested_tables import STAGED
 from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.nested_tables import STAGED
-from iscp.core.errors import EngineError
+from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work, storage_faults
+from iscp.core.values.errors import EngineError
 from iscp.ports.sink import CommitTag, Manifest
 from iscp.ports.system import Failpoints
 

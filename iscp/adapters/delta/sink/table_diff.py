@@ -1,6 +1,6 @@
 """Compares the rows that a target should hold with those that it holds.
 
-Each table is reduced to digests of ranges of its keys (`iscp.core.digest`), by one aggregate. Only rows of ranges that
+Each table is reduced to digests of ranges of its keys (`digest`), by one aggregate. Only rows of ranges that
 differ are shuffled, and laid side by side by key, or without a key by their hashes.
 """
 
@@ -20,9 +20,9 @@ from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
-from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
-from iscp.core.sql_names import quoted
-from iscp.core.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
+from iscp.core.job.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
+from iscp.core.rows.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
+from iscp.core.sql.sql_names import quoted
 from iscp.ports.sink import Compared
 
 if TYPE_CHECKING:

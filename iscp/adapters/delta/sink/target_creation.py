@@ -19,7 +19,7 @@ from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.core.errors import Conflict
+from iscp.core.values.errors import Conflict
 from iscp.ports.sink import CommitTag
 
 

@@ -19,14 +19,14 @@ from deltalake import DeltaTable
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
-from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
-from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
-from iscp.core.errors import StorageError
-from iscp.core.sql_names import reserved_names
+from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
+from iscp.core.sql.sql_names import reserved_names
+from iscp.core.values.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids, doubled_names
+from iscp.core.values.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 
 _FEED_ON = "delta.enableChangeDataFeed"

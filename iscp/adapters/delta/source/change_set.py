@@ -38,8 +38,8 @@ from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, held_of_frame
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
-from iscp.core.netting import ABSENT_BEFORE, Op
-from iscp.core.sql_names import quoted
+from iscp.core.rows.netting import ABSENT_BEFORE, Op
+from iscp.core.sql.sql_names import quoted
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
 
 if TYPE_CHECKING:

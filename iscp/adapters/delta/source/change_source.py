@@ -17,7 +17,7 @@ from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, list_
 from iscp.adapters.delta.log.live_paths import ListFiles, LivePaths
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
-from iscp.adapters.delta.sink.schema_evolution import without_void
+from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.open_table import BySpark, KnownShapes, explained, size_at, size_of_state
@@ -27,13 +27,13 @@ from iscp.adapters.delta.source.row_lookup import RowLookup
 from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
-from iscp.core.config import DIRECT_BYTES_MAX
-from iscp.core.errors import EngineError, StorageError, TableNotFound
-from iscp.core.iteration import Bounds
-from iscp.core.progress import SnapshotSize
-from iscp.core.source_holds import held_properties
-from iscp.core.sql_names import quoted
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds
+from iscp.core.job.source_holds import held_properties
+from iscp.core.settings.config import DIRECT_BYTES_MAX
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import EngineError, StorageError, TableNotFound
+from iscp.core.values.progress import SnapshotSize
+from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from struct import Struct
 from iscp.adapters.delta.log.actions import is_count, text_of
 from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
-from iscp.adapters.delta.log.delta_errors import storage_error
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_error
 from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3
 from iscp.adapters.delta.storage.mounts import storage_place
-from iscp.core.commit_route import is_repair
-from iscp.core.errors import StorageError, TableNotFound
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.commit_route import is_repair
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import StorageError, TableNotFound
 
 FORWARD_MAX = 64
 """Commit files probed one by one; after so many the log is listed."""

@@ -9,27 +9,25 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.adapters.delta.analysis.condition_analysis import AnalyzeCondition, condition_analyzer
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
-from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
+from iscp.adapters.delta.log.nested_tables import table_around
 from iscp.adapters.delta.log.table_features import target_fault
-from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
-from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.adapters.delta.storage.table_place import missing_parent
-from iscp.core.column_identity import void_fields
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.ids import is_table_id
-from iscp.core.progress import TableSize
-from iscp.core.query_plan import QueryShape
-from iscp.core.source_holds import held_properties
+from iscp.core.job.source_holds import held_properties
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.values.column_identity import void_fields
+from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.values.ids import is_table_id
+from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
@@ -64,7 +62,11 @@ def _set_nothing(uri: str, values: Mapping[str, str | None]) -> None:
 
 
 class SqlAnalysis(Protocol):
-    """Analyzes SQL that is not trusted, as `query_shaper` and `condition_analyzer` do."""
+    """Analyzes SQL that is not trusted.
+
+    `query_shape` returns the shape of a query over tables with these schemas. `condition_fault` returns what is wrong
+    with a condition over a schema, and an empty text if nothing is.
+    """
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape: ...
 
@@ -74,43 +76,37 @@ class SqlAnalysis(Protocol):
 class DeltaCatalog:
     """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
 
-    `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
-    None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
-    deltalake does not; None: nobody does. `shape_query` is a `query_shaper`; None: there are no queries.
-    `set_properties` is a `property_setter`, and `load_state` a `state_loader`.
+    `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analysis` takes users' SQL; None:
+    every condition passes, and there are no queries. `s3`: Spark and the log store were set up for S3. `by_spark` opens
+    tables that deltalake does not; None: nobody does. `set_properties` is a `property_setter`, and `load_state` a
+    `state_loader`.
     """
 
     def __init__(
         self,
         resolve_name: Callable[[str], str] | None = None,
-        analyze: AnalyzeCondition | None = None,
+        analysis: SqlAnalysis | None = None,
         *,
         s3: bool = False,
         by_spark: BySpark | None = None,
-        shape_query: ShapeQuery | None = None,
         set_properties: SetProperties = _set_nothing,
         load_state: LoadState = load_plain_state,
     ) -> None:
-        self._shape_query = shape_query
         self._resolve_name = resolve_name
-        self._analyze = analyze
+        self._analysis = analysis
         self._s3 = s3
         self._by_spark = by_spark
         self._set_properties = set_properties
         self._load_state = load_state
 
     @classmethod
-    def of(cls, session: SparkSession, *, s3: bool = False, analysis: SqlAnalysis | None = None) -> DeltaCatalog:
-        """With all that a session of Spark adds: names, and tables that deltalake does not open.
-
-        `analysis`: what analyzes the SQL of users; None: the session does, which such SQL may end.
-        """
+    def of(cls, session: SparkSession, analysis: SqlAnalysis, *, s3: bool = False) -> DeltaCatalog:
+        """Return one with all that a session of Spark adds: names, and tables that deltalake does not open."""
         return cls(
             name_resolver(session),
-            analysis.condition_fault if analysis else condition_analyzer(session),
+            analysis,
             s3=s3,
             by_spark=table_opener(session),
-            shape_query=analysis.query_shape if analysis else query_shaper(session),
             set_properties=property_setter(session),
             load_state=state_loader(session),
         )
@@ -157,14 +153,14 @@ class DeltaCatalog:
             self._set_properties(uri, changes)
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
-        return self._analyze(table.schema_json, condition) if self._analyze else ""
+        return self._analysis.condition_fault(table.schema_json, condition) if self._analysis else ""
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        if self._shape_query is None:
+        if self._analysis is None:
             raise InvalidRequest(
                 "cannot be analyzed, as there is no engine here", field="sql", remedy="Use a node that has one"
             )
-        return self._shape_query(sql, schemas)
+        return self._analysis.query_shape(sql, schemas)
 
     def table_around(self, uri: str) -> str:
         with storage_faults(f"search around {uri}"):

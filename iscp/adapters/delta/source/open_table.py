@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import Commit, commit_stamp, read_commit, version_of
-from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.live_files import TableState
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
-from iscp.core.build_pieces import count_pieces
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
-from iscp.core.ids import is_table_id
-from iscp.core.progress import UNKNOWN, SnapshotSize
+from iscp.adapters.delta.storage.delta_errors import delta_faults
+from iscp.core.build.build_pieces import count_pieces
+from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
+from iscp.core.values.ids import is_table_id
+from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.ports.source import ChangesUnavailableError
 
 BySpark = Callable[[str, int], Shape]

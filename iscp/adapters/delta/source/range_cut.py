@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from iscp.adapters.delta.log.commits import Commit
-from iscp.core.iteration import Bounds
+from iscp.core.job.iteration import Bounds
 
 STEPS_MAX = 1_000
 """Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""

@@ -22,15 +22,15 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.log.commits import ChangeFile
 from iscp.adapters.delta.log.readable_files import require_readable
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
-from iscp.adapters.delta.sink.schema_evolution import without_void
+from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
-from iscp.core.build_pieces import SnapshotFile, files_in_range, row_spans
-from iscp.core.errors import InvalidRequest, StorageError
-from iscp.core.progress import UNKNOWN, TableSize
+from iscp.core.build.build_pieces import SnapshotFile, files_in_range, row_spans
+from iscp.core.values.errors import InvalidRequest, StorageError
+from iscp.core.values.progress import UNKNOWN, TableSize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

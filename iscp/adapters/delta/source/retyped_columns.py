@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.sink.schema_evolution import holds
-from iscp.core.column_identity import lost_fields, physical_name, void_fields
+from iscp.adapters.delta.rows.schema_evolution import holds
+from iscp.core.values.column_identity import lost_fields, physical_name, void_fields
 
 _PARTS = ("elementType", "keyType", "valueType")
 _VOID = "void"

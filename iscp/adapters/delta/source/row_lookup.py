@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
 from iscp.adapters.delta.rows.data_file import DataFile, open_files
 from iscp.adapters.delta.rows.net_changes import arrow_schema
@@ -20,6 +19,7 @@ from iscp.adapters.delta.rows.parquet_files import has_early_days
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.storage.action_paths import lies_elsewhere
+from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 
 TABLES_MAX = 64
 """Sources of a node whose files are remembered from one lookup to the next; of the longest unused they are forgotten,

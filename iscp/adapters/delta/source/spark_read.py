@@ -30,7 +30,7 @@ from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
-from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.values.errors import StorageError, TableNotFound
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, OP, STAMPS, WRITES
-from iscp.core.sql_names import quoted
+from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

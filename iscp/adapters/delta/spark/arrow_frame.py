@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.rows.text_bytes import are_utf8
-from iscp.core.sql_names import quoted
+from iscp.adapters.delta.spark.text_bytes import are_utf8
+from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

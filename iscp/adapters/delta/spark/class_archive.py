@@ -10,7 +10,7 @@ import logging
 import subprocess
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import EngineError
+from iscp.core.values.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.jvm_log import relay_output
 from iscp.adapters.system.child_process import spawn_watched
-from iscp.core.errors import EngineError
+from iscp.core.values.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.java import proxy_options, trust_options
-from iscp.core.errors import ConfigurationError, Unavailable
-from iscp.core.extras import DISTRIBUTION
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from iscp.adapters.system.file_replace import replace_file
-from iscp.core.errors import ConfigurationError
-from iscp.core.extras import DISTRIBUTION
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

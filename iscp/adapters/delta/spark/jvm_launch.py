@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.spark.jars import log_store_jar, spark_home
 from iscp.adapters.delta.spark.network_conf import network_conf, refuse_open_ports
 from iscp.adapters.delta.storage.s3_settings import s3_conf, static_keys
-from iscp.core.config import S3Config
+from iscp.core.settings.config import S3Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

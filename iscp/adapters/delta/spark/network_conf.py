@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from iscp.core.errors import ConfigurationError
-from iscp.core.setting_faults import is_loopback
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.setting_faults import is_loopback
 
 _HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _ENCRYPTED = {

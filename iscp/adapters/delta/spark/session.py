@@ -29,7 +29,7 @@ from iscp.adapters.delta.spark.jvm_launch import (
     properties_file,
     write_properties,
 )
-from iscp.core.errors import ConfigurationError, EngineError
+from iscp.core.values.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,9 +18,9 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from iscp.adapters.delta.log.delta_errors import spent
 from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
-from iscp.core.progress import StageWork
+from iscp.adapters.delta.storage.delta_errors import spent
+from iscp.core.values.progress import StageWork
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

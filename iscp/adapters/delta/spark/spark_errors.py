@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, is_full, spent, storage_error
-from iscp.core.errors import (
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, is_full, spent, storage_error
+from iscp.core.values.errors import (
     Canceled,
     Conflict,
     EngineError,

@@ -1,7 +1,7 @@
 """SQL that users give, as Spark's own parser reads it, held to the rows that it is of before Spark resolves any name.
 
 To analyze a query Spark opens what it names: tables of catalogs, files by `parquet.`…``, functions. So the parsed tree
-is judged first (`iscp.core.parsed_sql`), with all that its nodes are made of.
+is judged first (`iscp.core.sql.parsed_sql`), with all that its nodes are made of.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from iscp.core.errors import InvalidRequest
-from iscp.core.parsed_sql import SqlPart, named_tables, refuse_beyond_row
+from iscp.core.sql.parsed_sql import SqlPart, named_tables, refuse_beyond_row
+from iscp.core.values.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

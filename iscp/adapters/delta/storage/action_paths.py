@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from iscp.adapters.delta.storage.locations import S3, followed_places, followed_root, on_s3, place, s3_place
 from iscp.adapters.delta.storage.parquet_footer import END_BYTES, OddFooterError, require_short_footer
 from iscp.adapters.delta.storage.regular_files import RefusedFileError, open_regular
-from iscp.core.account_roots import lies_below
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
+from iscp.core.access.account_roots import lies_below
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_NAMES = frozenset({"", ".", ".."})

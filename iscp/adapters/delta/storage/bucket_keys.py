@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from iscp.adapters.delta.storage.locations import on_s3
-from iscp.core.config import BUCKETS_MAX, BucketConfig
-from iscp.core.errors import ConfigurationError
-from iscp.core.setting_faults import SettingFault
+from iscp.core.settings.config import BUCKETS_MAX, BucketConfig
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.setting_faults import SettingFault
 
 BUCKETS_VARIABLE = "ISCP_S3_BUCKETS"
 ENDPOINT = "AWS_ENDPOINT_URL"

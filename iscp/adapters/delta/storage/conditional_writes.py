@@ -13,7 +13,7 @@ from functools import lru_cache
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import endpoint_of
 from iscp.adapters.delta.storage.locations import S3, on_s3
-from iscp.core.errors import ErrorCode, PermanentError, StorageError
+from iscp.core.values.errors import ErrorCode, PermanentError, StorageError
 
 REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it"
 

@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from iscp.core.account_roots import is_bucket, is_plain_uri
-from iscp.core.argument_checks import require_unicode
-from iscp.core.errors import InvalidRequest
+from iscp.core.access.account_roots import is_bucket, is_plain_uri
+from iscp.core.values.argument_checks import require_unicode
+from iscp.core.values.errors import InvalidRequest
 
 S3 = "s3://"
 NAME_BYTES_MAX = 255

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from iscp.adapters.delta.storage.bucket_keys import BucketKey
-    from iscp.core.config import S3Config
+    from iscp.core.settings.config import S3Config
 
 LOG_STORE = "io.iscp.delta.ConditionalPutLogStore"
 _SCHEMES = ("s3", "s3a")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 
-from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.errors import StorageError
+from iscp.core.values.errors import StorageError
 
 
 def require_place(uri: str) -> None:

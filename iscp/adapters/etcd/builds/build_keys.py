@@ -38,10 +38,19 @@ from iscp.coordination.builds.build_state import (
     PutTask,
     SetPriority,
 )
-from iscp.core.build_request import parse_size
-from iscp.core.build_task import DEPTH_MAX, PRIORITY_MAX, BuildPlan, BuildTask, KeptSpan, StagingTask, TaskType, depth
-from iscp.core.progress import TableSize, count_or_unknown
-from iscp.core.untrusted_values import exact_int, exact_name, named_error, printable
+from iscp.core.build.build_request import parse_size
+from iscp.core.build.build_task import (
+    DEPTH_MAX,
+    PRIORITY_MAX,
+    BuildPlan,
+    BuildTask,
+    KeptSpan,
+    StagingTask,
+    TaskType,
+    depth,
+)
+from iscp.core.values.progress import TableSize, count_or_unknown
+from iscp.core.values.untrusted_values import exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 

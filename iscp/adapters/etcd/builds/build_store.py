@@ -16,7 +16,7 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.prefix_watch import WatchedStore
 from iscp.adapters.etcd.values import Compare, Delete, Put
 from iscp.coordination.builds.build_state import BuildState, Change
-from iscp.core.members import Leader
+from iscp.core.values.members import Leader
 from iscp.ports.system import Threads
 
 

@@ -22,9 +22,9 @@ from iscp.adapters.etcd.values import (
     Put,
     Target,
 )
-from iscp.core.errors import ConfigurationError, Conflict, OutcomeUnknown
-from iscp.core.members import NODES_MAX, Moment, NodeRecord
-from iscp.core.untrusted_values import error_text, exact_int, printable
+from iscp.core.values.errors import ConfigurationError, Conflict, OutcomeUnknown
+from iscp.core.values.members import NODES_MAX, Moment, NodeRecord
+from iscp.core.values.untrusted_values import error_text, exact_int, printable
 from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys, epoch_of, snapshot_of
 from iscp.adapters.etcd.prefix_watch import CLOSE_WAIT_S, RELIST_PAUSE_S, WatchedStore, WatchItems, apply_events
 from iscp.adapters.etcd.values import Changed, Compacted, KeyValue, Listing, Progress
-from iscp.core.errors import ConfigurationError, IscpError
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.errors import ConfigurationError, IscpError
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 
 from iscp.adapters.etcd.values import KeyValue
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TokenRecord
-from iscp.core.untrusted_values import exact_float, exact_int, exact_name, named_error, printable
+from iscp.core.access.access_token import TokenRecord
+from iscp.core.values.access_roles import Role
+from iscp.core.values.untrusted_values import exact_float, exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 

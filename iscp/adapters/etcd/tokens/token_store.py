@@ -6,8 +6,8 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.tokens.token_keys import TokenKeys, value_of
 from iscp.adapters.etcd.values import Compare, Delete, Put
-from iscp.core.access_token import TOKENS_MAX, TOKENS_PER_ACCOUNT_MAX, TOKENS_SPARE, TokenRecord, ended_before
-from iscp.core.errors import InvalidRequest
+from iscp.core.access.access_token import TOKENS_MAX, TOKENS_PER_ACCOUNT_MAX, TOKENS_SPARE, TokenRecord, ended_before
+from iscp.core.values.errors import InvalidRequest
 
 _CHANGED = b"1"
 

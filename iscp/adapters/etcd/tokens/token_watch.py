@@ -15,8 +15,8 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.prefix_watch import CLOSE_WAIT_S, PrefixWatch, WatchedStore, apply_events
 from iscp.adapters.etcd.tokens.token_keys import TokenKeys
 from iscp.adapters.etcd.values import KeyValue, WatchEvent
-from iscp.core.access_token import TokenBook
-from iscp.core.errors import IscpError
+from iscp.core.access.access_token import TokenBook
+from iscp.core.values.errors import IscpError
 from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)

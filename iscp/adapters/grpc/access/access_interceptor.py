@@ -27,10 +27,10 @@ from iscp.adapters.grpc.access.request_accounts import (
     named_things,
 )
 from iscp.adapters.grpc.channel.grpc_errors import abort, translate_errors
-from iscp.core.access_roles import Principal
-from iscp.core.access_rules import Foreign, Rule, Scope
-from iscp.core.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
-from iscp.core.role_authorizer import ForeignAccount
+from iscp.core.access.access_rules import Foreign, Rule, Scope
+from iscp.core.access.role_authorizer import ForeignAccount
+from iscp.core.values.access_roles import Principal
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
 from iscp.ports.access.authorizer import Authenticator, Authorizer
 from iscp.ports.access.token_ports import AuditSink
 from iscp.ports.system import Clock

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import grpc
 
-from iscp.adapters.grpc.access.access_codec import entry_to_wire, role_from_wire, token_to_wire
+from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.access.guarded_context import note_for_audit, principal_of
-from iscp.adapters.grpc.admin.admin_servicer import check_format
-from iscp.adapters.grpc.admin.convert import pages
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.core.audit_entry import AuditQuery
-from iscp.core.errors import InvalidRequest
-from iscp.core.untrusted_values import AT_S_MOST
+from iscp.adapters.grpc.codec.access_codec import entry_to_wire, role_from_wire, token_to_wire
+from iscp.adapters.grpc.codec.convert import pages
+from iscp.core.access.audit_entry import AuditQuery
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import AT_S_MOST
 from iscp.ports.access.token_ports import AccessService
 from iscp.wire.v1 import access_pb2 as pb
 from iscp.wire.v1 import access_pb2_grpc as pb_grpc

@@ -12,9 +12,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from iscp.adapters.grpc.access.request_accounts import NAMED_MAX, NamedThing, named_count, named_things
-from iscp.core.access_token import id_within, without_secrets
-from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.untrusted_values import printable
+from iscp.core.access.access_token import id_within, without_secrets
+from iscp.core.values.ids import DEFAULT_ACCOUNT
+from iscp.core.values.untrusted_values import printable
 from iscp.wire.v1 import admin_pb2
 
 THINGS_MAX = 20

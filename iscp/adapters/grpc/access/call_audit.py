@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from iscp.adapters.grpc.access.audited_request import audited_by_account, audited_of_caller
 from iscp.adapters.grpc.access.guarded_context import GuardedContext
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
-from iscp.core.audit_entry import AuditEntry
-from iscp.core.errors import ErrorCode
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.values.errors import ErrorCode
 from iscp.ports.access.token_ports import AuditSink
 from iscp.wire.v1 import admin_pb2
 

@@ -13,9 +13,9 @@ import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.tls.server_credentials import names_shown
-from iscp.core.access_roles import Credentials
-from iscp.core.errors import NotAuthenticated
-from iscp.core.untrusted_values import exact_name
+from iscp.core.values.access_roles import Credentials
+from iscp.core.values.errors import NotAuthenticated
+from iscp.core.values.untrusted_values import exact_name
 
 TOKEN_KEY = "authorization"
 _BEARER = "bearer "

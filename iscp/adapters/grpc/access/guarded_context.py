@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.access.caller_evidence import UNSAID, statement
-from iscp.core.access_roles import Principal
+from iscp.core.values.access_roles import Principal
 
 
 class GuardedContext:

@@ -13,8 +13,8 @@ import grpc
 from iscp.adapters.grpc.access.guarded_context import principal_of
 from iscp.adapters.grpc.channel.call_metadata import FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import abort
-from iscp.core.errors import QueueFull
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values.errors import QueueFull
 from iscp.wire.v1 import admin_pb2, operator_pb2
 
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name

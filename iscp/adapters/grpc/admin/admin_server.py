@@ -16,19 +16,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from iscp.adapters.grpc.access.admin_servicer import JobServicer
 from iscp.adapters.grpc.access.wait_guard import WAITING, WaitGuard
-from iscp.adapters.grpc.admin.admin_servicer import JobServicer
 from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
 from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, split_address
 from iscp.adapters.grpc.channel.server_bounds import GRPC_CONNECTIONS_MAX, server_bounds
 from iscp.adapters.grpc.channel.silent_calls import SILENT_IN_POOL_MAX, SilentCallGuard, SilentCalls
+from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX, split_address
 from iscp.adapters.tls.server_credentials import server_credentials
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.errors import ConfigurationError
-from iscp.core.wait_bounds import WaitBounds
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values.errors import ConfigurationError
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import grpc
 
-from iscp.adapters.grpc.admin.admin_servicer import check_format
-from iscp.adapters.grpc.admin.build_codec import build_pages
-from iscp.adapters.grpc.admin.convert import name_from_wire
+from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.codec.build_codec import build_pages
+from iscp.adapters.grpc.codec.convert import name_from_wire
 from iscp.ports.operator import BuildAdmin
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc

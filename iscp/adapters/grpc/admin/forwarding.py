@@ -28,7 +28,7 @@ from iscp.adapters.grpc.access.guarded_context import said_of_caller
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
+from iscp.core.values.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import builds_pb2, operator_pb2
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
 from iscp.adapters.grpc.channel.server_bounds import PROBE_CONNECTIONS_MAX, server_bounds
 from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 PROBES_MAX = 8
 """Health checks at a time at `health.listen`; one more is refused with RESOURCE_EXHAUSTED."""

@@ -11,15 +11,15 @@ from typing import TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.admin.admin_servicer import check_format
-from iscp.adapters.grpc.admin.convert import pages
-from iscp.adapters.grpc.admin.event_codec import event_pages
-from iscp.adapters.grpc.admin.log_codec import page_to_wire, places_from_wire, query_of
+from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.api_views import PlacedShard
-from iscp.core.errors import InvalidRequest, QueueFull
-from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.adapters.grpc.codec.convert import pages
+from iscp.adapters.grpc.codec.event_codec import event_pages
+from iscp.adapters.grpc.codec.log_codec import page_to_wire, places_from_wire, query_of
+from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.core.api.api_views import PlacedShard
+from iscp.core.values.errors import InvalidRequest, QueueFull
+from iscp.core.values.ids import DEFAULT_ACCOUNT
 from iscp.ports.operator import OperatorService
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc

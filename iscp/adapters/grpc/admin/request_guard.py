@@ -9,8 +9,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from iscp.adapters.grpc.channel.grpc_errors import abort
-from iscp.core.errors import InvalidRequest
-from iscp.core.untrusted_values import NAME_CHARS_MAX
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX
 
 _JSON = "_json"
 """What a method bounds by itself: a field whose name ends so."""

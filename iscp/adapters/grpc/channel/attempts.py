@@ -21,15 +21,15 @@ from iscp.adapters.grpc.channel.caller_token import (
     refuse_plain,
     token_of_environment,
 )
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, endpoint_or_default
 from iscp.adapters.grpc.channel.endpoints import EndpointChannel, Endpoints
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc, never_sent, nobody_there, said_by_node
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
+from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX, Tls, endpoint_or_default
 from iscp.adapters.tls.renewing_channel import secure_channel
 from iscp.adapters.tls.tls_files import GivenTls, TlsFiles, tls_of_environment
-from iscp.core.argument_checks import require, require_seconds
-from iscp.core.errors import (
+from iscp.core.values.argument_checks import require, require_seconds
+from iscp.core.values.errors import (
     ErrorCode,
     InvalidRequest,
     IscpError,

@@ -11,7 +11,7 @@ import grpc
 from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
 from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.tls.tls_files import GivenTls
-from iscp.core.errors import Canceled, InvalidRequest
+from iscp.core.values.errors import Canceled, InvalidRequest
 from iscp.ports.system import Clock
 
 R = TypeVar("R")

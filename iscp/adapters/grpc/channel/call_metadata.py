@@ -12,11 +12,11 @@ from urllib.parse import quote, unquote
 
 import grpc
 
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX
+from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX
 from iscp.adapters.tls.renewing_channel import secure_channel
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.errors import ConfigurationError, Unavailable
-from iscp.core.members import WIRE_FORMAT, understands
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.members import WIRE_FORMAT, understands
 
 CLUSTER_KEY = "iscp-cluster"
 NODE_KEY = "iscp-node"

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from iscp.core.access_token import TOKEN_CHARS_MAX
-from iscp.core.errors import ConfigurationError
-from iscp.core.setting_faults import is_loopback
+from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.setting_faults import is_loopback
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "ISCP_TOKEN", "ISCP_TOKEN_FILE"
 

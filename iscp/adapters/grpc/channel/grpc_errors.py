@@ -9,11 +9,11 @@ from typing import NoReturn
 
 import grpc
 
-from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.adapters.tls.handshake_faults import REFUSED_REMEDY, handshake_fault, may_be_refused
-from iscp.core import errors as core
-from iscp.core.errors import ErrorCode, IscpError, OutcomeUnknown
-from iscp.core.untrusted_values import one_line
+from iscp.core.values import errors as core
+from iscp.core.values.errors import ErrorCode, IscpError, OutcomeUnknown
+from iscp.core.values.untrusted_values import one_line
 from iscp.wire.v1 import admin_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import abort
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 

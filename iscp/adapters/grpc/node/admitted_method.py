@@ -10,7 +10,7 @@ import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.adapters.tls.server_credentials import names_shown
-from iscp.core.errors import NotAuthorized
+from iscp.core.values.errors import NotAuthorized
 
 
 def refuse_stranger(names: Collection[str], node_name: str) -> None:

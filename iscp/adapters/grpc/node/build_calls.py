@@ -7,10 +7,10 @@ from queue import Empty, SimpleQueue
 
 import grpc
 
-from iscp.adapters.grpc.channel.wire_builds import answer_to_wire
-from iscp.core.build_task import DEPTH_MAX
-from iscp.core.errors import InvalidRequest, IscpError, QueueFull
-from iscp.core.untrusted_values import error_text, exact_int, exact_name
+from iscp.adapters.grpc.codec.wire_builds import answer_to_wire
+from iscp.core.build.build_task import DEPTH_MAX
+from iscp.core.values.errors import InvalidRequest, IscpError, QueueFull
+from iscp.core.values.untrusted_values import error_text, exact_int, exact_name
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer, NodeCalls
 from iscp.wire.v1 import node_pb2 as pb
 

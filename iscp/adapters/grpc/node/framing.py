@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Alive,
@@ -23,7 +23,7 @@ from iscp.coordination.protocol.messages import (
     OwnerMessage,
     Sync,
 )
-from iscp.core.untrusted_values import named_error
+from iscp.core.values.untrusted_values import named_error
 from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)

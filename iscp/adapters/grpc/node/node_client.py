@@ -12,22 +12,22 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.admin import convert_views
-from iscp.adapters.grpc.admin.event_codec import event_from_wire
-from iscp.adapters.grpc.admin.log_codec import page_from_wire, query_to_wire
-from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.grpc.channel.wire_builds import answer_from_wire
+from iscp.adapters.grpc.codec import convert_views
+from iscp.adapters.grpc.codec.event_codec import event_from_wire
+from iscp.adapters.grpc.codec.log_codec import page_from_wire, query_to_wire
+from iscp.adapters.grpc.codec.maintenance_codec import upkeep_from_wire
+from iscp.adapters.grpc.codec.wire_builds import answer_from_wire
 from iscp.adapters.tls.tls_files import TlsSource
-from iscp.core.api_views import EventView
-from iscp.core.errors import Canceled, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.log_lines import LogPage, LogQuery
-from iscp.core.maintenance_figures import JobUpkeep
-from iscp.core.progress import RunProgress
-from iscp.core.untrusted_values import error_text
-from iscp.core.verification import VerifyReport
+from iscp.core.api.api_views import EventView
+from iscp.core.api.log_lines import LogPage, LogQuery
+from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.verification import VerifyReport
+from iscp.core.values.errors import Canceled, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.progress import RunProgress
+from iscp.core.values.untrusted_values import error_text
 from iscp.ports.cluster import WORK_WAIT_S, BuildAnswer
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc

@@ -18,23 +18,23 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.admin import convert_views
-from iscp.adapters.grpc.admin.event_codec import event_pages
-from iscp.adapters.grpc.admin.log_codec import page_to_wire, query_from_wire
-from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.codec import convert_views
+from iscp.adapters.grpc.codec.event_codec import event_pages
+from iscp.adapters.grpc.codec.log_codec import page_to_wire, query_from_wire
+from iscp.adapters.grpc.codec.maintenance_codec import upkeep_to_wire
+from iscp.adapters.grpc.codec.node_codec import decode_owner, encode_node
+from iscp.adapters.grpc.codec.quarantine import Quarantine
+from iscp.adapters.grpc.codec.wire_values import shard_of
 from iscp.adapters.grpc.node.admitted_method import AdmittedMethod
 from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX, BuildCallServer
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
-from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
-from iscp.adapters.grpc.node.quarantine import Quarantine
-from iscp.adapters.grpc.node.wire_values import shard_of
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
-from iscp.core.errors import InvalidRequest, QueueFull
-from iscp.core.ids import ShardId
-from iscp.core.members import WIRE_FORMAT
-from iscp.core.untrusted_values import error_text
+from iscp.core.values.errors import InvalidRequest, QueueFull
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import WIRE_FORMAT
+from iscp.core.values.untrusted_values import error_text
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb

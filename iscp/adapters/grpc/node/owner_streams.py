@@ -24,14 +24,14 @@ from tenacity import (
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.grpc.codec.node_codec import decode_node, encode_owner
+from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_client import RemoteNode
-from iscp.adapters.grpc.node.node_codec import decode_node, encode_owner
-from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
-from iscp.core.errors import IscpError, PermanentError, Unavailable
-from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.core.values.errors import IscpError, PermanentError, Unavailable
+from iscp.core.values.members import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import sqlglot
 from sqlglot import exp
 
-from iscp.core.errors import InvalidRequest
-from iscp.core.sql_bounds import too_deep
+from iscp.core.sql.sql_bounds import too_deep
+from iscp.core.values.errors import InvalidRequest
 
 
 def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:

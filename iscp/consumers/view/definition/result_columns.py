@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from iscp.core.column_identity import COLLATIONS
-from iscp.core.errors import InvalidRequest
-from iscp.core.sql_names import RESERVED_PREFIX, reserved_names
+from iscp.core.sql.sql_names import RESERVED_PREFIX, reserved_names
+from iscp.core.values.column_identity import COLLATIONS
+from iscp.core.values.errors import InvalidRequest
 
 _SIGNS = " ,;{}()\n\t="
 """Signs that no column of a table without mapped names has (Delta's own rule)."""

@@ -6,11 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iscp.core.change_costs import CostEstimator
-from iscp.core.errors import StorageError, TableNotFound
-from iscp.core.progress import UNKNOWN, TableSize
-from iscp.core.query_explanation import CHANGED_ROWS, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
-from iscp.core.query_plan import (
+from iscp.core.query.change_costs import CostEstimator
+from iscp.core.query.query_explanation import (
+    CHANGED_ROWS,
+    ExplainedOperator,
+    KeptTable,
+    OperatorUpkeep,
+    QueryExplanation,
+)
+from iscp.core.query.query_plan import (
     EXACT_REMEDY,
     Operator,
     OperatorKind,
@@ -19,7 +23,9 @@ from iscp.core.query_plan import (
     said_of_undecided,
     upkeep_of,
 )
-from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.values.errors import StorageError, TableNotFound
+from iscp.core.values.progress import UNKNOWN, TableSize
 from iscp.ports.catalog import Catalog
 
 _RESULT, _STATE = "the result", "what is kept besides"

@@ -10,12 +10,12 @@ from typing import Any
 from iscp.consumers.validation import CONSUMER_PATH
 from iscp.consumers.view.definition.plain_names import with_plain_names
 from iscp.consumers.view.definition.qualify_rewrite import without_qualify
-from iscp.core.errors import InvalidRequest
-from iscp.core.refresh_choice import Policy
-from iscp.core.source_holds import HOLD_MAX_S
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_bounds import refuse_unbounded
-from iscp.core.untrusted_values import exact_float, shown
+from iscp.core.job.source_holds import HOLD_MAX_S
+from iscp.core.query.refresh_choice import Policy
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_bounds import refuse_unbounded
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import exact_float, shown
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
@@ -26,7 +26,7 @@ TABLES_MAX = 64
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
     """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of.
-    `deletion_vectors`: the target may have them. `hold_s`: as iscp.core.source_holds has it; 0: the tables are left as
+    `deletion_vectors`: the target may have them. `hold_s`: as `source_holds` has it; 0: the tables are left as
     they are.
     """
 

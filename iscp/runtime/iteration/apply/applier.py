@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from iscp.core.errors import ErrorCode, IscpError
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.range_lineage import Piece
-from iscp.core.several_tables import further_tables
-from iscp.core.watermark import Position, Watermark, later
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.range_lineage import Piece
+from iscp.core.job.several_tables import further_tables
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.watermark import Position, Watermark, later
 from iscp.ports.consumer import RangedConsumer
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard

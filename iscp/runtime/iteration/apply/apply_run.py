@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from iscp.core.exact_watermarks import exact_watermark
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.watermark_record import WatermarkRecord
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import WatermarkRecord
+from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.ports.consumer import Consumed, TidyingConsumer
 from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import Conflict
-from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.key_ranges import condition_sql, hash_sql
-from iscp.core.netting import Op
-from iscp.core.range_lineage import fenced
-from iscp.core.spec import ConsumerSpec
-from iscp.core.sql_names import OP, quoted
-from iscp.core.watermark import Watermark
-from iscp.core.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.job.range_lineage import fenced
+from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.core.rows.key_ranges import condition_sql, hash_sql
+from iscp.core.rows.netting import Op
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.sql.sql_names import OP, quoted
+from iscp.core.values.errors import Conflict
+from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import WatermarkTxn
 from iscp.ports.source import Changes, ChangeSet, SmallSnapshot
 from iscp.ports.system import Guard

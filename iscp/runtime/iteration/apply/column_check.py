@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from iscp.core.column_identity import other_columns
-from iscp.core.errors import PermanentError, StorageError
-from iscp.core.iteration import ChangeDetail
+from iscp.core.job.iteration import ChangeDetail
+from iscp.core.values.column_identity import other_columns
+from iscp.core.values.errors import PermanentError, StorageError
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration.job_run import JobRun
 

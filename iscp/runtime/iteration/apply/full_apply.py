@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.build_terms import NO_TERMS, BuildTerms
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.watermark import NOTHING_APPLIED
+from iscp.core.build.build_terms import NO_TERMS, BuildTerms
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.values.watermark import NOTHING_APPLIED
 from iscp.ports.range_builder import RangeBuiltConsumer
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange

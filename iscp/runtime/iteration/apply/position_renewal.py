@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iscp.core.iteration import JobOutcome
-from iscp.core.watermark import later
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.values.watermark import later
 from iscp.ports.consumer import ConsumeContext, RenewingConsumer
 from iscp.ports.source import SourceRange
 from iscp.ports.system import Guard

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from iscp.core.build_pieces import depth_for
-from iscp.core.build_request import BuildRequest, build_id
-from iscp.core.build_terms import BuildTerms
-from iscp.core.build_tiling import tiling
-from iscp.core.errors import StorageError
-from iscp.core.iteration import JobOutcome
-from iscp.core.key_ranges import WHOLE
+from iscp.core.build.build_pieces import depth_for
+from iscp.core.build.build_request import BuildRequest, build_id
+from iscp.core.build.build_terms import BuildTerms
+from iscp.core.build.build_tiling import tiling
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.rows.key_ranges import WHOLE
+from iscp.core.values.errors import StorageError
 from iscp.ports.range_builder import RangeConsumer
 from iscp.ports.sink import BuildEnd, Manifest, StagedRanges, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from iscp.core.errors import PermanentError
-from iscp.core.exact_watermarks import exact_watermark
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.exact_watermarks import exact_watermark
+from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
 from iscp.ports.consumer import ConsumeContext, TidyingConsumer
 from iscp.ports.range_builder import RangeRefreshedConsumer
 from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder

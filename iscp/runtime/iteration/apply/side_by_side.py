@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobRow
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
 from iscp.ports.engine import NO_DEATHS, Engine
 from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun

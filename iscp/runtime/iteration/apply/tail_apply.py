@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import PermanentError
-from iscp.core.exact_watermarks import exact_watermark
-from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.exact_watermarks import exact_watermark
+from iscp.core.values.watermark import Watermark
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy

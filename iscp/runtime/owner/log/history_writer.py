@@ -6,9 +6,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from iscp.core.errors import HistoryDamaged, InvalidRequest, TemporaryError
-from iscp.core.iteration import HistoryEntry
-from iscp.core.untrusted_values import error_text, shown
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.values.errors import HistoryDamaged, InvalidRequest, TemporaryError
+from iscp.core.values.untrusted_values import error_text, shown
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.halved_append import append_in_halves

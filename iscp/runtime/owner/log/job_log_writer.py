@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import (
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.values.errors import (
     InvariantBroken,
     IscpError,
     NotOwner,

@@ -8,7 +8,7 @@ from typing import Any
 
 from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Answer
-from iscp.core.job_row import JobRow, LogEntry
+from iscp.core.job.job_row import JobRow, LogEntry
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.book_change import BookChange
-from iscp.core.errors import IscpError
+from iscp.core.values.errors import IscpError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar, overload
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
 from iscp.coordination.report_outbox import merge_reports
-from iscp.core.api_views import RegisterResult
-from iscp.core.errors import IscpError, QueueFull, Unavailable
-from iscp.core.ids import JobKey
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_of_ranges import combined
-from iscp.core.job_row import JobReport, JobRow, apply_report
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_of_ranges import combined
+from iscp.core.job.job_row import JobReport, JobRow, apply_report
+from iscp.core.values.errors import IscpError, QueueFull, Unavailable
+from iscp.core.values.ids import JobKey
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Threads
 from iscp.runtime.owner.log.history_writer import HistoryWriter

@@ -9,8 +9,8 @@ import logging
 import threading
 from concurrent.futures import Executor, wait
 
-from iscp.core.errors import IscpError, NotOwner
-from iscp.core.members import Leader
+from iscp.core.values.errors import IscpError, NotOwner
+from iscp.core.values.members import Leader
 from iscp.ports.cluster import LogMarks
 from iscp.ports.system import Clock
 

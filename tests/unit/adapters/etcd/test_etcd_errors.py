@@ -19,7 +19,7 @@ from iscp.adapters.etcd.etcd_errors import (
     fault_of,
     translated,
 )
-from iscp.core.errors import ConfigurationError, LeaseLost, OutcomeUnknown, TemporaryError, Unavailable
+from iscp.core.values.errors import ConfigurationError, LeaseLost, OutcomeUnknown, TemporaryError, Unavailable
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import EtcdSettings, KeyValue, Listing, key_bytes, key_text, prefix_end
 from iscp.adapters.tls.tls_files import TlsFiles
-from iscp.core.config import EtcdConfig
+from iscp.core.settings.config import EtcdConfig
 
 
 @pytest.mark.parametrize(

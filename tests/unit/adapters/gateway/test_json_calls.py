@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.gateway.json_calls import METHODS, NESTING_MAX, read_request
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 from iscp.wire.v1 import admin_pb2 as pb
 
 

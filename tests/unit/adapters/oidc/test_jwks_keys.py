@@ -15,9 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from iscp.adapters.oidc.jwks_keys import KEYS_MAX, JwksKeys, read_jwks
-from iscp.core.access_token import TOKEN_CHARS_MAX, is_jwt
-from iscp.core.errors import NotAuthenticated, Unavailable
-from iscp.core.security_config import SIGNATURE_ALGORITHMS
+from iscp.core.access.access_token import TOKEN_CHARS_MAX, is_jwt
+from iscp.core.access.security_config import SIGNATURE_ALGORITHMS
+from iscp.core.values.errors import NotAuthenticated, Unavailable
 from iscp.ports.access.oidc_ports import UnknownKey
 from tests.fakes.provider import CONFIG, claims_at, jwks, private_key, public_jwk, sign
 

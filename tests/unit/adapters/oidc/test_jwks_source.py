@@ -14,7 +14,7 @@ import pytest
 
 from iscp.adapters.oidc.jwks_source import JWKS_BYTES_MAX, HttpJwks
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
-from iscp.core.errors import Unavailable
+from iscp.core.values.errors import Unavailable
 from tests.fakes.provider import OidcProvider, answer_with, claims_at, jwks, sign
 
 SHORT_S = 0.5

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.errors import ConfigurationError, EngineError
+from iscp.core.values.errors import ConfigurationError, EngineError
 
 PROGRAM = """
 from iscp.adapters.system.failpoints import EnvironmentFailpoints

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.system.open_files import OPEN_FILES_BESIDE_NODES, files_needed, refuse_too_few_files
-from iscp.core.errors import ConfigurationError
-from iscp.core.members import NODES_MAX
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.members import NODES_MAX
 
 ROOT = Path(__file__).parents[4]
 
@@ -23,9 +23,9 @@ START = """
 from dataclasses import replace
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.adapters.system.preflight import refuse_misfit
-from iscp.core.config import JobLogConfig, NodeConfig
-from iscp.core.errors import ConfigurationError
+from iscp.bootstrap.preflight import refuse_misfit
+from iscp.core.settings.config import JobLogConfig, NodeConfig
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.etcd import FakeEtcd, FakeMembership
 from tests.fakes.prompt_nodes import node_records
 

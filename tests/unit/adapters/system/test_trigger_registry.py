@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from iscp.adapters.system.trigger_registry import GROUP, TriggerRegistry
-from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
-from iscp.core.errors import ErrorCode, InvalidRequest, IscpError
-from iscp.core.spec import TriggerSpec, TriggerType
+from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
+from iscp.core.spec.spec import TriggerSpec, TriggerType
+from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError
 
 FACTS = TriggerFacts("a", "t", "x", 3, 30.0, 5, 1_000.0, 900.0, 910.0, {"hour": 3})
 
@@ -96,7 +96,7 @@ def test_a_trigger_that_fails_or_leaves_does_so_alone(registry: TriggerRegistry)
 
 def test_installed_packages_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nightly_trigger.py").write_text(
-        "from iscp.core.custom_trigger import StartNow\n"
+        "from iscp.core.job.custom_trigger import StartNow\n"
         "class Nightly:\n"
         "    def validate(self, options): pass\n"
         "    def decide(self, facts): return StartNow()\n"

@@ -11,8 +11,8 @@ import pytest
 
 from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import JsonFormatter, configure_logging
-from iscp.core.config import LogFormat, LogLevel
-from iscp.core.log_lines import LINES_MAX, JobOfLines, LogPage, LogPlace, LogQuery
+from iscp.core.api.log_lines import LINES_MAX, JobOfLines, LogPage, LogPlace, LogQuery
+from iscp.core.settings.config import LogFormat, LogLevel
 
 NOW_S = 1_000.0
 

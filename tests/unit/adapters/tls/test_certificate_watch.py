@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.tls.certificate_watch import CHECK_S, CertificateWatch, days_left
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.certs import Certs
 
 

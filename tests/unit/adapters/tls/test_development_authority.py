@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from iscp.adapters.tls.development_authority import CertificateKind, CertificateRequest, DevelopmentAuthority
 from iscp.cli.iscp import iscp
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 

@@ -10,9 +10,9 @@ import pytest
 
 from iscp.adapters.tls.node_certificates import certificate_faults, certificate_watch
 from iscp.adapters.tls.tls_files import TlsFiles, examine, node_faults, tls_of_environment
-from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import ConfigurationError
-from iscp.core.security_config import OidcConfig, SecurityConfig, TlsConfig
+from iscp.core.access.security_config import OidcConfig, SecurityConfig, TlsConfig
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.certs import NODE_NAME, Certs
 
 

@@ -20,8 +20,8 @@ from iscp.adapters.webhook.http_post import (
     read_secret,
     webhooks_of,
 )
-from iscp.core.errors import ConfigurationError, PermanentError, Unavailable
-from iscp.core.notification import Notification, NotificationKind
+from iscp.core.job.notification import Notification, NotificationKind
+from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 from tests.fakes.clock import FakeClock
 from tests.fakes.webhooks import ACCEPT, HttpReceiver
 

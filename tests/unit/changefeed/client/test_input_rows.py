@@ -13,7 +13,7 @@ import pytest
 
 from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 from tests.fakes.text_bytes import texts
 
 WANTED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

@@ -7,7 +7,7 @@ import pytest
 from iscp.changefeed.client.purge import bounds_of
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import ulid_text
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 NOW_MS = 1_700_000_000_000
 

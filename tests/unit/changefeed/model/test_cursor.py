@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from iscp.changefeed.model.cursor import Cursor, slowest
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 A, B, C = (f"01J{letter * 23}" for letter in "ABC")
 

@@ -21,7 +21,7 @@ from iscp.changefeed.table.feed_purge import purge_files
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.core.errors import CursorBehind, ErrorCode, InvalidRequest
+from iscp.core.values.errors import CursorBehind, ErrorCode, InvalidRequest
 
 SCHEMA = pa.schema([("id", pa.int64())])
 DRAWN = b"\x00\x01\xff\xff\xff\xff\xff\xff\xff\xfe"

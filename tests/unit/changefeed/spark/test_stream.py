@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader
 from iscp.changefeed.spark.plan import FeedPlan
 from iscp.changefeed.spark.stream import ChangefeedSource, ChangefeedStream, Offset
 from iscp.changefeed.table.feed_purge import purge_files
-from iscp.core.errors import CursorBehind, InvalidRequest
+from iscp.core.values.errors import CursorBehind, InvalidRequest
 from tests.unit.changefeed.spark.test_plan import SCHEMA, Feed
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iscp.changefeed.model.ulid import DRAWN_BYTES, NO_ULIDS, TIME_MS_MAX, UlidPlace, begin, ulid_text
 from iscp.changefeed.table.ulid_columns import ROWS_MAX, ulid_columns
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 DRAWN = st.binary(min_size=DRAWN_BYTES, max_size=DRAWN_BYTES)
 

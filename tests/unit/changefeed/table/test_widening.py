@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.changefeed.table.widening import lost_names, widened
-from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.values.errors import ErrorCode, PermanentError
 
 Nest = Callable[[pa.DataType], pa.DataType]
 

@@ -17,10 +17,10 @@ from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Year
 from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, verify
 from iscp.cli.demo.lake import Sources, commit_times_s, read, version
 from iscp.cli.demo.replay import Replay, Replayed
-from iscp.core.api_views import JobView
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.core.api.api_views import JobView
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.values.watermark import SourceMark, Watermark
 
 
 @pytest.fixture(scope="module")

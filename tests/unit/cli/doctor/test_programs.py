@@ -11,8 +11,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.free_port import free_port
 from iscp.cli.doctor import programs
 from iscp.cli.doctor.examination import Verdict
-from iscp.core.config import EtcdConfig
-from iscp.core.extras import DISTRIBUTION
+from iscp.core.settings.config import EtcdConfig
+from iscp.core.values.extras import DISTRIBUTION
 
 CLICK = metadata.version("click")
 

@@ -13,7 +13,7 @@ import pytest
 from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory, lack_of_room
 from iscp.cli.node.local_cluster import LocalCluster
 from iscp.cli.node.supervised_process import BACKOFF_CAP_S, SETTLED_S, SupervisedProcess
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 from tests.fakes.clock import FakeClock
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import RunningUp, start_up
-from iscp.core.errors import Unavailable
+from iscp.core.values.errors import Unavailable
 from tests.fakes.up_program import COMMAND
 from tests.fakes.waiting import until
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.api_requests import JobFilter
-from iscp.core.view_fields import ViewFields, view_of
+from iscp.core.api.api_requests import JobFilter
+from iscp.core.spec.view_fields import ViewFields, view_of
 from tests.fakes.admin import FakeAdmin
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from iscp.cli.view.query_tables import tables_read
 from iscp.cli.view.sql_tokens import SqlSource
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_what_is_no_query_is_refused_with_its_place(text: str, place: str) -> No
 
 
 def test_the_parser_is_not_loaded_at_the_start_of_the_program() -> None:
-    program = "import sys, iscp.cli.admin.main; print('sqlglot' in sys.modules)"
+    program = "import sys, iscp.cli.iscp_admin; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from iscp.core.view_fields import ViewFields
+from iscp.core.spec.view_fields import ViewFields
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

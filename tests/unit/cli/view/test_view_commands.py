@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from iscp.core.view_fields import ViewFields
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.core.spec.view_fields import ViewFields
+from iscp.core.values.watermark import SourceMark, Watermark
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]

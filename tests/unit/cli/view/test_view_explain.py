@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 
 from iscp.cli.view.view_explain import cost_words
-from iscp.core.query_explanation import ChangeCost, OperatorUpkeep
-from iscp.core.view_fields import ViewFields
+from iscp.core.query.query_explanation import ChangeCost, OperatorUpkeep
+from iscp.core.spec.view_fields import ViewFields
 from tests.fakes.admin import FakeAdmin
 
 Run = Callable[..., Result]

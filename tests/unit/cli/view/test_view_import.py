@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from iscp.core.view_fields import ViewFields
+from iscp.core.spec.view_fields import ViewFields
 
 Run = Callable[..., Result]
 Kept = Callable[[], list[tuple[str, str, ViewFields]]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_statements import ViewStatement, parse_statements
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 def parse_all(text: str) -> list[ViewStatement | InvalidRequest]:

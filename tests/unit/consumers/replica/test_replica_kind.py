@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from iscp.consumers.replica.replica_kind import ReplicaKind
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
-from iscp.core.spec import ConsumerSpec
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.ports.catalog import TableDescription
 from tests.fakes.pipeline import FakeCatalog
 

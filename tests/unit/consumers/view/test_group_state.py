@@ -15,8 +15,8 @@ import pytest
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, weights_of
 from iscp.consumers.view.group_state import UnfitGroupsError, change_groups, key_columns, sum_up
-from iscp.core.group_query import WHOLE_MOST, GroupQuery, Measure, Output
-from iscp.core.sql_names import OP, WEIGHT
+from iscp.core.query.group_query import WHOLE_MOST, GroupQuery, Measure, Output
+from iscp.core.sql.sql_names import OP, WEIGHT
 
 SOURCE = pa.schema(
     [("g", pa.string()), ("h", pa.date32()), ("x", pa.int32()), ("d", pa.decimal128(18, 2)), ("t", pa.string())]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from iscp.consumers.view.view_kind import ViewKind
-from iscp.core.errors import InvalidRequest, IscpError
-from iscp.core.progress import TableSize
-from iscp.core.query_explanation import ChangeCost, KeptTable, OperatorUpkeep
-from iscp.core.query_plan import Operator, OperatorKind, QueryShape
-from iscp.core.source_holds import HOLD_MAX_S
-from iscp.core.spec import ConsumerSpec
+from iscp.core.job.source_holds import HOLD_MAX_S
+from iscp.core.query.query_explanation import ChangeCost, KeptTable, OperatorUpkeep
+from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import TableDescription
 from tests.fakes.pipeline import FakeCatalog
 

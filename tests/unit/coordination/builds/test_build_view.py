@@ -9,8 +9,8 @@ from iscp.coordination.builds.build_view import known_builds
 from iscp.coordination.builds.builder import Builder
 from iscp.coordination.builds.builder_events import BuildTick, CallNode, Prioritize, RangeFailed
 from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.core.api_builds import BuildStage
-from iscp.core.errors import Unavailable
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.values.errors import Unavailable
 from tests.unit.coordination.builds.test_builder import Owner, answer, plan
 
 

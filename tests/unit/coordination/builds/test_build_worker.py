@@ -26,9 +26,9 @@ from iscp.coordination.builds.worker_events import (
     WaitEnded,
     WorkRequested,
 )
-from iscp.core.build_task import BuildPlan, BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
-from iscp.core.errors import NotOwner, StorageError
-from iscp.core.progress import UNCOUNTED, TableSize
+from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, StagingBatch, StagingTask, TaskType
+from iscp.core.values.errors import NotOwner, StorageError
+from iscp.core.values.progress import UNCOUNTED, TableSize
 
 SIZE = TableSize(100, 4_000)
 

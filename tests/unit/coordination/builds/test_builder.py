@@ -38,13 +38,13 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     WriteBuilds,
 )
-from iscp.coordination.builds.calls.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
+from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, NODE_REST_S
 from iscp.coordination.builds.table_turns import REPEAT_S
 from iscp.coordination.builds.waiting_tables import GATHER_S
 from iscp.coordination.membership.preferred_nodes import Placement, ring_of
-from iscp.core.build_task import DEPTH_MAX, BuildPlan
-from iscp.core.errors import InvalidRequest, Unavailable
-from iscp.core.progress import UNCOUNTED, TableSize, total_size
+from iscp.core.build.build_task import DEPTH_MAX, BuildPlan
+from iscp.core.values.errors import InvalidRequest, Unavailable
+from iscp.core.values.progress import UNCOUNTED, TableSize, total_size
 
 E = TypeVar("E")
 USUAL = BuildLimits()

@@ -19,12 +19,12 @@ from iscp.coordination.builds.builder_events import (
     SplitRange,
     TableSeen,
 )
-from iscp.coordination.builds.calls.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
+from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
 from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX, WAITING_TABLES_MAX
 from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.core.build_task import KeptSpan, StagingTask, TaskType
-from iscp.core.errors import InvalidRequest
-from iscp.core.progress import TableSize
+from iscp.core.build.build_task import KeptSpan, StagingTask, TaskType
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.progress import TableSize
 
 from .test_builder import Owner, placed, plan
 

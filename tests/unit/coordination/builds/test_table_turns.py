@@ -12,7 +12,7 @@ from iscp.coordination.builds.builder_events import (
     CallNode,
     RangeFailed,
 )
-from iscp.coordination.builds.calls.range_calls import CALL_RETRY_MAX_S
+from iscp.coordination.builds.range_calls import CALL_RETRY_MAX_S
 from iscp.coordination.builds.table_turns import STUCK_TABLES_MAX
 from iscp.coordination.builds.waiting_tables import GATHER_S, WaitingTables
 from tests.fakes.effort import Effort

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume
-from iscp.core.api_views import RegisterResult
-from iscp.core.job_row import Reason
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import Reason
 from tests.unit.coordination.jobs.test_job_book import NOW_S, decide, key, row
 from tests.unit.coordination.jobs.test_reshard import reshard
 

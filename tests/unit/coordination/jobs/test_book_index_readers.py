@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from iscp.coordination.jobs.book_index import BookIndex
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
 
 
 def reading(name: str, *uris: str) -> JobRow:

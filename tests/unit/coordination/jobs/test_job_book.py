@@ -25,12 +25,12 @@ from iscp.coordination.jobs.job_requests import (
 )
 from iscp.coordination.jobs.occupied_places import TARGET_FIELD
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.api_views import RegisterResult
-from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.watermark import Watermark
 
 NOW_S = 1_000.0
 

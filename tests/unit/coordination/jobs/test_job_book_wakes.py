@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobReport, JobRow, JobState, LogEntry
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.watermark import Watermark
 
 
 def on(table: str, target: str, *further: str, range_id: int = 1) -> JobRow:

@@ -7,11 +7,11 @@ import pytest
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.key_ranges import RANGES_MAX
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.rows.key_ranges import RANGES_MAX
+from iscp.core.values.errors import Conflict, InvalidRequest, TableNotFound
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import Watermark
 from tests.unit.coordination.jobs.test_job_book import NOW_S, decide, key, registration, report, row, sharded
 
 

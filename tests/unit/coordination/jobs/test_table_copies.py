@@ -11,11 +11,11 @@ from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Resync, Unregister
 from iscp.coordination.jobs.table_copies import copy_id, of_table
-from iscp.core.api_views import RegisterResult
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 
 NOW_S = 1_000.0
 TABLE, A, B = "t1", "/tables/a", "/tables/b"

@@ -13,11 +13,11 @@ from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Resync, Unregister
 from iscp.coordination.jobs.occupied_places import SOURCE_FIELD, TARGET_FIELD
 from iscp.coordination.jobs.table_paths import Places
-from iscp.core.errors import InvalidRequest
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.ids import JobKey
 
 NOW_S = 1_000.0
 

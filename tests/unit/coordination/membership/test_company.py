@@ -10,7 +10,7 @@ from iscp.coordination.membership.company import RESIGN_AGAIN_S
 from iscp.coordination.protocol.effects import OwnerEffect, Resign, RevokeLease
 from iscp.coordination.protocol.events import Deposed, Elected, FromNode, MembersChanged, Tick
 from iscp.coordination.protocol.messages import Alive
-from iscp.core.members import NodeRecord
+from iscp.core.values.members import NodeRecord
 from tests.fakes.driven_owner import N1, N2, N3, Driver
 from tests.fakes.loopback import TIMES
 

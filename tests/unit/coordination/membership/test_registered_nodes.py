@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iscp.coordination.membership.registered_nodes import Roll
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.members import Moment, NodeRecord
 
 N1, N2 = NodeRecord("n1", 1, "x:1"), NodeRecord("n2", 1, "y:1")
 

@@ -9,7 +9,7 @@ from iscp.coordination.notify.delivery_queue import (
     WAITING_MAX,
     DeliveryQueue,
 )
-from iscp.core.notification import Notification, NotificationKind
+from iscp.core.job.notification import Notification, NotificationKind
 
 
 def notification(number: int) -> Notification:

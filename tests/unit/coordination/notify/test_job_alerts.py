@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.coordination.notify.job_alerts import CONDITIONS, DROPPED, JobAlerts
-from iscp.core.api_views import JobView
-from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.notification import Notification, NotificationKind, Origin
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.notification import Notification, NotificationKind, Origin
 
 NOW_S = 1_000.0
 WELL = JobView(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen
-from iscp.core.ids import ShardId
+from iscp.core.values.ids import ShardId
 
 BEFORE = SourceSeen(ShardId("t"), 7, 100.0, 0.0, (FurtherSeen("/u", 3, 0.0),))
 

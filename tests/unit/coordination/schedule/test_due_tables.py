@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from iscp.coordination.schedule.due_tables import STALE_MAX, DueTables
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.core.errors import InvariantBroken
-from iscp.core.ids import ShardId
+from iscp.core.values.errors import InvariantBroken
+from iscp.core.values.ids import ShardId
 
 
 def tables(count: int) -> list[TrackedTable]:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.coordination.schedule.maintenance_heap import STALE_MAX, UpkeepHeap
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import PermanentError, TemporaryError, TimedOut
+from iscp.core.settings.config import BackoffConfig
+from iscp.core.values.errors import PermanentError, TemporaryError, TimedOut
 
 INTERVAL_S = 10.0
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from iscp.coordination.schedule.maintenance_queue import LONG_MAX, LONG_OF_KIND_MAX
 from iscp.coordination.schedule.maintenance_turns import SLOT_S, UpkeepTurns
-from iscp.core.config import BackoffConfig, UpkeepConfig
-from iscp.core.errors import PermanentError, TemporaryError
+from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.values.errors import PermanentError, TemporaryError
 
 INTERVAL_S, TIMEOUT_S, WAIT_S = 1.0, 60.0, 5.0
 BACKOFF = BackoffConfig(base_s=2.0, cap_s=8.0, quarantine_after=3, quarantine_s=100.0)

@@ -8,11 +8,11 @@ import pytest
 
 from iscp.coordination.protocol.effects import StartShard
 from iscp.coordination.schedule.iteration_outcomes import BUILD_LOOK_S
-from iscp.core.build_request import BuildRequest
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobRow, JobStatus, apply_report
-from iscp.core.watermark import Watermark
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.job_row import JobRow, JobStatus, apply_report
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import Watermark
 from tests.fakes.timetable import EPOCH, SHARD, Timetable, job
 
 WANTED = BuildRequest(7, 1024, 3)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.job.job_row import JobRow, JobStatus
 from tests.fakes.timetable import URI, Timetable, job, specified
 
 HOUR_S = 3_600.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobRow, JobStatus, Reason
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.job_row import JobRow, JobStatus, Reason
 from tests.fakes.timetable import URI, Timetable, job, outcome, periodic, seen
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import ErrorCode, StorageError
-from iscp.core.iteration import JobOutcome
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.watermark import SourceMark, SourceMarks, Watermark
+from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import ErrorCode, StorageError
+from iscp.core.values.watermark import SourceMark, SourceMarks, Watermark
 from tests.fakes.timetable import URI, Timetable, job, outcome, seen, specified
 
 OTHER, THIRD = "/tables/t-2", "/tables/t-3"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from iscp.coordination.protocol.events import Seen
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import ProbeLate
-from iscp.core.errors import ErrorCode, StorageError
-from iscp.core.ids import ShardId
+from iscp.core.values.errors import ErrorCode, StorageError
+from iscp.core.values.ids import ShardId
 from tests.fakes.timetable import PROBE, SHARD, URI, Timetable, job
 
 WHY = "the storage does not answer"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.coordination.protocol.effects import HoldIterations
-from iscp.core.errors import ErrorCode
-from iscp.core.job_row import JobRow, Reason
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.values.errors import ErrorCode
 from tests.fakes.timetable import URI, Timetable, greedy, job, periodic, stopped
 
 NAMES = ("x", "y", "z")

@@ -6,9 +6,9 @@ import pytest
 
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards
 from iscp.coordination.protocol.events import ShardStarted
-from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.values.errors import ErrorCode, InvariantBroken, LeaseLost
+from iscp.core.values.ids import ShardId
 from tests.fakes.timetable import BACKOFF, EPOCH, SHARD, URI, Timetable, job, specified, stopped
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from iscp.coordination.protocol.events import Seen, Tick
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.coordination.schedule.table_state import TARGETS_EVERY_S
-from iscp.core.errors import ErrorCode, LeaseLost
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, Reason
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.values.errors import ErrorCode, LeaseLost
+from iscp.core.values.ids import ShardId
 from tests.fakes.timetable import BACKOFF, PROBE, URI, Timetable, job, repairs, seen, specified
 
 

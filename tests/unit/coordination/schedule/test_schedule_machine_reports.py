@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from iscp.coordination.schedule.schedule_events import JobCommitted
-from iscp.core.errors import ErrorCode, IscpError, LeaseLost, StorageError
-from iscp.core.job_row import JobState, JobStatus, Reason, apply_report
+from iscp.core.job.job_row import JobState, JobStatus, Reason, apply_report
+from iscp.core.values.errors import ErrorCode, IscpError, LeaseLost, StorageError
 from tests.fakes.timetable import URI, Timetable, job, outcome
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from iscp.coordination.protocol.effects import HoldIterations
-from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
-from iscp.core.errors import ErrorCode, TemporaryError
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.start_rule import TARGET_LAG_S
+from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.job.start_rule import TARGET_LAG_S
+from iscp.core.values.errors import ErrorCode, TemporaryError
+from iscp.core.values.ids import ShardId
 from tests.fakes.timetable import BACKOFF, URI, Timetable, custom, greedy, job, periodic, specified
 
 

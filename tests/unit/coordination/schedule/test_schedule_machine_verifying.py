@@ -8,11 +8,11 @@ import pytest
 
 from iscp.coordination.protocol.effects import HoldIterations
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
-from iscp.core.errors import Canceled, EngineError, ErrorCode, IscpError, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.iteration import JobOutcome, Purpose
-from iscp.core.job_row import JobRow, Reason
-from iscp.core.verification import Comparison, VerifyReport, VerifyRequest
+from iscp.core.job.iteration import JobOutcome, Purpose
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.job.verification import Comparison, VerifyReport, VerifyRequest
+from iscp.core.values.errors import Canceled, EngineError, ErrorCode, IscpError, Unavailable
+from iscp.core.values.ids import ShardId
 from tests.fakes.timetable import SHARD, URI, Timetable, job
 
 IDS = count(1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.errors import ErrorCode, StorageError, TargetLost
-from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.job.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.values.errors import ErrorCode, StorageError, TargetLost
 from tests.fakes.timetable import URI, Timetable, job
 
 LOST = TargetLost("the target /x is not there")

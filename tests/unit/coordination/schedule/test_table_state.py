@@ -14,12 +14,12 @@ from iscp.adapters.delta.log.commits import read_commit
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.coordination.schedule.table_state import RECREATED_AFTER_S, TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.watermark import Watermark
 from tests.fakes.commit_files import commit_path
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.audit_entry import AuditEntry
-from iscp.core.errors import InvalidRequest, StorageError
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.audit_writer import AuditWriter
 from tests.fakes.access import FakeAudit
 from tests.fakes.waiting import until

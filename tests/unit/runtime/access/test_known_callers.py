@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.access_roles import Credentials, KnownBy, Principal, Role
-from iscp.core.errors import NotAuthenticated, Unavailable
+from iscp.core.values.access_roles import Credentials, KnownBy, Principal, Role
+from iscp.core.values.errors import NotAuthenticated, Unavailable
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.clock import FakeClock

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
-from iscp.core.account_roots import AccountRoots
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.access.account_roots import AccountRoots
+from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 
 FIELD = "spec.iteration.consumer.target"

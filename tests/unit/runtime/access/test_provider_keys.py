@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.access_roles import KnownBy
-from iscp.core.errors import IscpError, NotAuthenticated, Unavailable
-from iscp.core.security_config import OidcConfig
+from iscp.core.access.security_config import OidcConfig
+from iscp.core.values.access_roles import KnownBy
+from iscp.core.values.errors import IscpError, NotAuthenticated, Unavailable
 from iscp.ports.access.oidc_ports import UnknownKey
 from iscp.ports.system import Clock
 from iscp.runtime.access.provider_keys import KEYS_KEPT_S, REFETCH_PAUSE_S, ProviderKeys

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.core.access_roles import KnownBy, Principal, Role
-from iscp.core.audit_entry import AuditQuery
-from iscp.core.errors import Conflict, InvalidRequest
+from iscp.core.access.audit_entry import AuditQuery
+from iscp.core.values.access_roles import KnownBy, Principal, Role
+from iscp.core.values.errors import Conflict, InvalidRequest
 from iscp.runtime.access.token_service import AUDIT_LIMIT_MAX, TokenService
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.clock import FakeClock

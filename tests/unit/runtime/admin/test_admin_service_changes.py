@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.api_requests import (
+from iscp.core.api.api_requests import (
     ChangeVerb,
     JobChange,
     JobFilter,
@@ -17,9 +17,9 @@ from iscp.core.api_requests import (
     ResyncRequest,
     UpdateRequest,
 )
-from iscp.core.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
-from iscp.core.ids import ShardId
-from iscp.core.job_row import Reason
+from iscp.core.job.job_row import Reason
+from iscp.core.values.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
+from iscp.core.values.ids import ShardId
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.waiting import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from tests.fakes.nodes import nodes_and_views

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.api_requests import ChangeVerb, JobChange, JobFilter, JobName, RegisterRequest, ResyncRequest
-from iscp.core.api_views import Action
-from iscp.core.errors import (
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, RegisterRequest, ResyncRequest
+from iscp.core.api.api_views import Action
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.values.errors import (
     ErrorCode,
     InvalidRequest,
     JobNotFound,
@@ -19,7 +20,6 @@ from iscp.core.errors import (
     StorageError,
     TableNotFound,
 )
-from iscp.core.job_row import JobState, JobStatus, Reason
 from iscp.runtime.admin.job_names import JOB_NAME_LENGTH_MAX
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.waiting import until

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from iscp.coordination.protocol.messages import FurtherSeen
-from iscp.core.api_requests import RegisterRequest
-from iscp.core.errors import InvalidRequest, TableNotFound, TimedOut
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.spec import ConsumerSpec
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.core.api.api_requests import RegisterRequest
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import InvalidRequest, TableNotFound, TimedOut
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import SourceMark, Watermark
 from iscp.ports.catalog import Catalog
 from tests.fakes.desk import OTHER, TABLE, Desk, Waiter, X, asked, spec
 from tests.fakes.pipeline import FakeKind

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.core.api_requests import JobFilter, ResyncRequest, UpdateRequest
-from iscp.core.errors import InvalidRequest
-from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.api.api_requests import JobFilter, ResyncRequest, UpdateRequest
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.ids import ShardId
 from iscp.ports.consumer import Needs
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request

@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested
-from iscp.core.api_requests import JobFilter, JobName, UpdateRequest
-from iscp.core.config import ProbeConfig
-from iscp.core.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
-from iscp.core.members import Moment
-from iscp.core.verification import Comparison, VerifyReport
+from iscp.core.api.api_requests import JobFilter, JobName, UpdateRequest
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.job.verification import Comparison, VerifyReport
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Moment
 from iscp.runtime.admin.job_views import silent_max_s
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
 from tests.fakes.node_calls import PROGRESS

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.core.api_requests import JobName
-from iscp.core.errors import (
+from iscp.core.api.api_requests import JobName
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import (
     ErrorCode,
     JobFailed,
     JobNotFound,
@@ -20,8 +21,7 @@ from iscp.core.errors import (
     TimedOut,
     Unavailable,
 )
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.ids import ShardId
 from iscp.runtime.admin.job_wait import ALIVE_LOOK_S
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.log_limits import LogLimits

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.api_builds import BuildStage
-from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
-from iscp.core.build_progress import JobBuild, KnownBuilds
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
-from iscp.core.progress import SnapshotSize, TableSize
+from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.build.build_progress import JobBuild, KnownBuilds
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
+from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.runtime.admin.build_service import OwnerBuilds
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld

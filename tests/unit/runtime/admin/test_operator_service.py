@@ -8,11 +8,11 @@ import pytest
 
 from iscp.coordination.protocol.messages import Sync
 from iscp.coordination.protocol.overrides import Overrides
-from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
-from iscp.core.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.log_lines import LogPage, LogPlace, LogQuery
-from iscp.core.members import NodeRecord
+from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
+from iscp.core.values.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.members import NodeRecord
 from iscp.ports.consumer import ConsumerKind, Needs
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.errors import Unavailable
+from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.values.errors import Unavailable
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.owner.job_progress import ProgressSignal
 from tests.fakes.nodes import nodes_and_views

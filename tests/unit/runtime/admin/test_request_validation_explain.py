@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from iscp.core.api_requests import ExplainRequest, JobName
-from iscp.core.errors import InvalidRequest, JobNotFound
-from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
-from iscp.core.spec import ConsumerSpec
+from iscp.core.api.api_requests import ExplainRequest, JobName
+from iscp.core.query.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import InvalidRequest, JobNotFound
 from iscp.ports.catalog import Catalog
 from tests.fakes.desk import Desk, X, request
 from tests.fakes.pipeline import FakeKind

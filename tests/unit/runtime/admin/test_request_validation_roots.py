@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.account_roots import AccountRoots
-from iscp.core.api_requests import ExplainRequest, JobName, RegisterRequest, ResyncRequest, UpdateRequest
-from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.query_explanation import QueryExplanation
-from iscp.core.spec import ConsumerSpec
+from iscp.core.access.account_roots import AccountRoots
+from iscp.core.api.api_requests import ExplainRequest, JobName, RegisterRequest, ResyncRequest, UpdateRequest
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.runtime.access.place_guard import PlaceGuard
 from tests.fakes.desk import Desk, asked

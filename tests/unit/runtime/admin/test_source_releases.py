@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from iscp.core.api_requests import RegisterRequest, ResyncRequest
-from iscp.core.errors import StorageError
-from iscp.core.source_holds import holder_of
-from iscp.core.spec import ConsumerSpec
+from iscp.core.api.api_requests import RegisterRequest, ResyncRequest
+from iscp.core.job.source_holds import holder_of
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import StorageError
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, spec
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 from tests.fakes.waiting import until

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from iscp.coordination.builds.builder_events import BuildOver, BuildWanted, ShowFault
-from iscp.core.build_request import BuildRequest
-from iscp.core.errors import ErrorCode
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason, apply_report
-from iscp.core.watermark import Watermark
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason, apply_report
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.builds.build_jobs import fault_report, news_of, plan_of, wanted_builds
 from tests.fakes.bench import job
 

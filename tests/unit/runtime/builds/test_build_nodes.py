@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.members import BUILDS_WIRE_FORMAT
+from iscp.core.values.members import BUILDS_WIRE_FORMAT
 from iscp.runtime.builds.build_nodes import read_nodes
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from tests.fakes.owner import OwnerWorld

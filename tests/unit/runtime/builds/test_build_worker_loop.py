@@ -9,9 +9,9 @@ from queue import SimpleQueue
 import pytest
 
 from iscp.coordination.builds.build_state import PutPlan, PutTask
-from iscp.core.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.errors import Canceled, InvariantBroken, StorageError
-from iscp.core.members import Leader
+from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.values.errors import Canceled, InvariantBroken, StorageError
+from iscp.core.values.members import Leader
 from iscp.ports.cluster import BuildAnswer
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from tests.fakes.builds import RANGE, FakeBatchGuard, FakeBuildStore, FakeRangeBuilder

@@ -12,12 +12,12 @@ from iscp.coordination.builds.build_view import known_builds
 from iscp.coordination.builds.builder_events import Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.api_builds import BuildStage
-from iscp.core.build_task import BuildPlan, KeptSpan
-from iscp.core.errors import Conflict, InvalidRequest, NotOwner, StorageError
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState
-from iscp.core.members import NodeRecord
+from iscp.core.build.api_builds import BuildStage
+from iscp.core.build.build_task import BuildPlan, KeptSpan
+from iscp.core.job.job_row import JobRow, JobState
+from iscp.core.values.errors import Conflict, InvalidRequest, NotOwner, StorageError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import NodeRecord
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.builds.builder_loop import BuilderLoop
 from iscp.runtime.worker.verify_requests import VerifyDesk

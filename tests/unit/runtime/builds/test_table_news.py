@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from iscp.coordination.builds.builder_events import TableSeen
 from iscp.coordination.protocol.messages import SourceSeen
-from iscp.core.errors import ErrorCode
-from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.watermark import NOTHING_APPLIED, Watermark
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.runtime.builds.table_news import table_seen
 from tests.fakes.owned_jobs import row
 

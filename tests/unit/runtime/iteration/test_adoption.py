@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.errors import Conflict, ErrorCode, PermanentError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import Conflict, ErrorCode, PermanentError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.build_task import StagingBatch, StagingTask
-from iscp.core.errors import Canceled, PlanOutdated, StorageError
-from iscp.core.progress import NOTHING, TableSize
+from iscp.core.build.build_task import StagingBatch, StagingTask
+from iscp.core.values.errors import Canceled, PlanOutdated, StorageError
+from iscp.core.values.progress import NOTHING, TableSize
 from iscp.ports.sink import BuildEnd
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
 from tests.fakes.bench import URI

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError, Superseded
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.verification import VerifyReport
+from iscp.core.job.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import VerifyReport
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import Conflict, ErrorCode, JobFailed, PermanentError, Superseded
+from iscp.core.values.ids import JobKey
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.guards import OpenGuard
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 

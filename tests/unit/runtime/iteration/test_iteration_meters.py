@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from iscp.core.errors import EngineError
-from iscp.core.iteration import Iteration
-from iscp.core.progress import UNKNOWN, RunProgress, StageWork, TableSize
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Iteration
+from iscp.core.values.errors import EngineError
+from iscp.core.values.progress import UNKNOWN, RunProgress, StageWork, TableSize
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.iteration.iteration_meters import MEASURED_EVERY_S, IterationMeter
 from tests.fakes.bench import Bench, job
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.errors import ErrorCode, FileLost, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import ErrorCode, FileLost, StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.job_outcomes import record_failure
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iscp.core import key_ranges
-from iscp.core.errors import Conflict, Superseded
-from iscp.core.ids import JobKey, ranged_job_id
-from iscp.core.iteration import DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
-from iscp.core.watermark_record import WatermarkRecord, parse_record
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import WatermarkRecord, parse_record
+from iscp.core.rows import key_ranges
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import Conflict, Superseded
+from iscp.core.values.ids import JobKey, ranged_job_id
+from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import Needs
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever
 from iscp.runtime.iteration.job_run import JobRun

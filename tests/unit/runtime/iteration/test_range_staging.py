@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.build_task import BuildPlan, RangeBatch
-from iscp.core.errors import (
+from iscp.core.build.build_task import BuildPlan, RangeBatch
+from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_row import JobRow
+from iscp.core.rows.range_tree import children
+from iscp.core.values.errors import (
     Canceled,
     EngineError,
     ErrorCode,
@@ -18,10 +21,7 @@ from iscp.core.errors import (
     PlanOutdated,
     StorageError,
 )
-from iscp.core.job_deaths import Deaths
-from iscp.core.job_row import JobRow
-from iscp.core.progress import UNCOUNTED, TableSize
-from iscp.core.range_tree import children
+from iscp.core.values.progress import UNCOUNTED, TableSize
 from iscp.ports.sink import BuildEnd
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.spec import ChangeMode, ConsumerSpec, JobSpec, OnReplace
-from iscp.core.watermark import Position, Watermark
+from iscp.core.spec.spec import ChangeMode, ConsumerSpec, JobSpec, OnReplace
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import TableDescription
 from iscp.ports.source import SourceRange
 from iscp.runtime.iteration import read_policy

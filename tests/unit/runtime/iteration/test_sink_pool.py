@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.core.errors import StorageError
+from iscp.core.values.errors import StorageError
 from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from iscp.core.errors import InvalidRequest, StorageError
+from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.loop.halved_append import append_in_halves
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import QueueFull
+from iscp.core.values.errors import QueueFull
 from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox, InboxLimits, Turns
 from tests.fakes.waiting import until
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.core.errors import NotOwner, QueueFull
+from iscp.core.values.errors import NotOwner, QueueFull
 from iscp.runtime.loop.loop_query import query_loop
 from iscp.runtime.loop.threads import THREADS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from iscp.core.errors import InvariantBroken
+from iscp.core.values.errors import InvariantBroken
 from iscp.runtime.loop.subscriptions import Subscriptions
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iscp.core.errors import ConfigurationError, LeaseLost, Unavailable
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.errors import ConfigurationError, LeaseLost, Unavailable
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.runtime.node.lease_keeper import LAPSED_POLL_S, LeaseKeeper
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeEtcd, FakeLease, FakeMembership

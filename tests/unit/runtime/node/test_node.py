@@ -18,13 +18,13 @@ from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import BackoffConfig, JobLogConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
-from iscp.core.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.members import NodeRecord
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BackoffConfig, JobLogConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.members import NodeRecord
 from iscp.ports.cluster import ClusterPorts
 from iscp.ports.system import Guard
 from iscp.runtime.node.lease_keeper import LeaseKeeper

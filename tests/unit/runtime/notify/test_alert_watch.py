@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from iscp.coordination.jobs.job_requests import Unregister
-from iscp.core.config import ProbeConfig
-from iscp.core.job_row import JobRow, JobState, JobStatus, LogEntry, Reason
-from iscp.core.notification import Notification
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, LogEntry, Reason
+from iscp.core.job.notification import Notification
+from iscp.core.settings.config import ProbeConfig
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.notify.alert_watch import SWEEP_S, AlertSettings, AlertWatch
 from iscp.runtime.notify.webhook_sender import WebhookSender

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from iscp.coordination.notify.delivery_queue import REFUSALS_MAX, RETRY_FIRST_S, RETRY_MAX_S, WAITING_MAX
-from iscp.core.errors import PermanentError, Unavailable
-from iscp.core.notification import Notification, NotificationKind
+from iscp.core.job.notification import Notification, NotificationKind
+from iscp.core.values.errors import PermanentError, Unavailable
 from iscp.runtime.notify.webhook_sender import WebhookSender
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import until

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from iscp.core.api_views import EventView
-from iscp.core.errors import Unavailable
-from iscp.core.members import NodeRecord
+from iscp.core.api.api_views import EventView
+from iscp.core.values.errors import Unavailable
+from iscp.core.values.members import NodeRecord
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.placement_events import Decisions
 from tests.fakes.node_calls import FakeNodeCalls

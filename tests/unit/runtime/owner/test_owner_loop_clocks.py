@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iscp.coordination.protocol.messages import ShardCheckpoint, SourceSeen
-from iscp.core.job_row import JobState
+from iscp.core.job.job_row import JobState
 from iscp.runtime.owner.checkpoint_saver import EVERY_S
 from tests.fakes.owned_jobs import SHARD, register, row
 from tests.fakes.owner import OwnerWorld

@@ -13,11 +13,11 @@ from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect
 from iscp.coordination.protocol.events import FromNode, OwnerEvent, Tick
 from iscp.coordination.protocol.messages import Alive, DispatchTable, ShardCheckpoint, SourceSeen
-from iscp.core.errors import StorageError
-from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobRow, JobState
+from iscp.core.values.errors import StorageError
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S
 from iscp.runtime.owner.checkpoint_saver import EVERY_S
 from tests.fakes.etcd import FakeElection, FakeMembership

@@ -7,10 +7,10 @@ import pytest
 from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.job_row import LogEntry
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.job.job_row import LogEntry
+from iscp.core.values.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
+from iscp.core.values.ids import ShardId
+from iscp.core.values.members import Moment, NodeRecord
 from iscp.runtime.owner.log.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from iscp.coordination.protocol.effects import Decided, Decision
-from iscp.core.api_views import EventView
-from iscp.core.ids import ShardId
+from iscp.core.api.api_views import EventView
+from iscp.core.values.ids import ShardId
 from iscp.runtime.owner.placement_events import KEPT_MAX, Decisions
 
 

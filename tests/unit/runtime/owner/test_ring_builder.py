@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from iscp.core.ring import Ring
+from iscp.core.values.ring import Ring
 from iscp.runtime.owner.ring_builder import RingBuilder
 
 WAIT_S = 10.0

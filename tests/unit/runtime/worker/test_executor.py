@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.schedule.schedule_events import IterationEnded, IterationStarted
-from iscp.core.config import SchedulerConfig
-from iscp.core.errors import EngineError, ErrorCode, IscpError, LeaseLost
-from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.settings.config import SchedulerConfig
+from iscp.core.values.errors import EngineError, ErrorCode, IscpError, LeaseLost
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.fair_queue import IterationQueue

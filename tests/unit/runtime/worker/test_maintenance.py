@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import SLOT_S
-from iscp.core.config import BackoffConfig, UpkeepConfig
-from iscp.core.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobRow, Reason
-from iscp.core.maintenance_figures import NO_UPKEEP, UpkeepFigures
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.job.job_row import JobRow, Reason
+from iscp.core.job.maintenance_figures import NO_UPKEEP, UpkeepFigures
+from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Upkeep, UpkeepOrder
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind

@@ -10,19 +10,19 @@ from typing import get_args
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.probing.thread_shares import SHARE_MAX
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.schedule.schedule_events import IterationEnded, VerifyWithdrawn, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
-from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
-from iscp.core.errors import QueueFull
-from iscp.core.ids import ShardId
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobReport, JobRow, JobStatus
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.coordination.schedule.thread_shares import SHARE_MAX
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow, JobStatus
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.values.errors import QueueFull
+from iscp.core.values.ids import ShardId
+from iscp.core.values.watermark import SourceMark, Watermark
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.scheduler import INBOX_MAX, Scheduler

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import ErrorCode, LeaseLost
-from iscp.core.ids import JobKey
-from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_deaths import Deaths
-from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Iteration, JobOutcome
+from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
+from iscp.core.values.errors import ErrorCode, LeaseLost
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 from iscp.ports.system import Guard
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
 from tests.fakes.deaths import FakeDeaths

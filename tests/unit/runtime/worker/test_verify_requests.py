@@ -8,9 +8,9 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
-from iscp.core.errors import EngineError, QueueFull, TimedOut, Unavailable
-from iscp.core.ids import ShardId
-from iscp.core.verification import Comparison, VerifyReport
+from iscp.core.job.verification import Comparison, VerifyReport
+from iscp.core.values.errors import EngineError, QueueFull, TimedOut, Unavailable
+from iscp.core.values.ids import ShardId
 from iscp.runtime.worker.verify_requests import VerifyDesk
 
 SHARD = ShardId("t-1")

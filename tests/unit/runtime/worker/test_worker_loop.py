@@ -25,11 +25,11 @@ from iscp.coordination.protocol.messages import (
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.errors import IscpError, Unavailable
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobReport, JobState, JobStatus
-from iscp.core.members import Leader
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobReport, JobState, JobStatus
+from iscp.core.values.errors import IscpError, Unavailable
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.members import Leader
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.worker.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeElection, FakeEtcd
 from tests.fakes.loopback import entry, job, report

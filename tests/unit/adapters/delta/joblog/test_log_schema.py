@@ -14,11 +14,11 @@ from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.protocol.effects import StartShard
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.watermark import Watermark
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy", key=("id",))).to_json()
 DAMAGED = JobRow(

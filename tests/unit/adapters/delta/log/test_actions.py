@@ -20,7 +20,7 @@ from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_chang
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.rows.parquet_files import Allowance
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
-from iscp.core.errors import StorageError
+from iscp.core.values.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.commit_files import commit_path
 

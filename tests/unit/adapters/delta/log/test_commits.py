@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, newest_version, read_commit, table_exists
-from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.values.errors import StorageError, TableNotFound
 from tests.fakes.commit_files import commit_path
 
 CDF = {"delta.enableChangeDataFeed": "true"}

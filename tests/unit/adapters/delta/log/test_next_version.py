@@ -10,7 +10,7 @@ import pytest
 
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.delta.log.next_version import commits_after, counts
-from iscp.core.errors import TableNotFound
+from iscp.core.values.errors import TableNotFound
 from tests.fakes.commit_files import commit_path
 
 

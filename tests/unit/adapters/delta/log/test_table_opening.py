@@ -11,9 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.log.checkpointed import damage_of_checkpoints, hinted_version
-from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, delta_faults
 from iscp.adapters.delta.log.table_opening import LISTINGS_MAX, bring_up, list_again, open_delta
-from iscp.core.errors import ErrorCode, StorageError
+from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, delta_faults
+from iscp.core.values.errors import ErrorCode, StorageError
 
 VERSIONS = 4
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.adapters.delta.rows.group_moves import moved_groups
-from iscp.core.sql_names import OP
+from iscp.core.sql.sql_names import OP
 
 SCHEMA = pa.schema([("k0", pa.string()), ("k1", pa.decimal128(7, 2)), ("n", pa.int64()), ("s0", pa.decimal128(38, 2))])
 KEYS = ["k0", "k1"]

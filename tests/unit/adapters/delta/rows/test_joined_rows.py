@@ -14,8 +14,8 @@ import pytest
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join, join_rows, meeting, net_rows
-from iscp.core.join_query import Column, Equality, JoinedTable, JoinQuery, JoinStep, RowCondition
-from iscp.core.sql_names import WEIGHT
+from iscp.core.query.join_query import Column, Equality, JoinedTable, JoinQuery, JoinStep, RowCondition
+from iscp.core.sql.sql_names import WEIGHT
 
 Row = tuple[int | None, str | None]
 Bag = Counter[Row]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.rows.row_difference import differing_rows
-from iscp.core.sql_names import OP
+from iscp.core.sql.sql_names import OP
 
 SCHEMA = pa.schema([("k", pa.int64()), ("Part", pa.string()), ("d", pa.float64()), ("v", pa.string())])
 KEY = ("K", "part")

@@ -9,7 +9,7 @@ import pytest
 
 from iscp.adapters.delta.selftest.commit_race import Round, commit_lines
 from iscp.adapters.delta.selftest.self_test import LOCAL, SelfTestError, kind_of, require_fair, verdict
-from iscp.core.errors import ErrorCode, IscpError, StorageError
+from iscp.core.values.errors import ErrorCode, IscpError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path

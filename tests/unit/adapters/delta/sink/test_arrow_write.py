@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.sink.arrow_write import MERGED_COLUMNS_MAX, DirectWriter
-from iscp.core.errors import Conflict
+from iscp.core.values.errors import Conflict
 from iscp.ports.source import ChangesUnavailableError
 
 

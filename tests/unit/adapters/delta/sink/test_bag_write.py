@@ -22,9 +22,9 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
-from iscp.core.errors import Conflict
-from iscp.core.sql_names import WEIGHT
-from iscp.core.watermark import Watermark
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.values.errors import Conflict
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.replayed_states import replay_state

@@ -11,10 +11,10 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.core.errors import Conflict, ErrorCode, PermanentError, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import Conflict, ErrorCode, PermanentError, StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from tests.fakes.guards import ScriptedFailpoints
 

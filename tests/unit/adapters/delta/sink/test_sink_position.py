@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
-from iscp.core.errors import Conflict, StorageError
-from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobStatus
-from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
+from iscp.core.job.job_row import JobRow, JobStatus
+from iscp.core.values.errors import Conflict, StorageError
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.sink import CommitTag
 from tests.fakes.commit_files import commit_path
 

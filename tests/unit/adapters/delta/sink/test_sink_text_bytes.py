@@ -16,8 +16,8 @@ from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_described
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
-from iscp.core.sql_names import WEIGHT
-from iscp.core.watermark import Watermark
+from iscp.core.sql.sql_names import WEIGHT
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from tests.fakes.text_bytes import texts
 

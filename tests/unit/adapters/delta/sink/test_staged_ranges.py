@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from iscp.adapters.delta.log.nested_tables import table_around
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
-from iscp.adapters.delta.storage.nested_tables import table_around
-from iscp.core.build_request import BuildId, BuildRequest, build_id
-from iscp.core.build_terms import BuildTerms
-from iscp.core.errors import PlanOutdated
-from iscp.core.watermark import SourceMark, Watermark
+from iscp.core.build.build_request import BuildId, BuildRequest, build_id
+from iscp.core.build.build_terms import BuildTerms
+from iscp.core.values.errors import PlanOutdated
+from iscp.core.values.watermark import SourceMark, Watermark
 from iscp.ports.sink import BuildEnd, StagedState
 from tests.fakes.guards import ScriptedFailpoints
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.staging import add_actions
-from iscp.core.errors import EngineError
-from iscp.core.watermark import Watermark
+from iscp.core.values.errors import EngineError
+from iscp.core.values.watermark import Watermark
 from iscp.ports.sink import CommitTag, Manifest
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 

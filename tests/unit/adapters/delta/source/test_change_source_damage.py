@@ -15,9 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.core.errors import EngineError, ErrorCode, StorageError
-from iscp.core.iteration import Bounds
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.errors import EngineError, ErrorCode, StorageError
+from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.fakes.checkpoints import ANOTHER_ID, another_table_with, edit_checkpoint
 from tests.fakes.commit_files import commit_path

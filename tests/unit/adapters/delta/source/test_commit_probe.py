@@ -17,8 +17,8 @@ from iscp.adapters.delta.source.commit_probe import (
     REPAIR_COMMITS_MAX,
     DeltaProbe,
 )
-from iscp.core.errors import StorageError, TableNotFound
-from iscp.core.start_rule import ProbeState
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.values.errors import StorageError, TableNotFound
 
 
 class Table:

@@ -12,11 +12,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.log.nested_tables import LOOKED_AT_MAX, STAGED
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.files import names_below
-from iscp.adapters.delta.storage.nested_tables import LOOKED_AT_MAX, STAGED
-from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
+from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
 from tests.fakes.commit_files import commit_path
 
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.core.iteration import Bounds
-from iscp.core.watermark import Watermark
+from iscp.core.job.iteration import Bounds
+from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangeSet, ChangesUnavailableError
 
 COLUMNS = ("a", "b")

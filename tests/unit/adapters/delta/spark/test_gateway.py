@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.gateway import Gateway
-from iscp.core.errors import EngineError
+from iscp.core.values.errors import EngineError
 from tests.processes import gone_within
 
 # What PythonGatewayServer does: writes port and secret, then waits for the end of its stdin.

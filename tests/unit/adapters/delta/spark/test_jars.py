@@ -12,7 +12,7 @@ import pytest
 from iscp.adapters.delta.spark.jars import IVY_SETTINGS, delta_jars, spark_jars
 from iscp.adapters.delta.spark.java import Java, find_java
 from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
-from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.values.errors import ConfigurationError, Unavailable
 
 NO_JAVA = Java(Path("/nowhere"), 17, "none")
 

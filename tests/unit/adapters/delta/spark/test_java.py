@@ -21,7 +21,7 @@ from iscp.adapters.delta.spark.java import (
     proxy_options,
     trust_options,
 )
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 
 def java_home(directory: Path, version: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.adapters.delta.spark.network_conf import network_conf, refuse_open_ports, stays_here
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 SECRET = {"spark.authenticate.secret": "s"}
 FAR = "spark://m1:7077,m2:7077"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-from iscp.core.errors import ConfigurationError
+from iscp.core.values.errors import ConfigurationError
 
 
 def test_a_work_directory_in_use_is_refused(tmp_path: Path) -> None:

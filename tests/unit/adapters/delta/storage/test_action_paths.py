@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.storage.action_paths import Reach, is_below, lies_elsewhere, place_of_file, require_files
-from iscp.core.errors import ErrorCode, PermanentError, StorageError
+from iscp.core.values.errors import ErrorCode, PermanentError, StorageError
 
 BELOW = {
     "a.parquet": "a.parquet",

@@ -20,8 +20,8 @@ from iscp.adapters.delta.storage.bucket_keys import (
     read_key,
     table_options,
 )
-from iscp.core.config import BucketConfig
-from iscp.core.errors import ConfigurationError
+from iscp.core.settings.config import BucketConfig
+from iscp.core.values.errors import ConfigurationError
 
 KEY = "[default]\naws_access_key_id = who\naws_secret_access_key = hush%h=\n"
 SETTING = "storage.s3.buckets.acme.credentials_file"

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.log.commits import commit_file, table_exists
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

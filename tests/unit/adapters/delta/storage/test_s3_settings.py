@@ -12,8 +12,8 @@ import pytest
 from iscp.adapters.delta.spark.jvm_launch import SparkSettings, default_conf
 from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, table_options
 from iscp.adapters.delta.storage.s3_settings import LOG_STORE, enter_s3, s3_conf, s3_environ
-from iscp.core.config import BucketConfig, S3Config
-from iscp.core.errors import ConfigurationError
+from iscp.core.settings.config import BucketConfig, S3Config
+from iscp.core.values.errors import ConfigurationError
 
 AWS = S3Config(region="eu-central-1")
 OWN = S3Config(region="us-east-1", endpoint="http://127.0.0.1:9000/")

@@ -8,7 +8,7 @@ from iscp.adapters.etcd.keys import Keys, encoded
 from iscp.adapters.etcd.members.member_watch import MemberReads
 from iscp.adapters.etcd.values import KeyValue, Listing
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.members import Moment, NodeRecord
+from iscp.core.values.members import Moment, NodeRecord
 
 KEYS = Keys("/c")
 

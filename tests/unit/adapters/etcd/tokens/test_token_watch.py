@@ -12,8 +12,8 @@ from iscp.adapters.etcd.tokens.token_keys import TokenKeys, value_of
 from iscp.adapters.etcd.tokens.token_watch import BEHIND_MAX_S, CONFIRM_S, TokenWatch
 from iscp.adapters.etcd.values import KeyValue, Listing, WatchItem
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.access_roles import Role
-from iscp.core.access_token import TokenRecord
+from iscp.core.access.access_token import TokenRecord
+from iscp.core.values.access_roles import Role
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.waiting import until

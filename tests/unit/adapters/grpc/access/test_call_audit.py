@@ -11,8 +11,8 @@ import pytest
 from iscp.adapters.grpc.access.call_audit import CallAudit
 from iscp.adapters.grpc.access.guarded_context import GuardedContext
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY
-from iscp.core.access_roles import KnownBy, Principal, Role
-from iscp.core.errors import ErrorCode
+from iscp.core.values.access_roles import KnownBy, Principal, Role
+from iscp.core.values.errors import ErrorCode
 from iscp.wire.v1 import admin_pb2
 from tests.fakes.access import FakeAudit
 

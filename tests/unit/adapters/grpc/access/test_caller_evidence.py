@@ -12,8 +12,8 @@ from cryptography import x509
 
 from iscp.adapters.grpc.access.caller_evidence import Evidence, evidence_of, statement
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
-from iscp.core.access_roles import Credentials
-from iscp.core.errors import NotAuthenticated
+from iscp.core.values.access_roles import Credentials
+from iscp.core.values.errors import NotAuthenticated
 from tests.fakes.certificates import certificate_of
 
 NODE = "node.lake.iscp"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from iscp.adapters.grpc.access.guarded_context import GuardedContext, said_of_caller
-from iscp.core.access_roles import KnownBy, Principal, Role
+from iscp.core.values.access_roles import KnownBy, Principal, Role
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, error_of, status_of
-from iscp.core.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
 from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wire_faults import fill, odd_values, paths, with_value, wrong_values

@@ -10,8 +10,8 @@ import pytest
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.channel.grpc_errors import detail_of, from_rpc
-from iscp.core.errors import InvalidRequest, IscpError
-from iscp.core.untrusted_values import NAME_CHARS_MAX
+from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.core.values.untrusted_values import NAME_CHARS_MAX
 from iscp.wire.v1 import admin_pb2 as pb
 from tests.fakes.admin import FakeAdmin
 

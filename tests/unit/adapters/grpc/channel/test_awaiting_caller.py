@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller
-from iscp.core.errors import IscpError, OutcomeUnknown, Unavailable
+from iscp.core.values.errors import IscpError, OutcomeUnknown, Unavailable
 from tests.fakes.clock import FakeClock
 
 TIMEOUT_S = 60.0

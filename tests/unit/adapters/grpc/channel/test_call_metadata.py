@@ -13,8 +13,8 @@ from iscp.adapters.grpc.channel.call_metadata import (
     meant_of,
     refuse_other,
 )
-from iscp.core.errors import ConfigurationError, Unavailable
-from iscp.core.members import WIRE_FORMAT
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.core.values.members import WIRE_FORMAT
 
 MEANT = Meant("/iscp/lake ü", "iscp-0", 17, "iscp-1")
 

@@ -16,8 +16,8 @@ from iscp.adapters.grpc.channel.caller_token import (
     token_of_environment,
 )
 from iscp.client.admin_client import Client
-from iscp.core.access_token import TOKEN_CHARS_MAX
-from iscp.core.errors import ConfigurationError, IscpError
+from iscp.core.access.access_token import TOKEN_CHARS_MAX
+from iscp.core.values.errors import ConfigurationError, IscpError
 from tests.fakes.clock import FakeClock
 
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from iscp.adapters.grpc.channel import grpc_errors
-from iscp.core import errors as core
+from iscp.core.values import errors as core
 from iscp.wire.v1 import admin_pb2 as pb
 
 KINDS = [kind for kind in vars(core).values() if isinstance(kind, type) and issubclass(kind, core.IscpError)]

@@ -13,7 +13,15 @@ from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S, Attempts, CallBo
 from iscp.adapters.grpc.channel.endpoints import Endpoints
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
 from iscp.adapters.grpc.channel.retrying_caller import Caller
-from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, NotOwner, OutcomeUnknown, TimedOut, Unavailable
+from iscp.core.values.errors import (
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    NotOwner,
+    OutcomeUnknown,
+    TimedOut,
+    Unavailable,
+)
 from tests.fakes.clock import FakeClock
 
 TIMEOUT_S = 60.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node import framing
 from iscp.adapters.grpc.node.framing import FRAME_BYTES_MAX, FrameReader, Outgoing, cut
-from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
     Acknowledge,
     Announce,
@@ -24,8 +24,8 @@ from iscp.coordination.protocol.messages import (
     OwnerMessage,
     Sync,
 )
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobRow
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.wire.v1 import node_pb2 as pb
 
 ENDED = threading.Event()

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
+from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, WaitingMessages, cut
-from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.coordination.invariants import check_owner, check_worker
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.owner_machine import OwnerMachine
@@ -42,13 +42,13 @@ from iscp.coordination.protocol.messages import (
 from iscp.coordination.schedule.schedule_events import ProbeAnswered
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.job_row import JobState, JobStatus, Reason, apply_report
-from iscp.core.members import Leader, NodeRecord
-from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
-from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import Watermark
+from iscp.core.job.job_row import JobState, JobStatus, Reason, apply_report
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
+from iscp.core.values.ids import ShardId, TableEpoch
+from iscp.core.values.members import Leader, NodeRecord
+from iscp.core.values.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.loopback import TIMES, entry, job, report
 

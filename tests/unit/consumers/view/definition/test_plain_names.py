@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.consumers.view.definition.plain_names import with_plain_names
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 def test_a_query_without_such_names_stays_as_it_is() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.consumers.view.definition.qualify_rewrite import QUALIFIES_MAX, without_qualify
-from iscp.core.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest
 
 
 def plain(sql: str) -> str:

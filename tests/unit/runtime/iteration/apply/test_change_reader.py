@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from iscp.core.errors import Canceled, Conflict
-from iscp.core.ids import JobKey
-from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.job_row import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Position, Watermark
-from iscp.core.watermark_record import WatermarkRecord, position_of
+from iscp.core.job.iteration import ChangeDetail, DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import WatermarkRecord, position_of
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import Canceled, Conflict
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import Needs
 from iscp.runtime.iteration.apply.change_reader import BATCH_ROWS_MAX, IterationRetriever
 from iscp.runtime.iteration.job_run import JobRun

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.config import BuildConfig
-from iscp.core.errors import StorageError
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.progress import SnapshotSize
-from iscp.core.watermark import Position, Watermark
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.settings.config import BuildConfig
+from iscp.core.values.errors import StorageError
+from iscp.core.values.progress import SnapshotSize
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import Needs
 from iscp.ports.sink import BuildEnd
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.bench import NUMBERS, URI, job
 from tests.fakes.build_driver import after
 from tests.fakes.guards import OpenGuard

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.errors import ErrorCode
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
-from iscp.core.watermark import Position, Watermark
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.apply.refresh_apply import FIRST_BUILD
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.bench import NUMBERS, URI, job
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports

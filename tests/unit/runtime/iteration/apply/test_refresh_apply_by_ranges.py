@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.config import BuildConfig
-from iscp.core.errors import EngineError, ErrorCode, FileLost, PermanentError
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job_row import JobRow
+from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.settings.config import BuildConfig
+from iscp.core.values.errors import EngineError, ErrorCode, FileLost, PermanentError
 from iscp.ports.sink import BuildEnd
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.apply.refresh_apply import FIRST_BUILD
 from iscp.runtime.iteration.range_staging import SnapshotRangeBuilder
-from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.runner import Runner
 from tests.fakes.bench import NUMBERS, URI, job
 from tests.fakes.build_driver import BuildDriver
 from tests.fakes.guards import OpenGuard

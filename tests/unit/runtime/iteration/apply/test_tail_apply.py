@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.iteration import DataType
-from iscp.core.spec import ChangeMode
+from iscp.core.job.iteration import DataType
+from iscp.core.spec.spec import ChangeMode
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.bench import Bench
 

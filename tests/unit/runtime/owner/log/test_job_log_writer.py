@@ -12,9 +12,12 @@ import pytest
 from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Unregister
-from iscp.core.api_views import RegisterResult
-from iscp.core.config import JobLogConfig
-from iscp.core.errors import (
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.settings.config import JobLogConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import (
     InvalidRequest,
     InvariantBroken,
     IscpError,
@@ -24,11 +27,8 @@ from iscp.core.errors import (
     StorageError,
     Unavailable,
 )
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.values.ids import JobKey, ShardId
+from iscp.core.values.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from iscp.runtime.owner.log.log_limits import LogLimits

@@ -1,0 +1,160 @@
+"""Which columns a table needs to hold the rows of another one besides its own, and how rows are given these columns.
+
+Names count without regard to case. Nothing is ever narrowed: a type follows another only where it holds all its values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.core.sql.sql_names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+_IN_A_DOUBLE = (T.ByteType, T.ShortType, T.IntegerType, T.FloatType)
+
+
+class UnlikeSchemaError(Exception):
+    """No type holds the values of both: `path` is the column's, `held` and `wanted` its types."""
+
+    def __init__(self, path: str, held: T.DataType, wanted: T.DataType) -> None:
+        super().__init__(f"{path} is {held.simpleString()} and {wanted.simpleString()}")
+        self.path, self.held, self.wanted = path, held.simpleString(), wanted.simpleString()
+
+
+def unified(held: T.StructType, wanted: T.StructType, path: str = "") -> T.StructType:
+    """The fields of `held`, as wide as `wanted` needs them, and those that only `wanted` has; raises Unlike."""
+    new = {field.name.lower(): field for field in wanted.fields}
+    fields = []
+    for field in held.fields:
+        other = new.pop(field.name.lower(), None)
+        kind = field.dataType if other is None else _wider(field.dataType, other.dataType, f"{path}{field.name}")
+        fields.append(T.StructField(field.name, kind))
+    return T.StructType([*fields, *[T.StructField(field.name, _nullable(field.dataType)) for field in new.values()]])
+
+
+def narrowed(held: T.StructType, wanted: T.StructType) -> T.StructType:
+    """The fields of `held` that `wanted` has, in its order."""
+    known = {field.name.lower(): field for field in held.fields}
+    found = [(known[field.name.lower()], field) for field in wanted.fields]
+    return T.StructType([T.StructField(ours.name, _fewer(ours.dataType, theirs.dataType)) for ours, theirs in found])
+
+
+def alike(first: T.DataType, second: T.DataType) -> bool:
+    """Whether two types are the same but for what may be null, and for comments."""
+    return _nullable(first) == _nullable(second)
+
+
+def without_void(frame: DataFrame) -> DataFrame:
+    """Without fields of the type void, which Delta reads from no table, but keeps in what it says of changes."""
+    held = _nullable(frame.schema, without=T.NullType)
+    assert isinstance(held, T.StructType)
+    return frame if alike(held, frame.schema) else conformed(frame, held)
+
+
+def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
+    """The columns of `schema`, each taken by its name; null where `frame` has none."""
+    if alike(frame.schema, schema):
+        return frame
+    fields = {field.name.lower(): field for field in frame.schema.fields}
+    columns = []
+    for field in schema.fields:
+        known = fields.get(field.name.lower())
+        value = (
+            F.lit(None).cast(field.dataType)
+            if known is None
+            else _converted(F.col(quoted(known.name)), known.dataType, field.dataType)
+        )
+        columns.append(value.alias(field.name))
+    return frame.select(*columns)
+
+
+def _wider(held: T.DataType, wanted: T.DataType, path: str) -> T.DataType:
+    match held, wanted:
+        case T.StructType(), T.StructType():
+            return unified(held, wanted, f"{path}.")
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return T.ArrayType(_wider(ours, theirs, f"{path}.element"))
+        case T.MapType(), T.MapType():
+            key = _wider(held.keyType, wanted.keyType, f"{path}.key")
+            return T.MapType(key, _wider(held.valueType, wanted.valueType, f"{path}.value"))
+    if holds(held, wanted):
+        return held
+    if holds(wanted, held):
+        return wanted
+    raise UnlikeSchemaError(path, held, wanted)
+
+
+def holds(wide: T.DataType, narrow: T.DataType) -> bool:
+    """Whether every value of `narrow` is one of `wide` (Delta's own type widening; no nested types)."""
+    if wide == narrow:
+        return True
+    match wide:
+        case T.DecimalType(precision=precision, scale=scale):
+            if isinstance(narrow, T.DecimalType):
+                return scale >= narrow.scale and precision - scale >= narrow.precision - narrow.scale
+            return type(narrow) in _DIGITS and precision - scale >= _DIGITS[type(narrow)]
+        case T.DoubleType():
+            return isinstance(narrow, _IN_A_DOUBLE)
+        case T.TimestampNTZType():
+            return isinstance(narrow, T.DateType)
+    return type(wide) in _DIGITS and type(narrow) in _DIGITS and _DIGITS[type(wide)] > _DIGITS[type(narrow)]
+
+
+def _fewer(held: T.DataType, wanted: T.DataType) -> T.DataType:
+    match held, wanted:
+        case T.StructType(), T.StructType():
+            return narrowed(held, wanted)
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return T.ArrayType(_fewer(ours, theirs))
+        case T.MapType(), T.MapType():
+            return T.MapType(_fewer(held.keyType, wanted.keyType), _fewer(held.valueType, wanted.valueType))
+    return held
+
+
+def _nullable(kind: T.DataType, without: type[T.DataType] | None = None) -> T.DataType:
+    """With all that is in it nullable, and no fields of the type `without`."""
+    match kind:
+        case T.StructType(fields=fields):
+            kept = [field for field in fields if without is None or not isinstance(field.dataType, without)]
+            return T.StructType([T.StructField(field.name, _nullable(field.dataType, without)) for field in kept])
+        case T.ArrayType(elementType=inner):
+            return T.ArrayType(_nullable(inner, without))
+        case T.MapType(keyType=key, valueType=value):
+            return T.MapType(_nullable(key, without), _nullable(value, without))
+    return kind
+
+
+def _converted(value: Column, have: T.DataType, want: T.DataType) -> Column:
+    if alike(have, want):
+        return value
+    match have, want:
+        case T.StructType(), T.StructType():
+            known = {field.name.lower(): field for field in have.fields}
+            parts = [
+                (
+                    _converted(value.getField(ours.name), ours.dataType, field.dataType)
+                    if (ours := known.get(field.name.lower())) is not None
+                    else F.lit(None).cast(field.dataType)
+                ).alias(field.name)
+                for field in want.fields
+            ]
+            return F.when(value.isNotNull(), F.struct(*parts))
+        case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
+            return F.transform(value, lambda each: _converted(each, ours, theirs))
+        case T.MapType(), T.MapType():
+            return F.map_from_entries(
+                F.transform(
+                    F.map_entries(value),
+                    lambda each: F.struct(
+                        _converted(each["key"], have.keyType, want.keyType),
+                        _converted(each["value"], have.valueType, want.valueType),
+                    ),
+                )
+            )
+    return value.cast(want)

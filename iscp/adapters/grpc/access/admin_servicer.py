@@ -1,0 +1,225 @@
+"""Answers the calls of the service `Admin`: checks what came, calls an AdminService, and converts what it says."""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+import grpc
+
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.codec import convert, convert_views
+from iscp.adapters.grpc.codec.explanation_codec import explanation_to_wire
+from iscp.adapters.tls.endpoint import (
+    CHANGES_MAX,
+    FORMAT_VERSION,
+    REGISTRATIONS_MAX,
+    SPEC_BYTES_MAX,
+    WAIT_TIMEOUT_MAX_S,
+)
+from iscp.core.api.api_requests import ChangeVerb, ExplainRequest, JobChange, RegisterRequest
+from iscp.core.values.errors import InvalidRequest, IscpError
+from iscp.ports.access.callers import want_while
+from iscp.ports.admin import AdminService
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+HISTORY_LIMIT = 20
+"""Entries of a job's history in an answer whose request gives no limit."""
+
+
+HISTORY_LIMIT_MAX = 10_000
+"""Entries of a job's history of one answer; a request for more is refused."""
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def check_format(format_version: int) -> None:
+    if format_version > FORMAT_VERSION:
+        raise InvalidRequest(
+            f"{format_version} is newer than this node's {FORMAT_VERSION}",
+            field="format_version",
+            remedy="Upgrade the nodes before the clients",
+        )
+
+
+def _check_number(number: int, most: int, field: str) -> None:
+    if number > most:
+        raise InvalidRequest(
+            f"{number} are more than the {most} of one call", field=field, remedy="Send them in several calls"
+        )
+
+
+def _check_spec(spec_json: str, field: str) -> None:
+    if len(spec_json) > SPEC_BYTES_MAX:
+        raise InvalidRequest(
+            f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field, remedy="Write a shorter one"
+        )
+    if _SURROGATE.search(spec_json):
+        _refuse_half_characters(spec_json, field)
+
+
+def _refuse_half_characters(text: str, field: str) -> None:
+    """JSON can spell what no text may hold: the half of a surrogate pair."""
+    with suppress(ValueError, RecursionError):  # what is no JSON is refused where it is read
+        if not _encodable(json.dumps(json.loads(text), ensure_ascii=False)):
+            raise InvalidRequest(
+                "has the half of a surrogate pair, which is no character", field=field, remedy="Leave it out"
+            )
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
+    check_format(request.format_version)
+    _check_number(len(request.registrations), REGISTRATIONS_MAX, "registrations")
+    for number, registration in enumerate(request.registrations):
+        _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
+    return [convert.registration_from_wire(one) for one in request.registrations]
+
+
+def _within_s(timeout_s: float, context: grpc.ServicerContext) -> float:
+    """For how long a call may wait; raises InvalidRequest."""
+    if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
+        raise InvalidRequest(
+            f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"
+        )
+    # Nobody hears an answer that comes after the call's own deadline.
+    remaining_s = context.time_remaining()
+    return timeout_s if remaining_s is None else min(timeout_s, remaining_s)
+
+
+class JobServicer(pb_grpc.AdminServicer):
+    """The service's methods, each with the wire's values."""
+
+    def __init__(self, service: AdminService) -> None:
+        self._service = service
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+        with translate_errors(context, "register"), want_while(context.is_active):
+            results = self._service.register(_read_registrations(request))
+            return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
+
+    def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
+        with translate_errors(context, "check"), want_while(context.is_active):
+            checked = self._service.check(_read_registrations(request))
+            return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
+
+    def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.UNREGISTER, request, context)
+
+    def Pause(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.PAUSE, request, context)
+
+    def Resume(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.RESUME, request, context)
+
+    def _change(
+        self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
+    ) -> pb.ChangeJobResponse:
+        with translate_errors(context, verb):
+            check_format(request.format_version)
+            change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
+            (outcome,) = self._service.change([change])
+            if isinstance(outcome, IscpError):
+                raise outcome
+            return pb.ChangeJobResponse(changed=outcome)
+
+    def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
+        with translate_errors(context, "resync"), want_while(context.is_active):
+            check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            result = self._service.resync(convert.resync_from_wire(request))
+            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
+
+    def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translate_errors(context, "change"), want_while(context.is_active):
+            check_format(request.format_version)
+            _check_number(len(request.changes), CHANGES_MAX, "changes")
+            outcomes = self._service.change(convert.changes_from_wire(request.changes))
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translate_errors(context, "update"):
+            check_format(request.format_version)
+            _check_number(len(request.updates), CHANGES_MAX, "updates")
+            for number, update in enumerate(request.updates):
+                _check_spec(update.changes_json, f"updates[{number}].changes_json")
+            outcomes = self._service.update([convert.update_from_wire(one) for one in request.updates])
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
+        with translate_errors(context, "list"):
+            check_format(request.format_version)
+            jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
+            for page in convert.pages(convert_views.job_to_wire(job) for job in jobs):
+                yield pb.JobPage(jobs=page)
+
+    def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
+        with translate_errors(context, "count"):
+            check_format(request.format_version)
+            return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
+
+    def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translate_errors(context, "status"):
+            check_format(request.format_version)
+            return convert_views.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
+
+    def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translate_errors(context, "wait"):
+            check_format(request.format_version)
+            version = request.version if request.HasField("version") else None
+            if version is not None and version < 0:
+                raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
+            timeout_s = _within_s(request.timeout_s, context)
+            job = convert.name_from_wire(request.job)
+            versions = {each.table: each.version for each in request.versions}
+            found = self._service.wait(job, version, timeout_s, context.is_active, versions)
+            return convert_views.job_to_wire(found)
+
+    def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
+        with translate_errors(context, "verify"):
+            check_format(request.format_version)
+            timeout_s = _within_s(request.timeout_s, context)
+            job = convert.name_from_wire(request.job)
+            report = self._service.verify(job, request.repair, timeout_s, context.is_active)
+            return convert_views.report_to_wire(report)
+
+    def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
+        with translate_errors(context, "explain"), want_while(context.is_active):
+            check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            explained = self._service.explain(ExplainRequest(convert.name_from_wire(request.job), request.spec_json))
+            return explanation_to_wire(explained)
+
+    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
+        with translate_errors(context, "history"):
+            check_format(request.format_version)
+            if request.limit > HISTORY_LIMIT_MAX:
+                raise InvalidRequest(
+                    f"must be at most {HISTORY_LIMIT_MAX}", field="limit", remedy="Read the job log's history table"
+                )
+            entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
+            for page in convert.pages(convert_views.history_to_wire(entry) for entry in entries):
+                yield pb.HistoryPage(entries=page)
+
+    def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
+        with translate_errors(context, "notify"):
+            check_format(request.format_version)
+            return pb.NotifyResponse(jobs=self._service.notify(request.table, request.account))
+
+    def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
+        with translate_errors(context, "cluster"):
+            check_format(request.format_version)
+            yield from convert_views.cluster_to_wire(self._service.cluster())

@@ -1,0 +1,230 @@
+"""Reads a node's configuration: one TOML file, and `ISCP_*` variables, which win over it.
+
+A variable's name is the setting's path in capitals, with two underscores for the dot: `ISCP_ETCD__LEASE_TTL_S`.
+Decides how values are written in files and variables; what is valid, `iscp.core.settings.config` says.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, bucket_faults
+from iscp.adapters.system.toml_file import read_toml
+from iscp.adapters.tls.node_certificates import certificate_faults
+from iscp.adapters.tls.tls_files import TLS_VARIABLES
+from iscp.core.settings.config import NodeConfig
+from iscp.core.settings.config_faults import faults, range_fault
+from iscp.core.settings.setting_list import Setting, settings
+from iscp.core.values.errors import ConfigurationError
+from iscp.core.values.setting_faults import SettingFault
+
+VARIABLE_PREFIX = "ISCP_"
+NOT_SETTINGS = frozenset(
+    {
+        *("ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"),
+        *("ISCP_ACCOUNT", BUCKETS_VARIABLE, "ISCP_TOKEN", "ISCP_TOKEN_FILE", *TLS_VARIABLES),
+    }
+)
+"""Variables of ours that are read elsewhere."""
+
+# A service named iscp makes Kubernetes set these in every pod of its namespace.
+_SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
+# Of buckets too: somebody may write the key where its file is to be named.
+_SECRET = frozenset({"etcd.password", "notify.webhooks", "storage.s3.buckets"})
+_UNKNOWN = "Remove it, or see docs/configuration.md"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was found so far: raw values by path, and everything that is wrong."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    faults: list[SettingFault] = field(default_factory=list)
+
+
+def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
+    """The configuration from `file`, if there is one, and the variables of `environ`.
+
+    Raises ConfigurationError with every fault there is, each by its path.
+    """
+    known = {each.path: each for each in settings()}
+    reading = _Reading()
+    if file is not None:
+        _read_table(_parse(file), "", known, reading)
+    _read_variables(environ, known, reading)
+    config: NodeConfig = _build(NodeConfig, "", _validate(known, reading))
+    wrong = {fault.path for fault in reading.faults}
+    reading.faults += [fault for fault in faults(config) if _setting_path(fault.path, known) not in wrong]
+    if reading.faults:
+        raise _error(reading.faults)
+    return config
+
+
+def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:
+    """Raises ConfigurationError where files that it names are unfit (certificates, keys), with every fault there is."""
+    if found := [*certificate_faults(config), *bucket_faults(config.storage.s3.buckets, environ)]:
+        raise _error(found)
+    return config
+
+
+def variable(path: str) -> str:
+    """The variable that sets `path`."""
+    return VARIABLE_PREFIX + path.replace(".", "__").upper()
+
+
+def to_toml(config: NodeConfig) -> str:
+    """A file that `load_settings` reads `config` from; what equals its default is left out."""
+    sections: dict[str, list[str]] = {"": []}
+    for setting in settings():
+        section, _, name = setting.path.rpartition(".")
+        value: Any = config
+        for step in setting.path.split("."):
+            value = getattr(value, step)
+        if value == setting.default:
+            continue
+        if isinstance(value, Mapping):
+            sections[setting.path] = [f"{_literal(key)} = {_literal(value[key])}" for key in sorted(value)]
+        else:
+            sections.setdefault(section, []).append(f"{name} = {_literal(value)}")
+    plain = sections.pop("")
+    lines = [*plain, *(line for name in sections for line in ("", f"[{name}]", *sections[name]))]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: object) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(key)} = {_literal(value[key])}" for key in sorted(value)) + "}"
+    # For the other types of settings JSON is TOML, but for DEL, which no setting holds.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return read_toml(file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({error.strerror})", remedy="Name a file that exists"
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{file} {error}", remedy="See docs/configuration.md") from error
+
+
+def _read_table(table: Mapping[str, Any], parent: str, known: Mapping[str, Setting], reading: _Reading) -> None:
+    for name, value in table.items():
+        path = parent + name
+        if path in known:
+            reading.values[path] = value
+        elif not any(each.startswith(f"{path}.") for each in known):
+            near = difflib.get_close_matches(path, known, n=1)
+            reading.faults.append(
+                SettingFault(path, "is not a setting", f"Did you mean {near[0]}?" if near else _UNKNOWN)
+            )
+        elif isinstance(value, Mapping):
+            _read_table(value, f"{path}.", known, reading)
+        else:
+            reading.faults.append(
+                SettingFault(path, "is a section, not a value", f"Write [{path}] and the settings below it")
+            )
+
+
+def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], reading: _Reading) -> None:
+    by_name = {variable(path): setting for path, setting in known.items()}
+    for name in sorted(environ):
+        if not name.startswith(VARIABLE_PREFIX) or name in NOT_SETTINGS:
+            continue
+        if setting := by_name.get(name):
+            try:
+                reading.values[setting.path] = _from_text(setting, environ[name])
+            except (ValueError, RecursionError) as error:  # the last: nested too deep
+                reading.faults.append(SettingFault(name, f"is not JSON: {error}", f"Write {_example(setting)}"))
+                reading.values.pop(setting.path, None)
+        elif not _SERVICE_LINK.fullmatch(name):
+            # What all begin with makes none like another.
+            own = {each.removeprefix(VARIABLE_PREFIX): each for each in by_name}
+            near = [own[each] for each in difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), own, n=1)]
+            reading.faults.append(
+                SettingFault(name, "is not a setting", f"Did you mean {near[0]}?" if near else _UNKNOWN)
+            )
+
+
+def _from_text(setting: Setting, text: str) -> Any:
+    """Lists may be written with commas between; sections like `spark.conf` as a JSON object."""
+    match get_origin(setting.kind):
+        case None:
+            return text
+        case kind if kind is tuple and not text.lstrip().startswith("["):
+            return [part.strip() for part in text.split(",") if part.strip()]
+        case _:
+            return json.loads(text)
+
+
+def _example(setting: Setting) -> str:
+    return '["a:1", "b:2"]' if get_origin(setting.kind) is tuple else '{"name": "value"}'
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _validate(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]:
+    """A value for every setting: the default where it was not given or is wrong, so that the rest can be checked."""
+    values = {}
+    for path, setting in known.items():
+        values[path] = "missing" if setting.required else setting.default
+        if path not in reading.values:
+            if setting.required and not any(fault.path == variable(path) for fault in reading.faults):
+                reading.faults.append(SettingFault(path, "is missing", f"{setting.text}; {variable(path)} sets it too"))
+            continue
+        try:
+            value = _adapter(setting.kind).validate_python(reading.values[path])
+        except ValidationError as error:
+            reading.faults += _type_faults(path, error)
+            continue
+        if fault := range_fault(setting, value):
+            reading.faults.append(fault)
+        else:
+            values[path] = value
+    return values
+
+
+def _type_faults(path: str, error: ValidationError) -> Iterator[SettingFault]:
+    for each in error.errors(include_url=False, include_context=False):
+        at = ".".join((path, *map(str, each["loc"])))
+        # What was given is shown but for secrets; pydantic's own words say what would be right.
+        given = "this value" if path in _SECRET else repr(each["input"])
+        yield SettingFault(at, f"{given} will not do", each["msg"])
+
+
+def _build(kind: Any, parent: str, values: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    found = {}
+    for each in fields(kind):
+        path = parent + each.name
+        section = is_dataclass(hints[each.name])
+        found[each.name] = _build(hints[each.name], f"{path}.", values) if section else values[path]
+    return kind(**found)
+
+
+def _setting_path(path: str, known: Mapping[str, Setting]) -> str:
+    """`etcd.endpoints.0` is a part of the setting `etcd.endpoints`."""
+    return path if path in known else path.rpartition(".")[0]
+
+
+def _error(found: list[SettingFault]) -> ConfigurationError:
+    if len(found) == 1:
+        (fault,) = found
+        return ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)
+    lines = [str(ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)) for fault in found]
+    return ConfigurationError("\n  ".join((f"{len(found)} settings are wrong:", *lines)))

@@ -1,0 +1,49 @@
+"""`iscp token`: the first token of a cluster, made beside etcd, as nobody is known who could make it by a node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from iscp.cli.shell.arguments import DURATION
+from iscp.cli.shell.terminal import say
+from iscp.core.values.access_roles import Role
+
+
+@click.group("token")
+def node_token() -> None:
+    """Make the first token of a cluster; others are made by `iscp-admin token`."""
+
+
+@node_token.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="A node's configuration; ISCP_* variables win over it.",
+)
+@click.option("--ttl", "ttl_s", type=DURATION, default="1d", show_default=True, help="How long it is valid.")
+def bootstrap(file: Path | None, ttl_s: float) -> None:
+    """Print a token of an admin of the cluster-wide account, kept in etcd with the rights of a node."""
+    import secrets
+
+    from iscp.adapters.etcd.client import EtcdClient
+    from iscp.adapters.etcd.keys import Keys
+    from iscp.adapters.etcd.tokens.token_store import EtcdTokens
+    from iscp.adapters.etcd.values import EtcdSettings
+    from iscp.adapters.system.clock import SystemClock
+    from iscp.bootstrap.settings import load_settings
+    from iscp.runtime.access.token_service import create_token
+
+    config, clock = load_settings(file, os.environ), SystemClock()
+    account = config.security.cluster_account
+    with EtcdClient(EtcdSettings.of(config.etcd), clock) as etcd:
+        store = EtcdTokens(etcd, Keys(config.etcd_prefix), account)
+        token, record = create_token(
+            store, account, Role.ADMIN, ttl_s, "made by iscp token bootstrap", "", clock, secrets.token_hex
+        )
+    say(f"{record.token_id} is {record.role} of {account}; revoke it once there are others", err=True)
+    say(token)

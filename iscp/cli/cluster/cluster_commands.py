@@ -1,0 +1,252 @@
+"""`iscp-admin node`, `shard`, `ring`, `rebalance` and `events`: who runs what, and what operators want of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import DURATION, RANGE, TABLE, anywhere, invocation
+from iscp.cli.shell.cluster_tables import show_nodes, show_placement
+from iscp.cli.shell.completion import NODE
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
+from iscp.cli.shell.watch_option import watched
+from iscp.core.api.api_views import EventView
+from iscp.core.values.errors import TemporaryError, TimedOut
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+DRAIN_POLL_S = 0.5
+"""Pause between two checks how many shards a drained node still holds."""
+
+FOLLOW_WAIT_S = 20.0
+"""How long one call of `events --follow` waits for events; then the next call follows."""
+
+_range = click.option("--range", "range_id", type=RANGE, default=0, help="Only this shard of the table.")
+
+
+@click.group()
+@anywhere
+def node() -> None:
+    """See the nodes, and say which are to have shards."""
+
+
+@node.command("list")
+@watched
+@anywhere
+@invocation
+def node_list(invocation: Invocation, /) -> None:
+    """Show the nodes."""
+    with invocation.client() as client:
+        cluster = client.cluster()
+    if not render.show(render.cluster_row(cluster)["nodes"], invocation.output):
+        show_nodes(cluster, wide=invocation.wide)
+
+
+@node.command()
+@click.argument("node_id", type=NODE, metavar="N")
+@anywhere
+@invocation
+def cordon(invocation: Invocation, /, node_id: str) -> None:
+    """Give node N no further shards; it keeps those that it has."""
+    _change_node(
+        invocation, node_id, lambda client: client.operator.cordon(node_id), "is cordoned", "was cordoned already"
+    )
+
+
+@node.command()
+@click.argument("node_id", type=NODE, metavar="N")
+@anywhere
+@invocation
+def uncordon(invocation: Invocation, /, node_id: str) -> None:
+    """Take back `cordon` and `drain`."""
+    _change_node(
+        invocation, node_id, lambda client: client.operator.uncordon(node_id), "takes shards", "took shards already"
+    )
+
+
+def _change_node(
+    invocation: Invocation, node_id: str, change: Callable[[Client], bool], now: str, already: str
+) -> None:
+    with invocation.client() as client:
+        changed = change(client)
+    if not render.show({"node": node_id, "changed": changed}, invocation.output):
+        say(f"{node_id} {now if changed else already}")
+
+
+@node.command()
+@click.argument("node_id", type=NODE, metavar="N")
+@click.option("--wait", is_flag=True, help="Return when it holds no shard any more.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="5m", help="How long to wait; 5m if not given.")
+@anywhere
+@invocation
+def drain(invocation: Invocation, /, node_id: str, wait: bool, timeout_s: float) -> None:
+    """Move all shards away from node N, and give it none until `uncordon`."""
+    until_s = time.monotonic() + timeout_s
+    with invocation.client() as client:
+        shards = client.operator.drain(node_id)
+        while wait and shards:
+            if time.monotonic() >= until_s:
+                raise TimedOut(f"{node_id} still holds {shards} shards", remedy="It goes on; see `iscp-admin status`")
+            time.sleep(DRAIN_POLL_S)
+            with suppress(TemporaryError):  # the owner is changing
+                shards = client.operator.drain(node_id)
+    if not render.show({"node": node_id, "shards": shards}, invocation.output):
+        say(f"{node_id} is drained" if not shards else f"{node_id} gives up {shards} shards")
+
+
+@click.group()
+@anywhere
+def shard() -> None:
+    """See where shards are, and say where they should be."""
+
+
+@shard.command("list")
+@click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@watched
+@anywhere
+@invocation
+def shard_list(invocation: Invocation, /, table: str | None) -> None:
+    """Show the shards of table T, or all, with their state and node."""
+    _show_placement(invocation, table, ring=False)
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("node_id", type=NODE, metavar="N")
+@_range
+@anywhere
+@invocation
+def move(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> None:
+    """Bring table T to node N, until the next rebalance (`pin` keeps it there)."""
+    with invocation.client() as client:
+        moved = client.operator.move(table, node_id, range_id=range_id)
+    if not render.show({"table": table, "node": node_id, "moving": moved}, invocation.output):
+        say(f"{moved} shards move to {node_id}" if moved else f"{table} is on {node_id} already")
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("node_id", type=NODE, metavar="N")
+@_range
+@anywhere
+@invocation
+def pin(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> None:
+    """Bring table T to node N and keep it there, whatever the ring says, as long as N is there."""
+    with invocation.client() as client:
+        changed = client.operator.pin(table, node_id, range_id=range_id)
+    if not render.show({"table": table, "node": node_id, "changed": changed}, invocation.output):
+        say(f"{table} is pinned to {node_id}" if changed else f"{table} was pinned to {node_id} already")
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@_range
+@anywhere
+@invocation
+def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
+    """Take back `pin`; the table returns to its preferred node with the next rebalance."""
+    with invocation.client() as client:
+        changed = client.operator.unpin(table, range_id=range_id)
+    if not render.show({"table": table, "changed": changed}, invocation.output):
+        say(f"{table} is not pinned any more" if changed else f"{table} was not pinned")
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@_range
+@anywhere
+@invocation
+def split(invocation: Invocation, /, table: str, range_id: int) -> None:
+    """Cut table T's ranges of keys in two, so that more nodes work on it.
+
+    All its jobs have to be of consumers whose sinks are sharded themselves.
+    """
+    _reshard(invocation, table, lambda client: client.operator.split(table, range_id=range_id))
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@_range
+@anywhere
+@invocation
+def merge(invocation: Invocation, /, table: str, range_id: int) -> None:
+    """Put pairs of table T's ranges together again: the smallest, or the one that is named with its other half."""
+    _reshard(invocation, table, lambda client: client.operator.merge(table, range_id=range_id))
+
+
+def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]) -> None:
+    with invocation.client() as client:
+        ranges = change(client)
+    if not render.show({"table": table, "ranges": ranges}, invocation.output):
+        say(f"{table} is in {ranges} ranges now" if ranges > 1 else f"{table} is whole now")
+
+
+@click.command()
+@click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@watched
+@anywhere
+@invocation
+def ring(invocation: Invocation, /, table: str | None) -> None:
+    """Show where the ring wants the shards of T, or all, where they are, and why that is not the same."""
+    _show_placement(invocation, table, ring=True)
+
+
+def _show_placement(invocation: Invocation, table: str | None, *, ring: bool) -> None:
+    with invocation.client() as client:
+        shards = client.operator.placement(table or "")
+    if not render.show([dataclasses.asdict(each) for each in shards], invocation.output):
+        show_placement(shards, ring=ring, wide=invocation.wide)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@anywhere
+@invocation
+def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
+    """Move shards to their preferred nodes now; it happens by itself once the nodes have settled."""
+    with invocation.client() as client:
+        moves = client.operator.rebalance(dry_run=dry_run)
+    if not render.show([dataclasses.asdict(each) for each in moves], invocation.output):
+        show_placement(moves, ring=True, wide=invocation.wide)
+        say(f"{len(moves)} shards {'would move' if dry_run else 'move'}")
+
+
+@click.command()
+@click.option("--follow", is_flag=True, help="Go on as they come, over changes of the owner too, until Ctrl-C.")
+@anywhere
+@invocation
+def events(invocation: Invocation, /, follow: bool) -> None:
+    """Show what owners have seen and decided, and why; with `-o json` one object a line."""
+    with invocation.client() as client:
+        for some in _following(client) if follow else [client.operator.events()]:
+            _show_events(some, invocation.output)
+
+
+def _following(client: Client) -> Iterator[list[EventView]]:
+    last: EventView | None = None
+    while True:
+        some: list[EventView] = []
+        with suppress(TemporaryError):  # the owner is changing: the next one's follow
+            some = client.operator.events(last, wait_s=FOLLOW_WAIT_S if last else 0.0)
+        if not some:
+            time.sleep(DRAIN_POLL_S)
+        last = some[-1] if some else last
+        yield some
+
+
+def _show_events(some: list[EventView], output: str) -> None:
+    for event in some:
+        row: dict[str, Any] = dataclasses.asdict(event)
+        if output == "json":
+            say(json.dumps(row))
+        elif not render.show([row] if output == "yaml" else row, output):
+            say(render.event_line(event))

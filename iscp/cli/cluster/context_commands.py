@@ -1,0 +1,96 @@
+"""`iscp-admin context`: clusters by name, in a file of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import click
+
+from iscp.cli.shell import context_file, render
+from iscp.cli.shell.arguments import anywhere, invocation, refuse_bad_endpoint
+from iscp.cli.shell.completion import complete_context
+from iscp.cli.shell.context_file import Context
+from iscp.cli.shell.drawing import pairs, table
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
+
+_FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
+_name = click.argument("name", metavar="NAME", shell_complete=complete_context)
+
+
+@click.group()
+@anywhere
+def context() -> None:
+    """Name clusters, and choose the one that commands go to.
+
+    They are kept in iscp/config.toml below $XDG_CONFIG_HOME, or ~/.config. --endpoint, --context and ISCP_ENDPOINT win
+    over what is chosen here.
+    """
+
+
+@context.command("list")
+@anywhere
+@invocation
+def list_contexts(invocation: Invocation, /) -> None:
+    """Show the contexts; the current one has a star."""
+    contexts = context_file.load_contexts(context_file.config_path())
+    known = sorted(contexts.known.items())
+    rows = [{"name": name, "current": name == contexts.current, **asdict(each)} for name, each in known]
+    if render.show(rows, invocation.output):
+        return
+    drawn = [("*" if name == contexts.current else "", name, each.endpoint, each.ca_file) for name, each in known]
+    table(("", "NAME", "ENDPOINT", "AUTHORITY"), drawn, wide=invocation.wide)
+
+
+@context.command()
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_context)
+@anywhere
+@invocation
+def show(invocation: Invocation, /, name: str | None) -> None:
+    """Show a context, or without NAME where commands go, and what says so."""
+    chosen = context_file.choose(None, name) if name else invocation.chosen()
+    row = {"name": chosen.name, "source": "context" if name else chosen.source, **asdict(chosen.context)}
+    if not render.show(row, invocation.output):
+        pairs({each.replace("_", " "): value for each, value in row.items()})
+
+
+@context.command("set")
+@_name
+@click.option("--endpoint", metavar="HOST:PORT", callback=refuse_bad_endpoint, help="Its nodes, with commas between.")
+@click.option("--ca-file", type=_FILE, metavar="FILE", help="Authorities to trust (PEM): TLS is used.")
+@click.option("--cert-file", type=_FILE, metavar="FILE", help="The client's certificate (PEM).")
+@click.option("--key-file", type=_FILE, metavar="FILE", help="The certificate's key (PEM).")
+@click.option("--server-name", metavar="NAME", help="What the nodes' certificates name, where that is not the host.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="The token that the user is known by.")
+def set_context(name: str, **given: str | None) -> None:
+    """Make a context, or change what is given of one; the first one is the current one."""
+    path = context_file.config_path()
+    contexts = context_file.load_contexts(path)
+    changes = {field: value for field, value in given.items() if value is not None}
+    after = context_file.with_context(contexts, name, replace(contexts.known.get(name, Context("")), **changes))
+    if not contexts.known:
+        after = replace(after, current=name)
+    context_file.save_contexts(path, after)
+    say(f"{name} is kept in {path}" + (", and is the current one" if after.current == name else ""))
+
+
+@context.command()
+@_name
+def use(name: str) -> None:
+    """Choose the context that commands go to."""
+    path = context_file.config_path()
+    contexts = context_file.load_contexts(path)
+    chosen = contexts.get(name)
+    context_file.save_contexts(path, replace(contexts, current=name))
+    say(f"commands go to {name} now: {chosen.endpoint}")
+
+
+@context.command()
+@_name
+def delete(name: str) -> None:
+    """Delete a context; if it is the current one, none is."""
+    path = context_file.config_path()
+    contexts = context_file.load_contexts(path)
+    contexts.get(name)
+    context_file.save_contexts(path, context_file.with_context(contexts, name, None))
+    say(f"{name} is deleted" + (", and no context is current" if contexts.current == name else ""))

@@ -1,0 +1,124 @@
+"""`iscp-admin`: the commands of operators and users to a cluster.
+
+Starts at once: no JVM, and gRPC, YAML and rich only where a command needs them.
+The exit statuses are those of `ExitStatus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from iscp import __version__
+from iscp.cli.cluster.audit_command import audit
+from iscp.cli.cluster.backup_commands import backup
+from iscp.cli.cluster.build_commands import build
+from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
+from iscp.cli.cluster.context_commands import context
+from iscp.cli.cluster.token_commands import token
+from iscp.cli.job.apply import apply, export
+from iscp.cli.job.explain_command import explain
+from iscp.cli.job.job_commands import job
+from iscp.cli.job.show_logs import job_logs, node_logs
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import TABLE, anywhere, invocation
+from iscp.cli.shell.cluster_tables import show_cluster
+from iscp.cli.shell.completion import script
+from iscp.cli.shell.error_words import exit_status, show_error, show_usage_error
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.man_pages import write_pages
+from iscp.cli.shell.root_group import RootGroup
+from iscp.cli.shell.terminal import say
+from iscp.cli.shell.watch_option import watched
+from iscp.cli.view.view_commands import view
+from iscp.core.values.errors import ConfigurationError, IscpError
+from iscp.core.values.extras import extra_missing
+
+PROGRAM = "iscp-admin"
+
+
+class _Root(RootGroup):
+    """The one place where errors become words on stderr and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except IscpError as error:
+            show_error(error, ctx.ensure_object(Invocation).output)
+            ctx.exit(exit_status(error))
+        except ModuleNotFoundError as error:  # of a command that works without nodes
+            if not (sentence := extra_missing(error)):
+                raise
+            show_error(ConfigurationError(sentence), ctx.ensure_object(Invocation).output)
+            ctx.exit(ExitStatus.FAILED)
+        except click.UsageError as error:
+            if ctx.ensure_object(Invocation).output != "json":
+                raise
+            show_usage_error(error)
+            ctx.exit(ExitStatus.WRONG_USAGE)
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name=PROGRAM)
+@anywhere
+def cli() -> None:
+    """Manage the jobs and nodes of an iscp cluster."""
+
+
+for command in (
+    *(job, view, build, context, explain, apply, export, node, shard, ring, rebalance, events),
+    *(backup, token, audit),
+):
+    cli.add_command(command)
+node.add_command(node_logs)
+job.add_command(job_logs)
+
+
+@cli.command()
+@click.argument("table", type=TABLE, metavar="T")
+@anywhere
+@invocation
+def notify(invocation: Invocation, /, table: str) -> None:
+    """Report that table T has just changed: it is probed at once."""
+    with invocation.client() as client:
+        jobs = client.notify(table)
+    if not render.show({"jobs": jobs}, invocation.output):
+        say(f"{jobs} jobs read {table}")
+
+
+@cli.command()
+@watched
+@anywhere
+@invocation
+def status(invocation: Invocation, /) -> None:
+    """Show the nodes, the owner, the shards, the queue and the lag."""
+    with invocation.client() as client:
+        cluster = client.cluster()
+    if not render.show(render.cluster_row(cluster), invocation.output):
+        show_cluster(cluster, wide=invocation.wide)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes this command in a shell.
+
+    As in: eval "$(iscp-admin completion bash)"
+    """
+    say(script(shell, cli, PROGRAM))
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+def man(directory: Path) -> None:
+    """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
+    say(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point, of `sys.argv` where no arguments are given."""
+    cli(arguments, prog_name=PROGRAM)

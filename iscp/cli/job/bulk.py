@@ -1,0 +1,161 @@
+"""Changes of one job, or of all that a pattern matches: what is chosen, the question before, and the counts after."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import click
+
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import TABLES, account_option, matching
+from iscp.cli.shell.completion import JOB_NAME
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import confirm, say
+from iscp.core.api.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
+from iscp.core.api.api_views import JobView
+from iscp.core.job.name_patterns import is_pattern
+from iscp.core.values.errors import PermanentError
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MATCHES_MAX = 1_000_000
+"""Jobs that a pattern of a command selects; more are neither shown nor changed."""
+
+SHOWN_MAX = 10
+"""Jobs shown before the question whether to change them all; of others their number is shown."""
+
+BATCH = {ChangeVerb.RESYNC: 100}
+"""Changes in one call where they cost more than a row of the job log."""
+BATCH_MAX = 2_000
+"""Jobs in one request to change; the others follow in further requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The jobs that T, N and the options name."""
+
+    table: str
+    name: str | None
+    account: str
+    yes: bool
+    dry_run: bool
+
+    def one(self) -> JobName | None:
+        """The job, where it is named in full; None: all that match."""
+        if self.name is None or self.dry_run or is_pattern(self.table) or is_pattern(self.name):
+            return None
+        return JobName(self.table, self.name, self.account)
+
+
+_ARGUMENTS = (
+    click.argument("table", type=TABLES, metavar="T"),
+    click.argument("name", type=JOB_NAME, metavar="[N]", required=False),
+    account_option,
+    click.option("--yes", is_flag=True, help="Where many match: change them without a question."),
+    click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
+)
+
+
+def choosing(command: F) -> F:
+    """Give a command the arguments T and N, and hand it a Choice."""
+
+    @functools.wraps(command)
+    def pack(*args: Any, table: str, name: str | None, account: str, yes: bool, dry_run: bool, **more: Any) -> Any:
+        return command(*args, choice=Choice(table, name, account, yes, dry_run), **more)
+
+    chosen: Any = pack
+    for argument in reversed(_ARGUMENTS):
+        chosen = argument(chosen)
+    return chosen  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class _Tally:
+    matched: int
+    changed: int = 0
+    unchanged: int = 0
+    refused: list[tuple[JobView, PermanentError]] = field(default_factory=list)
+
+    def count(self, jobs: Sequence[JobView], outcomes: Sequence[ChangeOutcome]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, PermanentError):
+                self.refused.append((job, outcome))
+            else:
+                self.changed += outcome
+                self.unchanged += not outcome
+
+
+def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) -> None:
+    """Ask, change all jobs that match, each for itself, and print the counts; exit status 1 if any was refused."""
+    with invocation.client() as client:
+        jobs = _matching(client, choice)
+        if choice.dry_run or not jobs:
+            _show_matching(invocation, jobs)
+            return
+        if not choice.yes:
+            _confirm(verb, jobs)
+        tally = _Tally(len(jobs))
+        try:
+            for batch in _batches(jobs, BATCH.get(verb, BATCH_MAX)):
+                tally.count(batch, client.change_many([_change(verb, job) for job in batch]))
+        finally:
+            _show(invocation, tally, verb)
+    if tally.refused:
+        raise click.exceptions.Exit(1)
+
+
+def _matching(client: Client, choice: Choice) -> list[JobView]:
+    return client.jobs(**matching(choice.table, choice.name or "*"), account=choice.account, limit=MATCHES_MAX)
+
+
+def _change(verb: ChangeVerb, job: JobView) -> JobChange:
+    # By the table's id: of one that was dropped and recreated there may be jobs under both.
+    return JobChange(verb, JobName(job.table_id, job.name, job.account), uuid4().hex)
+
+
+def _batches(jobs: Sequence[JobView], size: int) -> Iterator[Sequence[JobView]]:
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
+
+
+def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
+    for job in jobs[:SHOWN_MAX]:
+        say(f"  {job.name} on {job.table}", err=True)
+    if len(jobs) > SHOWN_MAX:
+        say(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
+    confirm(f"{verb} {job_words(len(jobs))}?")
+
+
+def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:
+    if not render.show([_named(job) for job in jobs], invocation.output):
+        for job in jobs:
+            say(f"{job.name} on {job.table}")
+        say(f"{job_words(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
+
+
+def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
+    refused = [{**_named(job), "error": error.message, "remedy": error.remedy} for job, error in tally.refused]
+    counts = {"matched": tally.matched, "changed": tally.changed, "unchanged": tally.unchanged}
+    if render.show({**counts, "refused": refused}, invocation.output):
+        return
+    for each in refused:
+        say(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
+    attempted = tally.changed + tally.unchanged + len(refused)
+    left = f", {tally.matched - attempted} not attempted" if attempted < tally.matched else ""
+    done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
+    say(done + left)
+
+
+def _named(job: JobView) -> dict[str, str]:
+    return {"account": job.account, "table": job.table, "name": job.name}
+
+
+def job_words(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

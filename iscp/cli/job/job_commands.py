@@ -1,0 +1,188 @@
+"""`iscp-admin job …`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from iscp.cli.job.bulk import MATCHES_MAX
+from iscp.cli.job.change_commands import pause, resume, resync, unregister, update
+from iscp.cli.job.check_command import check
+from iscp.cli.job.describe_command import describe
+from iscp.cli.job.job_order import Order, SortType, sorted_jobs
+from iscp.cli.job.register_command import register
+from iscp.cli.job.verify_command import verify
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import (
+    DURATION,
+    LIMIT,
+    TABLE,
+    TABLES,
+    VERSION,
+    WholeNumber,
+    account_option,
+    anywhere,
+    invocation,
+    matching,
+)
+from iscp.cli.shell.completion import ACCOUNT, JOB_NAME
+from iscp.cli.shell.history_lines import show_history
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
+from iscp.cli.shell.watch_option import watched
+from iscp.core.api.api_requests import JobFilter
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.name_patterns import is_pattern
+
+ALIASES = {"create": "register", "delete": "unregister"}
+
+_table = click.argument("table", type=TABLE, metavar="T")
+_name = click.argument("name", type=JOB_NAME, metavar="N")
+
+
+class AliasedGroup(click.Group):
+    """Knows some commands by a second name, which its help names beside the first."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(name, name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        others = {first: alias for alias, first in ALIASES.items()}
+        rows = []
+        for name in self.list_commands(ctx):
+            if command := self.get_command(ctx, name):
+                shown = f"{name}, {others[name]}" if name in others else name
+                rows.append((shown, command.get_short_help_str(80)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=AliasedGroup)
+@anywhere
+def job() -> None:
+    """Create, watch and change jobs.
+
+    T is a path or URI of a Delta table, or db.table of the configured catalog; N is the job's name.
+    """
+
+
+_state = click.option("--state", type=click.Choice([state.value for state in JobState]))
+_reason = click.option("--reason", type=click.Choice([reason.value for reason in Reason]))
+_of_table = click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table.")
+_late = click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag.")
+_failed = click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error.")
+_tables = click.argument("tables", type=TABLES, metavar="[T]", default="*")
+_names = click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
+_of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
+
+
+def _filter(
+    tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
+) -> dict[str, Any]:
+    """As `Client.jobs` takes it."""
+    if failed and state not in (None, JobState.ERROR):
+        raise click.UsageError(f"--failed is --state {JobState.ERROR}: it cannot go with --state {state}")
+    wanted["state"] = JobState.ERROR if failed else state
+    if table and not is_pattern(tables):
+        raise click.UsageError("Give the table once: as T, or by --table")
+    return {**wanted, **matching(tables, names), **({"table": table} if table else {})}
+
+
+@job.command(name="list")
+@_tables
+@_names
+@_state
+@_reason
+@_of_table
+@_of_account
+@_late
+@_failed
+@click.option("--sort-by", type=SortType(), metavar="[-]FIELD", help="As in lag_s, or -status.rows: greatest first.")
+@click.option("--limit", type=LIMIT, default=JobFilter().limit, show_default=True)
+@watched
+@anywhere
+@invocation
+def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wanted: Any) -> None:
+    """Show jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
+    with invocation.client() as client:
+        jobs = client.jobs(**_filter(**wanted), limit=MATCHES_MAX if sort_by else limit)
+    jobs = sorted_jobs(jobs, sort_by)[:limit] if sort_by else jobs
+    if not render.show([render.job_row(one) for one in jobs], invocation.output):
+        render.show_jobs(jobs, wide=invocation.wide)
+    if len(jobs) == limit:
+        say(f"shown are the first {limit}; --limit raises it", err=True)
+
+
+@job.command()
+@_tables
+@_names
+@_state
+@_reason
+@_of_table
+@_of_account
+@_late
+@_failed
+@watched
+@anywhere
+@invocation
+def count(invocation: Invocation, /, **wanted: Any) -> None:
+    """Count jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
+    with invocation.client() as client:
+        number = client.count(**_filter(**wanted))
+    if not render.show({"count": number}, invocation.output):
+        say(number)
+
+
+@job.command()
+@_table
+@_name
+@account_option
+@watched
+@anywhere
+@invocation
+def status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
+    """Show a job's status: what is applied, its lag, its last error."""
+    with invocation.client() as client:
+        found = client.status(table, name, account=account)
+    if not render.show(render.job_row(found), invocation.output):
+        render.show_job(found)
+
+
+@job.command()
+@_table
+@_name
+@click.option("--version", type=VERSION, help="The source version.  [default: the newest at the call]")
+@click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
+@account_option
+@anywhere
+@invocation
+def wait(invocation: Invocation, /, table: str, name: str, version: int | None, timeout_s: float, account: str) -> None:
+    """Wait until a job has applied a version of its table.
+
+    Exit status 3 if that takes longer than --timeout.
+    """
+    with invocation.client() as client:
+        found = client.wait(table, name, version, timeout_s=timeout_s, account=account)
+    if not render.show(render.job_row(found), invocation.output):
+        say(f"version {found.applied_version} is applied")
+
+
+for command in (register, unregister, update, pause, resume, resync, verify, describe, check):
+    job.add_command(command)
+
+
+@job.command()
+@_table
+@_name
+@click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
+@account_option
+@watched
+@anywhere
+@invocation
+def history(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
+    """Show a job's iterations, the newest first."""
+    with invocation.client() as client:
+        entries = client.history(table, name, limit=limit, account=account)
+    if not render.show([render.history_row(entry) for entry in entries], invocation.output):
+        show_history(entries, wide=invocation.wide)

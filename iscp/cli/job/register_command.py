@@ -1,0 +1,161 @@
+"""`iscp-admin job register`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from iscp.cli.job.apply_plan import changes_of
+from iscp.cli.job.spec_options import OBJECT, run_options
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import (
+    ACCOUNT_VARIABLE,
+    COLUMNS,
+    TABLE,
+    TARGET,
+    VERSION,
+    WholeNumber,
+    anywhere,
+    invocation,
+)
+from iscp.cli.shell.completion import ACCOUNT
+from iscp.cli.shell.error_words import option_of, options_named, places_named, show_error
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.terminal import say
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.api.api_views import Action, CheckedJob, RegisterResult
+from iscp.core.spec.spec_fields import to_spec_json
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.ids import DEFAULT_ACCOUNT
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+ADOPT_WAIT_S = 3_600.0
+"""How long `register --adopt` waits for the comparison of two large tables; the job goes on after it."""
+
+
+@click.command()
+@click.option("-f", "--file", type=click.File(encoding="utf-8"), help="Jobs in YAML, one or many; - is stdin.")
+@click.option("--table", type=TABLE, metavar="T", help="The source table.")
+@click.option("--name", metavar="N", help="The job's name, unique on its table.")
+@click.option("--consumer", metavar="KIND", help="What to keep.  [default: replica]")
+@click.option("--target", type=TARGET, metavar="URI", help="Where to keep it.")
+@click.option("--key", type=COLUMNS, metavar="a,b", help="The columns that identify a row; none: append-only.")
+@click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
+@click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
+@click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
+@click.option("--shards", type=WholeNumber(1), metavar="N", help="With --consumer changefeed: the feed's shards.")
+@run_options
+@click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
+@click.option("--from-version", type=VERSION, metavar="V", help="With --adopt: as of this source version.")
+@click.option("--account", type=ACCOUNT, metavar="A", envvar=ACCOUNT_VARIABLE, help="The tenant.  [default: default]")
+@anywhere
+@invocation
+def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:
+    """Create a job; one that is there already is left as it is, and if it is another one, the exit status is 1.
+
+    With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
+    --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
+    """
+    requests = _requests(file, _fold_shards({name: value for name, value in given.items() if value is not None}))
+    places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
+    with invocation.client() as client, places_named(places) if file else options_named():
+        results = client.register_many(requests)
+        unlike = unlike_of(client, requests, results)
+        if given.get("adopt") and not unlike:
+            job = requests[0].job
+            client.wait(
+                job.table,
+                job.name,
+                parse_spec(requests[0].spec_json).adopt_from,
+                timeout_s=ADOPT_WAIT_S,
+                account=job.account,
+            )
+    show_registered(invocation, requests, results, unlike, listed=file is not None)
+
+
+def show_registered(
+    invocation: Invocation,
+    requests: Sequence[RegisterRequest],
+    results: Sequence[RegisterResult],
+    unlike: Mapping[int, PermanentError],
+    *,
+    listed: bool,
+) -> None:
+    """What was registered, as a list or as the one job; exit status 1 where others have the names of some."""
+    rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
+    if not render.show(rows if listed else rows[0], invocation.output):
+        _show(rows, unlike)
+    for error in unlike.values():
+        show_error(error, invocation.output)
+    if unlike:
+        raise click.exceptions.Exit(ExitStatus.FAILED)
+
+
+def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
+    for number, row in enumerate(rows):
+        if number not in unlike:
+            say(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+        if row["warning"]:
+            say(f"warning: {row['warning']}")
+
+
+def unlike_of(
+    client: Client, requests: Sequence[RegisterRequest], results: Sequence[RegisterResult]
+) -> dict[int, PermanentError]:
+    """Those, by their number, whose name another job has: how that one differs, and what to do about it."""
+    there = [number for number, result in enumerate(results) if not result.created]
+    if not there:
+        return {}
+    checked = client.check_many([requests[number] for number in there])
+    found = ((number, _difference(requests[number].job, each)) for number, each in zip(there, checked, strict=True))
+    return {number: error for number, error in found if error is not None}
+
+
+def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
+    kept = f"{job.name} on {job.table} exists already, and was left as it is"
+    if checked.error is not None:
+        refused = checked.error
+        refused.field = option_of(refused.field)
+        message = f"{kept}; as it was given it is refused: {refused.sentence}"
+        return PermanentError(message, field=refused.field or "--name", remedy=refused.remedy)
+    match checked.action:
+        case Action.UPDATE:
+            remedy = "Change it by `iscp-admin job update`, or name another"
+        case Action.RESYNC:
+            remedy = "Rebuild its target by `iscp-admin apply --resync` or `iscp-admin job resync`, or name another"
+        case _:
+            return None
+    return PermanentError(f"{kept}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
+
+
+def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:
+    """--shards is one of the options that a changefeed is given."""
+    if (shards := given.pop("shards", None)) is not None:
+        given["options"] = {**given.get("options", {}), "shards": shards}
+    return given
+
+
+def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRequest]:
+    if file:
+        if given:
+            raise click.UsageError(f"-f cannot go with {', '.join(f'--{name}' for name in given)}".replace("_", "-"))
+        from iscp.cli.job.job_file import read_jobs
+
+        return read_jobs(file, file.name)
+    # Some consumers can do without a target; those that cannot say so.
+    own = given.get("consumer", "replica") == "replica"
+    for name in ("table", "name", *(("target",) if own else ())):
+        if not given.get(name):
+            raise click.UsageError(f"Missing option '--{name}' (or give the jobs with -f job.yaml)")
+    if bool(given.pop("adopt", False)) is not ("from_version" in given):
+        raise click.UsageError("--adopt and --from-version go together")
+    given["adopt_from"] = given.pop("from_version", None)
+    account = str(given.pop("account", DEFAULT_ACCOUNT))
+    job = JobName(str(given.pop("table")), str(given.pop("name")), account)
+    return [RegisterRequest(job, to_spec_json({"consumer": "replica", **given}))]

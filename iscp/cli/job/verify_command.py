@@ -1,0 +1,69 @@
+"""`iscp-admin job verify`: a job's target against its source."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from iscp.cli.shell import render
+from iscp.cli.shell.arguments import DURATION, TABLE, account_option, anywhere, invocation
+from iscp.cli.shell.completion import JOB_NAME
+from iscp.cli.shell.drawing import pairs, table
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.invocation import Invocation
+from iscp.core.job.verification import VerifyReport
+
+
+@click.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("name", type=JOB_NAME, metavar="N")
+@click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="As in 60s or 10m.")
+@account_option
+@anywhere
+@invocation
+def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:
+    """Compare a job's target with its source.
+
+    Exit status 0 if they are equal or were made so, 4 if they differ, 1 if they could not be compared, 3 if that takes
+    longer than --timeout.
+    """
+    with invocation.client() as client:
+        report = client.verify(table, name, repair=repair, timeout_s=timeout_s, account=account)
+    if not render.show(report_row(report), invocation.output):
+        show_report(report)
+    if not (report.equal or report.repaired):
+        click.get_current_context().exit(ExitStatus.DIFFERS)
+
+
+def report_row(report: VerifyReport) -> render.Row:
+    return {
+        "version": report.version,
+        "seq": report.seq,
+        "equal": report.equal,
+        "repaired": report.repaired,
+        "void": report.void,
+        **dataclasses.asdict(report.comparison),
+    }
+
+
+def show_report(report: VerifyReport) -> None:
+    said = report.comparison
+    verdict = "equal" if report.equal else "repaired" if report.repaired else "different"
+    pairs(
+        {
+            "verdict": f"{verdict}, at version {report.version}",
+            "rows": f"{said.rows_source} in the source, {said.rows_target} in the target",
+            "ranges": f"{said.ranges_differing} of {said.ranges} differ",
+            "missing": str(said.missing or ""),
+            "too many": str(said.extra or ""),
+            "different": str(said.different or ""),
+            "sharing a key": f"{said.shared} keys of the source, left out" if said.shared else "",
+            "in doubt before": report.void,
+            "repaired by": f"iteration {report.seq}" if report.repaired else "",
+        }
+    )
+    if said.samples:
+        rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in said.samples]
+        table(("FAULT", "KEY", "COLUMNS"), rows)

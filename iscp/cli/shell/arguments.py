@@ -1,0 +1,249 @@
+"""What users type: durations, tables, column lists, and the options that stand anywhere on the line.
+
+Nothing here imports gRPC: `--help` is to be there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from iscp.cli.shell.completion import ACCOUNT, ask_cluster, beginning, complete_context, tables_of
+from iscp.cli.shell.invocation import Invocation
+from iscp.cli.shell.json_path import parse_path
+from iscp.core.job.name_patterns import is_pattern
+from iscp.core.values.argument_checks import SECONDS_MAX
+from iscp.core.values.ids import DEFAULT_ACCOUNT
+
+if TYPE_CHECKING:
+    pass
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ACCOUNT_VARIABLE = "ISCP_ACCOUNT"
+"""Whose jobs commands name where `--account` does not say it."""
+
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+JSONPATH = "jsonpath="
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_CATALOG_NAME = re.compile(r"\w+(\.\w+){1,2}")
+_TABLE_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def parse_duration_s(text: str) -> float:
+    """`60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds; raises ValueError, whose text goes after `text`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION_PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ValueError("is not a duration") from None
+        seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if seconds > SECONDS_MAX:
+        raise ValueError("is more than a hundred years")
+    if not seconds >= 0:
+        raise ValueError("is not a duration")
+    return seconds
+
+
+def absolute_table(text: str) -> str:
+    """A local path made absolute, as the node runs elsewhere; URIs, `db.table` and table ids stay as they are.
+
+    What could be both a path and a name of the catalog is a path if it exists.
+    """
+    if not text or _URI.match(text):
+        return text
+    path = os.path.abspath(os.path.expanduser(text))
+    if os.path.exists(path):
+        return path
+    return text if _CATALOG_NAME.fullmatch(text) or _TABLE_ID.fullmatch(text) else path
+
+
+def absolute_target(text: str) -> str:
+    """A local path made absolute; URIs stay as they are."""
+    return text if not text or _URI.match(text) else os.path.abspath(os.path.expanduser(text))
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration_s(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}. Give it as in 500ms, 60s, 2m or 1h30m", param, ctx)
+
+
+class TableType(click.ParamType):  # type: ignore[type-arg]
+    name = "table"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("must not be empty. Give a path, a URI or db.table", param, ctx)
+        return absolute_table(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Tables that have jobs, and directories."""
+        here = CompletionItem(incomplete, type="dir")  # first: bash forgets what comes before it
+        return [here, *beginning(incomplete, ask_cluster(ctx, tables_of))]
+
+
+class TargetType(TableType):
+    """A place for a table that need not be there yet: never a name of the catalog."""
+
+    name = "target"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("must not be empty. Give a path or a URI", param, ctx)
+        return absolute_target(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="dir")]
+
+
+class TablesType(TableType):
+    """A table, or a shell-style pattern of tables as they were registered."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not is_pattern(value):
+            return super().convert(value, param, ctx)
+        # A pattern with a directory in it is of paths, which are kept absolute.
+        relative = "/" in value and not _URI.match(value) and not value.startswith(("/", "*"))
+        return os.path.abspath(os.path.expanduser(value)) if relative else str(value)
+
+
+def matching(tables: str, names: str) -> dict[str, Any]:
+    """What `Client.jobs` takes for T and N; `*` is all. T without a pattern is one table, by whichever of its names."""
+    on = "table_pattern" if is_pattern(tables) else "table"
+    return {on: "" if tables == "*" else tables, "name_pattern": "" if names == "*" else names}
+
+
+class ColumnsType(click.ParamType):  # type: ignore[type-arg]
+    name = "a,b"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        columns = value if isinstance(value, tuple) else split_columns(value)
+        if not columns:
+            # Without a key a replica is append-only: nobody is to get that by an empty variable of a shell script.
+            self.fail(f"{value!r} names no column. Give them as in a,b, or leave the option out", param, ctx)
+        return columns
+
+
+def split_columns(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+class OutputType(click.ParamType):  # type: ignore[type-arg]
+    name = "format"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return beginning(incomplete, (*OUTPUTS, JSONPATH))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in OUTPUTS:
+            return str(value)
+        if not value.startswith(JSONPATH):
+            self.fail(f"{value!r} is not one of {', '.join(OUTPUTS)} and {JSONPATH}PATH", param, ctx)
+        try:
+            parse_path(value.removeprefix(JSONPATH))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class WholeNumber(click.IntRange):
+    """Refuses other text as "not a valid integer", where click's own says "not a valid integer range"."""
+
+    name = "integer"
+
+
+INT64_MAX, UINT32_MAX = 2**63 - 1, 2**32 - 1
+VERSION, RANGE, LIMIT = WholeNumber(0, INT64_MAX), WholeNumber(0, INT64_MAX), WholeNumber(1, UINT32_MAX)
+DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
+TARGET = TargetType()
+
+
+def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Raises click.BadParameter unless each address is HOST:PORT."""
+    for address in value.split(",") if value is not None else ():
+        host, colon, port = address.rpartition(":")
+        if not (host and "/" not in address and colon and port.isdecimal() and int(port) <= 65535):
+            raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430, without http://")
+    return value
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """In the invocation, by the option's name."""
+    invocation = ctx.ensure_object(Invocation)
+    if value is not None:
+        setattr(invocation, str(param.name), value)
+
+
+def _keep_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    _keep(ctx, param, refuse_bad_endpoint(ctx, param, value))
+
+
+def anywhere(command: F) -> F:
+    """Give a command or group the options --endpoint, --context, --request-timeout and -o."""
+    for option in (
+        click.option(
+            "--endpoint",
+            metavar="HOST:PORT",
+            expose_value=False,
+            callback=_keep_endpoint,
+            help="The node to speak to, or several with commas; else --context, ISCP_ENDPOINT, the current context, "
+            "127.0.0.1:7430.",
+        ),
+        click.option(
+            "--context",
+            metavar="NAME",
+            expose_value=False,
+            callback=_keep,
+            shell_complete=complete_context,
+            help="The cluster to speak to, by its name in the user's file; see `iscp-admin context`.",
+        ),
+        click.option(
+            "--request-timeout",
+            "request_timeout_s",
+            type=DURATION,
+            expose_value=False,
+            callback=_keep,
+            help="How long a request may take, with its repetitions; 30s if not given, and more where it takes longer. "
+            "What waits has a --timeout of its own.",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=OutputType(),
+            metavar="FORMAT",
+            expose_value=False,
+            callback=_keep,
+            help="table (the default), wide, json, yaml, name, or jsonpath=PATH, as in jsonpath=.status.rows.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+account_option = click.option(
+    "--account",
+    type=ACCOUNT,
+    default=DEFAULT_ACCOUNT,
+    show_default=True,
+    envvar=ACCOUNT_VARIABLE,
+    help=f"The tenant; else {ACCOUNT_VARIABLE}.",
+)
+"""Of commands that name a job."""
+
+invocation = click.make_pass_decorator(Invocation)

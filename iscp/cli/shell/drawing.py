@@ -1,0 +1,136 @@
+"""Tables and pairs of names and values, drawn for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from iscp.cli.shell.terminal import say
+from iscp.core.values.untrusted_values import escaped
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+PIPE_WIDTH = 400
+"""Characters of a table's line where no terminal says how wide it is, so that pipes see whole values."""
+
+SHORT_WIDTH = 12
+"""Characters that a table's name or a text keeps at the least where a terminal is narrow."""
+
+GAP_WIDTH = 2
+"""Characters between two columns."""
+
+_CUT = frozenset({"TABLE"})
+_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "COST OF 1,000 ROWS"})
+_COLOURED = frozenset({"STATE", "REASON", "LAG", "state", "reason", "lag"})
+
+_STYLES = {
+    "error": "red",
+    "quarantined": "red",
+    "revoked": "red",
+    "late": "red",
+    "retrying": "yellow",
+    "paused": "yellow",
+    "quota": "yellow",
+    "canceled": "yellow",
+    "aborted": "yellow",
+    "cordoned": "yellow",
+    "draining": "yellow",
+    "leaving": "yellow",
+    "joining": "yellow",
+    "pending": "cyan",
+    "building": "cyan",
+    "running": "cyan",
+    "completed": "green",
+    "publishing": "green",
+    "ready": "green",
+}
+"""The colour of a value by its last word; only on terminals, and not where NO_COLOR is set."""
+
+Rows = Sequence[Sequence[str]]
+
+
+def table(columns: Sequence[str], rows: Rows, *, spare: Sequence[str] = (), wide: bool = False) -> None:
+    """`spare` columns are left out, in this order, where a terminal is too narrow for all, unless `wide`."""
+    from rich.table import Table
+
+    console = _console()
+    if console.is_terminal and not wide:
+        shown, cells = fit(columns, rows, spare, console.width)
+        if hidden := [name for name in columns if name not in shown and any(_cells(columns, rows, name))]:
+            say(f"not shown: {', '.join(hidden)}; -o wide shows all", err=True)
+        columns, rows = shown, cells
+    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        drawn.add_row(*(_text(name, cell) for name, cell in zip(columns, row, strict=True)))
+    _print(drawn)
+
+
+def pairs(values: dict[str, str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in values.items():
+        if value:
+            drawn.add_row(Text(escaped(name), style="bold"), _text(name, value))
+    _print(drawn)
+
+
+def fit(columns: Sequence[str], rows: Rows, spare: Sequence[str], width: int) -> tuple[list[str], list[list[str]]]:
+    """The columns and cells that fit into `width` characters, as far as they can.
+
+    What is too wide loses first its empty columns, then the spare ones; then long names of tables keep their ends.
+    """
+    kept = list(columns)
+    empty = [name for name in columns if not any(_cells(columns, rows, name))]
+    for name in (*(empty if rows else ()), *(each for each in spare if each not in empty)):
+        if _total(columns, rows, kept, least=name not in empty) <= width:
+            break
+        kept.remove(name)
+    left = width - _total(columns, rows, [name for name in kept if name not in _CUT], least=True) - GAP_WIDTH
+    return kept, [
+        [_cut(cell, left) if name in _CUT else cell for name, cell in zip(columns, row, strict=True) if name in kept]
+        for row in rows
+    ]
+
+
+def _cells(columns: Sequence[str], rows: Rows, name: str) -> list[str]:
+    return [row[columns.index(name)] for row in rows]
+
+
+def _total(columns: Sequence[str], rows: Rows, kept: Sequence[str], *, least: bool) -> int:
+    """The width of the columns; with `least` when names are cut and texts are folded."""
+    widths = {name: max(len(name), *map(len, _cells(columns, rows, name)), 0) for name in kept}
+    if least:
+        widths |= {name: min(widths[name], SHORT_WIDTH) for name in widths if name in _CUT | _FOLDED}
+    return sum(widths.values()) + GAP_WIDTH * max(0, len(widths) - 1)
+
+
+def _cut(text: str, width: int) -> str:
+    width = max(width, SHORT_WIDTH)
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
+def _text(name: str, cell: str) -> Text:
+    from rich.text import Text
+
+    style = _STYLES.get(cell.rpartition(" ")[2], "") if name in _COLOURED else ""
+    return Text(escaped(cell), overflow="fold", style=style)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def _print(drawn: Any) -> None:
+    console = _console()
+    with console.capture() as capture:
+        console.print(drawn)
+    for line in capture.get().splitlines():
+        click.echo(line if console.is_terminal else line.rstrip())

@@ -1,0 +1,98 @@
+"""Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import click
+
+from iscp.cli.shell.exit_status import ExitStatus
+from iscp.cli.shell.terminal import json_text, say
+from iscp.core.spec.spec_fields import flat_name
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.untrusted_values import one_line
+
+_OPTIONS = {
+    "account": "--account",
+    "adopt_from": "--from-version",
+    "job.account": "--account",
+    "job.name": "--name",
+    "spec.iteration.consumer.options.shards": "--shards",
+}
+_REQUEST = re.compile(r"(?:requests|registrations)\[(\d+)\]\.")
+
+
+@contextmanager
+def options_named(table: str = "--table", own: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """What the node refuses is said of the option that it came from: `--key`, not `spec.iteration.consumer.key`.
+
+    `table`: what the command calls the source. `own`: the command's own options, by the paths of what they give.
+    """
+    try:
+        yield
+    except IscpError as error:
+        path = _REQUEST.sub("", error.field)
+        mine = next((option for known, option in own.items() if f"{path}.".startswith(f"{known}.")), "")
+        error.field = mine or (table if path in ("table", "job.table") else option_of(path))
+        raise
+
+
+@contextmanager
+def places_named(places: Sequence[str]) -> Iterator[None]:
+    """What the node refuses is said of the place in the files that it came from: `job.yaml[1].key`."""
+    try:
+        yield
+    except IscpError as error:
+        found = _REQUEST.match(error.field)
+        number = int(found[1]) if found else 0
+        if error.field and (found or len(places) == 1) and number < len(places):
+            error.field = f"{places[number]}.{field_in_file(_REQUEST.sub('', error.field))}"
+        raise
+
+
+def field_in_file(path: str) -> str:
+    """What a job file calls the field at `path`."""
+    return flat_name(path.removeprefix("job."))
+
+
+def option_of(path: str) -> str:
+    """The option for the field at `path`; the path where there is none."""
+    flat = flat_name(path)
+    if path not in _OPTIONS and path.startswith("spec.iteration.consumer.options."):
+        return "--options"
+    return _OPTIONS.get(path) or _OPTIONS.get(flat) or (path if flat == path else f"--{flat.replace('_', '-')}")
+
+
+def exit_status(error: IscpError) -> ExitStatus:
+    return ExitStatus.OUT_OF_TIME if error.code is ErrorCode.TIMEOUT else ExitStatus.FAILED
+
+
+def show_error(error: IscpError, output: str) -> None:
+    """On stderr: with `-o json` one object, otherwise (YAML too) lines for people."""
+    if output == "json":
+        about = {"code": int(error.code), "name": error.code.name, "field": error.field}
+        _show_json(about | {"message": error.sentence, "remedy": error.remedy})
+        return
+    say(f"error: {one_line(error.sentence)}", err=True)
+    if error.field:
+        say(f"  field: {one_line(error.field)}", err=True)
+    if error.remedy:
+        say(f"  remedy: {one_line(error.remedy)}", err=True)
+
+
+def show_usage_error(error: click.UsageError) -> None:
+    """As `show_error` has it with `-o json`."""
+    code = ErrorCode.INVALID_REQUEST
+    param = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else ""
+    remedy = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
+    _show_json(
+        {"code": int(code), "name": code.name, "field": param, "message": error.format_message(), "remedy": remedy}
+    )
+
+
+def _show_json(about: dict[str, object]) -> None:
+    said = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
+    say(json_text({"error": said}), err=True)

@@ -1,0 +1,263 @@
+"""How answers are shown: plain values with stable snake_case names, as JSON, YAML or a table.
+
+The shapes given here are an interface: scripts read them. Names may be added, never changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from iscp.cli.shell.arguments import JSONPATH
+from iscp.cli.shell.drawing import pairs, table
+from iscp.cli.shell.json_path import parse_path, values_at
+from iscp.cli.shell.terminal import json_text, say, yaml_text
+from iscp.core.api.api_requests import RegisterRequest
+from iscp.core.api.api_views import ClusterView, EventView, JobView, RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobStatus, Reason
+from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.spec.spec_fields import flatten
+from iscp.core.values.progress import RunProgress
+
+Row = dict[str, Any]
+
+
+def job_row(job: JobView) -> Row:
+    row = dataclasses.asdict(job)
+    row["state"], row["reason"] = job.state.value, job.reason.value
+    spec_json = row.pop("spec_json")
+    try:
+        row["spec"] = json.loads(spec_json or "{}")
+    except (ValueError, RecursionError):  # one that was damaged in the job log hides no other
+        row["spec"] = spec_json
+    return row
+
+
+def history_row(entry: HistoryEntry) -> Row:
+    return dataclasses.asdict(entry)
+
+
+def register_row(request: RegisterRequest, result: RegisterResult) -> Row:
+    return {
+        "account": request.job.account,
+        "table": request.job.table,
+        "name": request.job.name,
+        "created": result.created,
+        "job_id": result.job_id,
+        "table_id": result.table_id,
+        "warning": result.warning,
+    }
+
+
+def cluster_row(cluster: ClusterView) -> Row:
+    """`queue` holds what waits and runs over all nodes, beside the executors' counters."""
+    nodes = [{"id": node.node_id, **dataclasses.asdict(node)} for node in cluster.nodes]
+    for node in nodes:
+        del node["node_id"]
+    return {
+        "owner": cluster.owner,
+        "owner_rev": cluster.owner_rev,
+        "nodes": nodes,
+        "shards": [dataclasses.asdict(shard) for shard in cluster.shards],
+        "jobs": cluster.jobs,
+        "lag_max_s": cluster.lag_max_s,
+        "moving": cluster.moving,
+        "checkpoint_at_s": cluster.checkpoint_at_s,
+        "checkpoint_lag_s": checkpoint_lag_s(cluster),
+        "left_out": [dataclasses.asdict(each) for each in cluster.left_out],
+        "left_out_count": cluster.left_out_count,
+        "queue": {
+            "waiting": sum(max(0, node.queue_waiting) for node in cluster.nodes),
+            "running": sum(max(0, node.queue_running) for node in cluster.nodes),
+            **cluster.counters,
+        },
+    }
+
+
+def checkpoint_lag_s(cluster: ClusterView) -> float:
+    """How far the global checkpoint lies behind this machine's clock; -1 while there is none."""
+    return max(0.0, time.time() - cluster.checkpoint_at_s) if cluster.checkpoint_at_s else -1.0
+
+
+def show(value: Any, output: str) -> bool:
+    """Print `value` as JSON, as YAML, by name or in part; False where a table is wanted, which is the caller's to draw.
+
+    Raises click.UsageError where it has no names, or no such part.
+    """
+    if output.startswith(JSONPATH):
+        _show_part(value, output.removeprefix(JSONPATH))
+    elif output == "name":
+        for row in value if isinstance(value, list) else [value]:
+            say(_name_of(row))
+    elif output == "json":
+        say(json_text(value, indent=2))
+    elif output == "yaml":
+        say(yaml_text(json.loads(json.dumps(value))), nl=False)  # YAML knows no states and kinds, only their texts
+    else:
+        return False
+    return True
+
+
+def _show_part(value: Any, path: str) -> None:
+    try:
+        found = values_at(value, parse_path(path))
+    except LookupError as error:
+        raise click.UsageError(f"-o {JSONPATH}{path}: {error.args[0]}") from error
+    for each in found:
+        say(each if isinstance(each, str) else json_text(each))
+
+
+def _name_of(row: Row) -> str:
+    """What commands name it by: of a job T and N, with a tab between; of a node N; of a shard T."""
+    if "table" in row and "name" in row:
+        return f"{row['table']}\t{row['name']}"
+    for field in ("id", "table"):
+        if field in row:
+            return str(row[field])
+    raise click.UsageError("-o name: the answer is of no job, node or table")
+
+
+def lag(job: JobView) -> str:
+    return f"{seconds(job.lag_s)} late" if job.late else seconds(job.lag_s)
+
+
+def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
+    more = ("ACCOUNT", "NODE", "ITERATIONS", "CHECKED", "TARGET") if wide else ()
+    table(
+        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", *more, "ERROR"),
+        [
+            (
+                job.table,
+                job.name,
+                job.state.value,
+                "" if job.reason.value == "none" else job.reason.value,
+                version(job.applied_version),
+                version(job.source_version),
+                lag(job),
+                str(job.status.dead_letters or ""),
+                *((job.account, job.node_id, str(job.seq), moment(job.checked_at_s), _target(job)) if wide else ()),
+                job.status.error_msg,
+            )
+            for job in jobs
+        ],
+        spare=("SOURCE", "APPLIED", "DEAD", "REASON"),
+        wide=wide,
+    )
+
+
+def _target(job: JobView) -> str:
+    try:
+        return str(flatten(job.spec_json or "{}").get("target", ""))
+    except (ValueError, RecursionError, AttributeError):  # one that was damaged in the job log hides no other
+        return ""
+
+
+def show_job(job: JobView) -> None:
+    status = job.status
+    pairs(
+        {
+            "table": job.table,
+            "table id": job.table_id,
+            "name": job.name,
+            "account": job.account,
+            "job id": job.job_id,
+            "state": job.state.value,
+            "reason": job.reason.value,
+            "applied version": f"{version(job.applied_version)}  {moment(job.applied_at_s)}",
+            "source version": f"{version(job.source_version)}  seen {moment(job.checked_at_s)}",
+            "lag": lag(job),
+            "iterations": str(job.seq),
+            "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
+            f"{status.rows} rows, {status.bytes} bytes",
+            "progress": "\n".join(progress_lines(job.progress)) if job.progress else "",
+            "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
+            "warning": status.warning,
+            "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
+            "next retry": next_retry(status, time.time()) if _awaits_retry(job) else "",
+            "refreshes": _upkeep(job.upkeep.refresh),
+            "purges": _upkeep(job.upkeep.purge),
+            "created": moment(job.create_at_s),
+            "node": job.node_id,
+            "ranges": f"{job.ranges}, of which this is the one that lags most" if job.ranges > 1 else "",
+            "spec": job.spec_json,
+        }
+    )
+
+
+def _awaits_retry(job: JobView) -> bool:
+    return job.reason in (Reason.RETRYING, Reason.QUARANTINED) and job.status.retry_at_s > 0
+
+
+def next_retry(status: JobStatus, now_s: float) -> str:
+    """Of a job that waits for one; `now_s`: Unix seconds."""
+    left_s = status.retry_at_s - now_s
+    due = f"at {moment(status.retry_at_s)} (in {seconds(left_s)})" if left_s > 0 else "due now"
+    return f"{due}, after {status.failures} {'failure' if status.failures == 1 else 'failures in a row'}"
+
+
+def progress_lines(progress: RunProgress) -> list[str]:
+    """What was measured of an iteration that runs, and no more."""
+    what = {"verify": "comparing", "repair": "comparing, to repair"}.get(progress.purpose, "applying")
+    lines = [f"{what} for {seconds(progress.elapsed_s)}"]
+    if progress.tasks:
+        lines.append(f"{progress.tasks_done} of {progress.tasks} tasks of Spark that are known so far")
+    if progress.rows_read or progress.bytes_read:
+        read = f"{progress.rows_read:,} rows, {size(progress.bytes_read)} read"
+        if progress.rows_per_s >= 0 and progress.bytes_per_s >= 0:
+            read += f", {progress.rows_per_s:,.0f} rows/s, {size(progress.bytes_per_s)}/s"
+        lines.append(read)
+    if progress.rows_written:
+        total = f" of {progress.rows_total:,}" if progress.rows_total >= progress.rows_written else ""
+        lines.append(f"{progress.rows_written:,}{total} rows, {size(progress.bytes_written)} written")
+    elif progress.bytes_total >= 0:
+        rows = f"{progress.rows_total:,} rows, " if progress.rows_total >= 0 else ""
+        lines.append(f"{rows}{size(progress.bytes_total)} to be read")
+    if progress.left_s >= 0:
+        lines.append(f"about {seconds(progress.left_s)} left")
+    return lines
+
+
+def size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def _upkeep(figures: UpkeepFigures | None) -> str:
+    if figures is None:
+        return ""
+    counts = {"completed": figures.completed, "failed": figures.failed, "timeout": figures.timeout}
+    parts = [f"{count} {name}" for name, count in (counts | {"rejected": figures.rejected}).items() if count]
+    parts += [name for name in ("running", "waiting", "hanging", "quarantined") if getattr(figures, name)]
+    parts += [f"next {moment(figures.next_at_s)}"] if figures.next_at_s else []
+    fault = f"  error {figures.error_code} {figures.error_msg}" if figures.error_code else ""
+    return ", ".join(parts) + fault
+
+
+def event_line(event: EventView) -> str:
+    number = f"{event.owner_rev}.{event.number}"
+    _, cut, range_id = event.shard.partition("/")
+    shard = f"{event.table} range {range_id}" if event.table and cut else event.table or event.shard
+    subject = " ".join(each for each in (event.node_id, shard) if each)
+    return f"{moment(event.at_s)}  {number:8} {event.what:8} {subject}  {event.why}"
+
+
+def version(number: int) -> str:
+    return "-" if number < 0 else str(number)
+
+
+def seconds(span_s: float) -> str:
+    return "-" if span_s < 0 else f"{span_s:.1f} s"
+
+
+def moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_s > 0 else "-"

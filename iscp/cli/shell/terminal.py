@@ -1,0 +1,62 @@
+"""What commands print, and the questions before they change much: texts of others never steer a terminal.
+
+Every command prints by `say`. What is read by programs, JSON and YAML, has the escapes of its own form, so that nothing
+is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import click
+
+from iscp.core.values.untrusted_values import escaped, is_shown
+
+_NOT_PLAIN = re.compile("[^\n\t -~]")
+
+
+def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    click.echo(escaped(str(text)), err=err, nl=nl)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Letters of all scripts as they are, and JSON's escapes for what `say` escapes."""
+    return _NOT_PLAIN.sub(_json_escaped, json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def yaml_text(value: Any) -> str:
+    """As `json_text` in YAML; where there is anything to escape, letters of all scripts have escapes too."""
+    import yaml
+
+    from iscp.cli.shell.untrusted_yaml import SafeDumper
+
+    try:
+        text = str(yaml.dump(value, Dumper=SafeDumper, sort_keys=False, allow_unicode=True))
+    except UnicodeEncodeError:  # of a lone surrogate, as JSON may have it, libyaml makes no escape
+        return str(yaml.safe_dump(value, sort_keys=False))
+    return text if escaped(text) == text else str(yaml.dump(value, Dumper=SafeDumper, sort_keys=False))
+
+
+def confirm(question: str) -> None:
+    """The question before a command changes much.
+
+    Raises click.Abort if the answer is no, ClickException where nobody is there to answer.
+    """
+    try:
+        agreed = click.confirm(escaped(question), err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        say(err=True)
+        raise click.ClickException(
+            "There is no terminal for a question. Give --yes to go on without, or --dry-run to see what would be done"
+        ) from None
+    if not agreed:
+        raise click.Abort
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    return found[0] if is_shown(found[0]) else json.dumps(found[0])[1:-1]

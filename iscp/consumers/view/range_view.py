@@ -1,0 +1,163 @@
+"""Builds a view's first rows of ranges of its own table, which all nodes compute, joined with other tables.
+
+Which versions of the tables all ranges are computed of, and how, is decided once, when the build is requested, and
+written where its ranges are staged (BuildTerms). The iteration that publishes puts together what is staged: rows are
+the target's as they are, groups and totals are few.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
+from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.view.refresh_parts import measuring
+from iscp.consumers.view.table_spans import RefreshEnd, count_rows, hold_tables
+from iscp.consumers.view.view_consumer import ViewConsumer
+from iscp.consumers.view.view_query import ViewQuery
+from iscp.core.build.build_request import BuildId
+from iscp.core.build.build_terms import BuildTerms
+from iscp.core.query.range_query import NotRanged
+from iscp.core.query.refresh_choice import Strategy
+from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import EngineError, PermanentError
+from iscp.core.values.watermark import NOTHING_APPLIED, committed_apart
+from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.sink import Manifest, StagedRanges
+from iscp.ports.source import ChangesUnavailableError
+from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+
+class RangeBuiltView(ViewConsumer):
+    """Port RangeRefreshedConsumer."""
+
+    _whole = ""
+    """Why all rows are computed at once, though the table is large."""
+
+    def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
+        with translating("plan the view's ranges"):
+            hold_tables(context, self._source, self._view)
+            end = self._end(order.to)
+            query = self._query(context, end)
+            if not self._sink.schema_matches(query.analyzed.columns.json()):
+                return None
+            found = self._ranged(query)
+        if isinstance(found, NotRanged):
+            self._whole = found.reason
+            return None
+        return BuildTerms(end.marks, query.as_of_s, found.way.value, passing=found.way is not RangeWay.ROWS)
+
+    def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
+        done = super().refresh(context, order)
+        return replace(done, reason=f"{done.reason}, on one node: {self._whole}") if self._whole else done
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        return self._sink.ranges(build)
+
+    def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
+        with translating("compute a range of the view"), reading_changes("open the view's tables"):
+            # In no memory of the view's: ranges of it may be computed side by side.
+            query = ViewQuery(rows.sparkSession, self._source, self._view, self._end_of(terms))
+            ranged = self._ranged_by(query, terms)
+            if ranged is None:
+                raise PermanentError(f"the view is built of ranges by {terms.way}, and would not be here")
+            for node in ranged.own:
+                columns = query.schemas[node.operator.table].names
+                query.given.rows[node] = rows.select(*[F.col(quoted(name)) for name in columns])
+            part = ranged.part(query.plans_at_ends())
+            return part.toDF(*query.columns) if ranged.way is RangeWay.ROWS else part
+
+    def publish_ranges(
+        self, context: ConsumeContext, order: RefreshOrder, manifests: Sequence[Manifest], terms: BuildTerms
+    ) -> Refreshed | None:
+        with translating("publish the view"), measuring(self._clock) as parts, reading_changes("publish the view"):
+            end = self._end_of(terms)
+            self._memory.forget_query()
+            query = self._query(context, end)
+            try:
+                consumed = self._publish(context, query, end, manifests, terms)
+            except (EngineError, PySparkException, Py4JJavaError) as error:
+                if not concerns_values(error):
+                    raise
+                log.warning("view.unpublished", extra={"job": context.row.key.job_name, "error": str(error)})
+                return None
+            if consumed is None:
+                return None
+            rows_in = count_rows(self._source, end.marks)
+        due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
+        reason = f"{order.full}, by ranges of {self._own}"
+        done = Refreshed(consumed, Strategy.FULL, reason, rows_in=max(rows_in, 0), due_at_s=due_at_s)
+        return replace(done, parts_s=parts.parts_s)
+
+    def _publish(
+        self,
+        context: ConsumeContext,
+        query: ViewQuery,
+        end: RefreshEnd,
+        manifests: Sequence[Manifest],
+        terms: BuildTerms,
+    ) -> Consumed | None:
+        ranged = self._ranged_by(query, terms)
+        if ranged is None:
+            return None
+        if ranged.way is RangeWay.ROWS:
+            return self._publish_rows(context, query, end, manifests)
+        plans = query.plans_at_ends()
+        kinds = ranged.part(plans).schema
+        if any(_shape(each) != kinds.simpleString() for each in manifests):
+            return None
+        session, empty = context.session, not manifests
+        parts = session.createDataFrame([], kinds) if empty else self._sink.staged_rows(session, manifests)
+        ranged.give(plans, parts, query.given)
+        return self._write_all(context, query, end)
+
+    def _publish_rows(
+        self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd, manifests: Sequence[Manifest]
+    ) -> Consumed | None:
+        """The files that are staged are the target's."""
+        if not all(self._sink.schema_matches(each.schema_json) for each in manifests):
+            return None
+        if query.keeps_totals:
+            query.all_rows()  # finds out the totals of other tables
+        own = end.tables[self._own].to
+        tag = commit_tag(context, "snapshot", NOTHING_APPLIED, own, end.marks, query.as_of_s)
+        position = self._sink.publish(manifests, replace(tag, totals=query.totals), context.guard)
+        rows, size = (sum(getattr(each, name) for each in manifests) for name in ("rows", "bytes"))
+        return Consumed(replace(position, sources=tag.sources), rows, size)
+
+    def _ranged(self, query: ViewQuery) -> RangedRows | NotRanged:
+        own = frozenset(name for name, uri in self._view.tables.items() if uri == self._own)
+        return find_ranged_rows(query.analyzed.catalyst, query.analyzed.root, query.kept, query.sums, own)
+
+    def _ranged_by(self, query: ViewQuery, terms: BuildTerms) -> RangedRows | None:
+        """As it was decided; None where it would be decided otherwise here, as by a node of another version."""
+        found = self._ranged(query)
+        return None if isinstance(found, NotRanged) or found.way != terms.way else found
+
+    def _end_of(self, terms: BuildTerms) -> RefreshEnd:
+        """Raises ChangesUnavailableError where a table is not there any more as it was."""
+        tables = {}
+        for uri, mark in terms.sources.items():
+            tables[uri] = found = self._source.at(uri, mark.watermark.version)
+            if found.table_id != mark.table_id or committed_apart(found.to.at_s, mark.watermark.at_s):
+                raise ChangesUnavailableError(f"{uri} was replaced, or its log recreated")
+        return RefreshEnd(tables, terms.as_of_s)
+
+
+def _shape(manifest: Manifest) -> str:
+    return StructType.fromJson(json.loads(manifest.schema_json)).simpleString()

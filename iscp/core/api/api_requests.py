@@ -1,0 +1,113 @@
+"""What users and operators request of iscp: the values behind the requests of `Admin` and `Operator`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.ids import DEFAULT_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """How a user names a job: `table` is a path or URI of a Delta table, `db.table` of a catalog, or a table id."""
+
+    table: str
+    name: str
+    account: str = DEFAULT_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """`spec_json` is a job_spec (see iscp.core.job.job_row); `request_id` makes a retry get the first answer."""
+
+    job: JobName
+    spec_json: str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncRequest:
+    """Rebuild a job's target from its source; the job goes on under a new job_id.
+
+    `table`: where its source is now (empty: where it was, whichever table is there); `spec_json`: what its spec is to
+    be (empty: what it is).
+    """
+
+    job: JobName
+    table: str = ""
+    spec_json: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """Change fields of a job's spec: those that `changes_json` has, a job_spec without what is to stay as it is.
+
+    null takes a field back to its default. `interrupt`: what runs or waits by the spec before is cancelled, and starts
+    over. `request_id` makes a retry get the first answer.
+    """
+
+    job: JobName
+    changes_json: str
+    interrupt: bool = False
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """How a job keeps what its query gives; with `spec_json`, how a consumer that this job_spec has would."""
+
+    job: JobName
+    spec_json: str = ""
+
+
+class ChangeVerb(StrEnum):
+    """A change of a job that is there."""
+
+    UNREGISTER = "unregister"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESYNC = "resync"
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """`request_id` makes a retry get the first answer."""
+
+    verb: ChangeVerb
+    job: JobName
+    request_id: str = ""
+
+
+ChangeOutcome = bool | PermanentError
+"""True: changed; False: it was so already (UNREGISTER: there is no such job); an error: refused, nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Empty fields do not filter. `limit` bounds what one answer carries; for the patterns see
+    iscp.core.job.name_patterns. `late`: only those that lag by more than their target lag."""
+
+    account: str = ""
+    table: str = ""
+    state: JobState | None = None
+    reason: Reason | None = None
+    limit: int = 10_000
+    table_pattern: str = ""
+    name_pattern: str = ""
+    late: bool = False
+
+
+class NodeVerb(StrEnum):
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+
+
+class ShardVerb(StrEnum):
+    MOVE = "move"
+    PIN = "pin"
+    UNPIN = "unpin"

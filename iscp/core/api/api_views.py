@@ -1,0 +1,188 @@
+"""What users and operators are shown: the values behind the answers of `Admin` and `Operator`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.values.errors import PermanentError
+from iscp.core.values.progress import RunProgress
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResult:
+    """`created` is False where the job was there already (then nothing was changed).
+
+    `warning`: what of the source the job will not keep, and why; empty: nothing.
+    """
+
+    created: bool
+    job_id: str
+    table_id: str
+    warning: str = ""
+
+
+class Action(StrEnum):
+    """What has to be done so that a job is as it is wanted."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    RESYNC = "resync"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """What it takes to have a job as a RegisterRequest says, checked as a registration is; nothing was written.
+
+    `spec_json` is as it would be kept. `job_id`, `there_id` and `there_json` are of the job that is there: its
+    registration, the table that it is on, its spec (empty: there is none). `error`: why it cannot be had so.
+    """
+
+    action: Action = Action.CREATE
+    table_id: str = ""
+    spec_json: str = ""
+    job_id: str = ""
+    there_id: str = ""
+    there_json: str = ""
+    error: PermanentError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as users see it; times are Unix seconds.
+
+    `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
+    as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
+    oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), or can
+    probe it, the time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it
+    is not built: since it was registered). `ranges`: into how many its table is split; the job is then as the range
+    that lags most, and that is in the worst state. `upkeep` and `progress` are there where one job is requested, and
+    not in lists; `progress` is None while no iteration of it is reported to run, and no comparison requested.
+    """
+
+    account: str
+    table_id: str
+    table: str
+    name: str
+    job_id: str
+    spec_json: str
+    state: JobState
+    reason: Reason
+    applied_version: int
+    applied_at_s: float
+    source_version: int
+    checked_at_s: float
+    lag_s: float
+    seq: int
+    status: JobStatus
+    create_at_s: float
+    node_id: str = ""
+    late: bool = False
+    ranges: int = 1
+    upkeep: JobUpkeep = NO_UPKEEP
+    progress: RunProgress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """`state`: `joining`, `ready`, `cordoned`, `draining`, `leaving` or `revoked`.
+
+    `lease_age_s`: since its lease was renewed (-1: not known); `in_flight`: what it was ordered to start or to stop and
+    has not confirmed. The queue is -1 where the node did not answer.
+    """
+
+    node_id: str
+    pid: int
+    address: str
+    epoch: int
+    version: str
+    state: str
+    shards: int
+    queue_waiting: int
+    queue_running: int
+    lease_age_s: float = -1.0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    table_id: str
+    table: str
+    node_id: str
+    state: str
+    jobs: int
+    range_id: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutJob:
+    """A job that the global checkpoint does not speak for; `why`: `unbuilt`, `paused`, `failed`, or `catching up`.
+
+    A job that was resumed, or rebuilt, is catching up until it has reached the checkpoint.
+    """
+
+    table: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedShard:
+    """A shard, who holds it (`node_id`), and who should: the ring's choice, the operator's, and all in all.
+
+    `why`: why it is not at its target; empty where it is.
+    """
+
+    table_id: str
+    range_id: int
+    table: str
+    state: str
+    node_id: str
+    preferred: str
+    pinned: str
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """What the owner of the term `owner_rev` has seen or decided at `at_s` (Unix seconds).
+
+    `number` counts from 1 in each term. `what`: `term`, `join`, `sync`, `gone`, `revoke`, `dispatch` or `drain`.
+    `node_id` and `shard` are empty where it concerns none; `table` is the shard's, as it was registered.
+    """
+
+    owner_rev: int
+    number: int
+    at_s: float
+    what: str
+    node_id: str
+    shard: str
+    why: str
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the whole cluster does.
+
+    `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s`: the
+    greatest of all jobs, stopped ones too; -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all
+    that was committed up to then is applied by all jobs but those left out, of which `left_out` has some. `moving`:
+    shards on their way to another node.
+    """
+
+    owner: str
+    owner_rev: int
+    nodes: tuple[NodeView, ...]
+    shards: tuple[ShardView, ...]
+    jobs: int
+    lag_max_s: float
+    counters: dict[str, int]
+    checkpoint_at_s: float = 0.0
+    left_out: tuple[LeftOutJob, ...] = ()
+    left_out_count: int = 0
+    moving: int = 0

@@ -1,0 +1,151 @@
+"""One run over a range of source versions, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from iscp.core.build.build_request import BuildRequest
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import VerifyReport
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.watermark import SourceMarks, Watermark
+
+
+class DataType(StrEnum):
+    """What a consumer is handed.
+
+    SNAPSHOT: all rows at `to_version`, to replace whatever the sink holds. TAIL: the net changes of
+    (`from_version`, `to_version`]. DIFFERENCE: all rows at `to_version`, to be compared with what the sink
+    holds, and only the difference applied.
+    """
+
+    SNAPSHOT = "snapshot"
+    TAIL = "tail"
+    DIFFERENCE = "difference"
+
+
+class Purpose(StrEnum):
+    """APPLY changes; VERIFY: compare the target of the one job with its source; REPAIR: and make it equal."""
+
+    APPLY = "apply"
+    VERIFY = "verify"
+    REPAIR = "repair"
+
+
+class ChangeDetail(StrEnum):
+    """How much of what happened a consumer wants to see: one final change for each key, or every change in order."""
+
+    NET = "net"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one iteration takes at the most; what is over follows in the next.
+
+    One commit that is larger is cut into steps, by the keys of its rows.
+    """
+
+    rows_max: int = 5_000_000
+    bytes_max: int = 2 * 1024**3
+    versions_max: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
+
+    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
+    the node's life under which it may write; not under a later one, for by then another node may have the shard.
+    """
+
+    number: int
+    table_id: str
+    table_uri: str
+    jobs: tuple[JobRow, ...]
+    to_version: int | None = None
+    priority: int = 0
+    deadline_s: float = 0.0
+    purpose: Purpose = Purpose.APPLY
+    epoch: int = 0
+
+    @property
+    def account(self) -> str:
+        return self.jobs[0].key.account
+
+    @property
+    def label(self) -> str:
+        return f"iscp-{self.table_id}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
+
+    `committed`: whether it wrote to the sink. `seq` may move without it: by a commit whose node died before it was
+    reported, or has yet to report it.
+    `dead_letters`: how many rows the target leaves out. `source_id`: the table that the target is of, empty where that
+    was not seen. `warning`: what the job's user should know, though nothing is wrong.
+    `verified`: what a comparison found, if that was the purpose.
+    `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
+    `strategy_reason`: how a query's rows were brought up to date, and why so; `rows_in` and `parts_s`: as in
+    HistoryEntry; `due_at_s`: as in Refreshed. `build`: it waits for a build by ranges, and has applied nothing yet.
+    """
+
+    row: JobRow
+    watermark: Watermark
+    seq: int
+    error_code: int = ErrorCode.OK
+    error_msg: str = ""
+    rows: int = 0
+    bytes: int = 0
+    data_type: DataType = DataType.TAIL
+    from_version: int = -1
+    verified: VerifyReport | None = None
+    dead_letters: int = 0
+    warning: str = ""
+    source_id: str = ""
+    committed: bool = False
+    sources: SourceMarks = field(default_factory=dict)
+    strategy: str = ""
+    strategy_reason: str = ""
+    rows_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    due_at_s: float = 0.0
+    build: BuildRequest | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error_code == ErrorCode.OK
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One row of `iscp_history`: one job's part in one iteration.
+
+    `data_type` is the strategy where a query's rows were brought up to date, and `reason` says why it was taken.
+    `rows_in`: rows that were read for that, changed ones or all (0: it is not known); `rows` are those written.
+    `parts_s`: how long its parts took (seconds), by their names.
+    """
+
+    account: str
+    table_id: str
+    job_name: str
+    job_id: str
+    seq: int
+    from_version: int
+    to_version: int
+    start_at_s: float
+    end_at_s: float
+    source_commit_at_s: float
+    error_code: int
+    error_msg: str
+    rows: int
+    bytes: int
+    data_type: str
+    node_id: str
+    reason: str = ""
+    rows_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,291 @@
+"""Jobs: the row that the job log keeps of each, and what is reported of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from iscp.core.build.build_request import BuildRequest, exact_build, parse_build
+from iscp.core.rows.key_ranges import condition_sql
+from iscp.core.spec.spec import JobSpec
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.exact_watermarks import exact_sources, parse_sources, sources_document
+from iscp.core.values.ids import JobKey
+from iscp.core.values.untrusted_values import (
+    Check,
+    error_text,
+    exact_code,
+    exact_fields,
+    exact_float,
+    exact_int,
+    exact_message,
+    exact_name,
+    exact_version,
+)
+from iscp.core.values.watermark import SourceMarks, Watermark, later_marks
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    CANCELED = "canceled"
+    ERROR = "error"
+    COMPLETED = "completed"
+
+    __hash__ = str.__hash__
+
+
+class Reason(StrEnum):
+    NONE = "none"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    QUARANTINED = "quarantined"
+    QUOTA = "quota"
+    BUILDING = "building"
+
+    __hash__ = str.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
+
+    `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
+    and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
+    follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
+    `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
+    `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
+    due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
+    job of several tables, how far it has come in each; a report leaves it empty where that was not seen. `due_at_s`:
+    when it runs again though no table has changed, as its rows depend on the time (0: they do not). `build`: what it
+    has requested, as long as its first snapshot is built by ranges.
+    """
+
+    from_version: int = -1
+    to_version: int = -1
+    start_at_s: float = 0.0
+    end_at_s: float = 0.0
+    error_code: int = ErrorCode.OK
+    error_msg: str = ""
+    rows: int = 0
+    bytes: int = 0
+    dead_letters: int = 0
+    warning: str = ""
+    step: int = 0
+    steps: int = 0
+    source_id: str = ""
+    doubted_at_s: float = 0.0
+    failures: int = 0
+    retry_at_s: float = 0.0
+    due_at_s: float = 0.0
+    sources: SourceMarks = field(default_factory=dict)
+    build: BuildRequest | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "from": self.from_version,
+                "to": self.to_version,
+                "start_at": self.start_at_s,
+                "end_at": self.end_at_s,
+                "error_code": int(self.error_code),
+                "error_msg": self.error_msg,
+                "rows": self.rows,
+                "bytes": self.bytes,
+                **({"dead_letters": self.dead_letters} if self.dead_letters else {}),
+                **({"warning": self.warning} if self.warning else {}),
+                **({"step": self.step, "steps": self.steps} if self.steps else {}),
+                **({"source_id": self.source_id} if self.source_id else {}),
+                **({"doubted_at": self.doubted_at_s} if self.doubted_at_s else {}),
+                **({"failures": self.failures} if self.failures else {}),
+                **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
+                **({"sources": sources_document(self.sources)} if self.sources else {}),
+                **({"due_at": self.due_at_s} if self.due_at_s else {}),
+                **({"build": self.build.document()} if self.build else {}),
+            },
+            separators=(",", ":"),
+        )
+
+
+_STATUS: Mapping[str, Check] = {
+    "from_version": exact_version,
+    "to_version": exact_version,
+    "start_at_s": exact_float,
+    "end_at_s": exact_float,
+    "error_code": exact_code,
+    "error_msg": exact_message,
+    "rows": exact_int,
+    "bytes": exact_int,
+    "dead_letters": exact_int,
+    "warning": exact_message,
+    "step": exact_int,
+    "steps": exact_int,
+    "source_id": exact_name,
+    "doubted_at_s": exact_float,
+    "failures": exact_int,
+    "retry_at_s": exact_float,
+    "due_at_s": exact_float,
+    "sources": exact_sources,
+    "build": exact_build,
+}
+exact_status = exact_fields(JobStatus, _STATUS)
+"""As it may be kept. Raises ValueError where a number or a name in it cannot be."""
+
+
+def parse_status(text: str) -> JobStatus:
+    """Read a `job_status` (JSON) of the job log; an empty text is a job that has not run.
+
+    One that cannot be read says so, and no more: the job's next iteration writes another.
+    """
+    try:
+        return exact_status(_status_of(json.loads(text))) if text else JobStatus()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return JobStatus(warning=f"the status in the job log cannot be read: {error_text(error)}")
+
+
+def _status_of(root: Mapping[str, Any]) -> JobStatus:
+    # In the job log names of times have no unit.
+    given = {name: name.removesuffix("_version").removesuffix("_s") for name in _STATUS}
+    found = {name: root[key] for name, key in given.items() if key in root}
+    if "sources" in root:
+        found["sources"] = parse_sources(root["sources"])
+    if "build" in root:
+        found["build"] = parse_build(root["build"])
+    return JobStatus(**found)
+
+
+class JobRow(NamedTuple):
+    """One row of the job log.
+
+    Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
+    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody reads them, which
+    keeps a hundred thousand rows cheap. `origin`: of a row that a split, a merge or a registration on a split table
+    made, the registration that it goes on with (empty: it is one itself).
+    """
+
+    key: JobKey
+    job_id: str
+    spec_json: str
+    table_name: str
+    table_uri: str
+    state: JobState = JobState.COMPLETED
+    reason: Reason = Reason.NONE
+    watermark: Watermark = Watermark()
+    seq: int = 0
+    status_json: str = ""
+    create_at_s: float = 0.0
+    drop_at_s: float | None = None
+    origin: str = ""
+
+    @property
+    def registration(self) -> str:
+        """The id that its users know the registration by, however the table was split since."""
+        return self.origin or self.job_id
+
+    @property
+    def spec(self) -> JobSpec:
+        return parse_spec(self.spec_json)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Return what has to hold for the rows of the source that are the job's, each a condition of Spark's.
+
+        They are never put into one text: a comment that a user has begun would reach the others.
+        """
+        spec = self.spec.consumer
+        return tuple(each for each in (spec.where, condition_sql(spec.key, self.key.range_id)) if each)
+
+    @property
+    def status(self) -> JobStatus:
+        return parse_status(self.status_json)
+
+    @property
+    def source_id(self) -> str:
+        """The id of the table that the target follows; not the key's where that was replaced since."""
+        return (self.status.source_id if '"source_id"' in self.status_json else "") or self.key.table_id
+
+    @property
+    def sources(self) -> SourceMarks:
+        """How far each of several tables was read; empty for a job of one, and before anything was applied."""
+        return self.status.sources if '"sources"' in self.status_json else {}
+
+    @property
+    def build(self) -> BuildRequest | None:
+        """What it has requested, as long as its first snapshot is built by ranges."""
+        return self.status.build if '"build"' in self.status_json else None
+
+    @property
+    def paused(self) -> bool:
+        return self.reason is Reason.PAUSED
+
+    @property
+    def failed_for_good(self) -> bool:
+        return self.state is JobState.ERROR and self.status.error_code >= 10_000
+
+
+class LogEntry(NamedTuple):
+    """A row as it is appended to the job log. `request_id`: the request that it answers; empty: it answers none."""
+
+    row: JobRow
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What the node that runs a job says of it; a batch of them travels in a Checkpoint.
+
+    `state` and `reason` are None where only the watermark moved, which need not be written to the log at once.
+    """
+
+    key: JobKey
+    job_id: str
+    watermark: Watermark
+    seq: int
+    state: JobState | None = None
+    reason: Reason | None = None
+    status: JobStatus | None = None
+
+
+def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
+    """The row after a report, or None where the report changes nothing.
+
+    A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq, or with the
+    same seq whose watermark, lies behind the row's: reports may come late, doubled or out of order. Only a later seq
+    may have a lower watermark: of a job that follows a recreated source. A pause that was requested is not undone by
+    an iteration which ends after it.
+    """
+    if row.job_id != report.job_id or row.drop_at_s is not None:
+        return None
+    if (report.seq, report.watermark.version) < (row.seq, row.watermark.version):
+        return None
+    state, reason = report.state or row.state, report.reason or row.reason
+    if row.paused:
+        reason = Reason.PAUSED
+    status = report.status
+    if status is not None and report.state is JobState.RUNNING:
+        status = _while_it_runs(status, row.status, retried=report.reason in (Reason.RETRYING, Reason.QUARANTINED))
+    if status is not None:
+        # Versions without rows move marks within a seq, so that of a seq too a report may be from before.
+        known = row.sources if report.seq == row.seq else {}
+        followed, sources = status.source_id or row.source_id, later_marks(known, status.sources) or row.sources
+        status = replace(status, source_id="" if followed == row.key.table_id else followed, sources=sources)
+    changed = row._replace(
+        watermark=report.watermark,
+        seq=report.seq,
+        state=state,
+        reason=reason,
+        status_json=status.to_json() if status else row.status_json,
+    )
+    return None if changed == row else changed
+
+
+def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobStatus:
+    """`status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
+    status = replace(status, dead_letters=last.dead_letters, warning=last.warning, build=status.build or last.build)
+    if not retried:
+        return replace(status, error_code=ErrorCode.OK, error_msg="")
+    return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)

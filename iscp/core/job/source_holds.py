@@ -1,0 +1,89 @@
+"""How long a source keeps removed files and old commits for the jobs that read them later: an open table's lease.
+
+Delta keeps both for as long as two properties of the table say; VACUUM and the cleaning of logs, by whatever writer, go
+by these. A hold raises them, in the user's table. Which jobs hold it, for how long, and what the user had set, is
+in properties of the table too, so that several jobs may hold one and the last of them leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import ceil
+
+from iscp.core.values.ids import JobKey
+
+HOLD_MAX_S = 30 * 86_400.0
+"""Longest that a job may have its sources hold what was removed; a longer hold is refused. What the job has not read by
+the end of its hold goes with the next VACUUM, and the job is then computed from all rows.
+"""
+
+_HOLDER, _BEFORE = "iscp.hold.", "iscp.before_hold."
+_DEFAULTS_S = {"delta.deletedFileRetentionDuration": 7 * 86_400.0, "delta.logRetentionDuration": 30 * 86_400.0}
+"""The properties, with what holds where they are not set."""
+_UNITS_S = {
+    "week": 604_800.0,
+    "day": 86_400.0,
+    "hour": 3_600.0,
+    "minute": 60.0,
+    "second": 1.0,
+    "millisecond": 1e-3,
+    "microsecond": 1e-6,
+    "nanosecond": 1e-9,
+}
+_PART = re.compile(rf"(\d+)\s+({'|'.join(_UNITS_S)})s?")
+_INTERVAL = re.compile(rf"(?:interval\s+)?{_PART.pattern}(?:\s+{_PART.pattern})*")
+
+
+def holder_of(key: JobKey) -> str:
+    """A job as its sources name it, whichever registration of it."""
+    return f"{key.account}/{key.table_id}/{key.job_name}"
+
+
+def held_properties(configuration: Mapping[str, str], holder: str, hold_s: float) -> dict[str, str | None]:
+    """What has to be set (None: unset) for `holder` to hold a table for `hold_s` (0: not any more); empty: nothing.
+
+    A property whose value cannot be read is left alone.
+    """
+    holders = {name: _seconds(value) for name, value in configuration.items() if name.startswith(_HOLDER)}
+    ours = {_written(each) for each in holders.values()}  # of two that came at once, the shorter may stand there
+    holders.pop(_HOLDER + holder, None)
+    wanted: dict[str, str | None] = {_HOLDER + holder: None}
+    if hold_s > 0:
+        holders[_HOLDER + holder] = hold_s
+        wanted[_HOLDER + holder] = str(ceil(hold_s))
+    longest = max(holders.values(), default=0.0)
+    for name, default_s in _DEFAULTS_S.items():
+        now = configuration.get(name, "")
+        # What is neither of a hold nor from before it, the user has set since.
+        own = configuration.get(_BEFORE + name, now) if now in ours else now
+        own_s = interval_s(own) if own else default_s
+        if own_s is None:
+            continue
+        raised = longest > own_s
+        wanted[name] = _written(longest) if raised else own or None
+        wanted[_BEFORE + name] = own if raised else None
+    return {name: value for name, value in wanted.items() if configuration.get(name) != value}
+
+
+def unread_property(configuration: Mapping[str, str]) -> str:
+    """One of the properties whose value cannot be read, as `name = value`; empty: all can."""
+    given = ((name, configuration.get(name, "")) for name in _DEFAULTS_S)
+    return next((f"{name} = {value}" for name, value in given if value and interval_s(value) is None), "")
+
+
+def interval_s(text: str) -> float | None:
+    """An interval as Delta's writers write it, as `interval 7 days`; None: it is none that has a fixed length."""
+    written = text.strip().lower()
+    if not _INTERVAL.fullmatch(written):
+        return None
+    return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
+
+
+def _seconds(held: str) -> float:
+    """0 of a text that no hold has written: whoever may change the table can have put any there."""
+    return float(held) if held.isascii() and held.isdigit() and float(held) <= HOLD_MAX_S else 0.0
+
+
+def _written(seconds: float) -> str:
+    return f"interval {ceil(seconds)} seconds"

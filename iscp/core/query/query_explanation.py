@@ -1,0 +1,82 @@
+"""How a query is kept up to date, operator by operator, as it is shown to users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from iscp.core.values.progress import TableSize
+
+CHANGED_ROWS = 1_000
+"""Changed rows of a table for which costs are estimated."""
+
+
+class OperatorUpkeep(StrEnum):
+    """How an operator's output follows a change of its input, from the cheapest on."""
+
+    LINEAR = "linear"
+    """The changed rows alone go through it."""
+
+    JOINED = "joined"
+    """Changed rows of one side are joined with the other side's rows."""
+
+    STATE = "state"
+    """Its groups are kept, and changed by what the changed rows add and take away."""
+
+    TOUCHED = "touched"
+    """It is recomputed for the keys that changed rows have, and for no others."""
+
+    WHOLE = "whole"
+    """It is recomputed as a whole, from its input, whenever that changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """An estimate: of CHANGED_ROWS changed rows of `table` about `changed` come to the operator, and those that belong
+    to them are looked for among `read` rows (all of these, where it is recomputed as a whole). -1: not known.
+    """
+
+    table: str
+    changed: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table in which rows of a query are kept: `holds` says which."""
+
+    uri: str
+    holds: str
+    size: TableSize
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedOperator:
+    """One operator; `depth` is its place in the tree (0: the result), parents come before their inputs.
+
+    `reason`: why it is not kept in a cheaper way, and `remedy` what to change; empty: there is nothing to say.
+    `state`: what is kept for it besides the view's own rows. `costs`: of a change of each table that it reads.
+    """
+
+    depth: int
+    operator: str
+    upkeep: OperatorUpkeep
+    state: str = ""
+    reason: str = ""
+    remedy: str = ""
+    costs: tuple[ChangeCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExplanation:
+    """`operators` as a tree in prefix order. `columns`: the result's, with their types. `tables`: the names in the
+    query, with the URI that each stands for, and `sizes` as their logs say. `kept`: what is there of it already.
+    `notes`: what users should know of the result, each a sentence."""
+
+    operators: tuple[ExplainedOperator, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sizes: Mapping[str, TableSize] = field(default_factory=dict)
+    kept: tuple[KeptTable, ...] = ()

@@ -1,0 +1,223 @@
+"""A query as a tree of relational operators, and how each of them follows a change of its input.
+
+Decides from the shape of the tree alone. Expressions stay with the engine, which evaluates them: what is equal, null
+or out of range is its business. The rules are those of signed bags: with `old` and `new` an operator's input before and
+after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its output from `delta`
+alone; a join is linear in each side; and an operator that works key by key is the same for all keys that `delta` lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import assert_never
+
+from iscp.core.query.query_explanation import ExplainedOperator, OperatorUpkeep
+from iscp.core.sql.time_dependence import TIME_REFRESH_S, TimeDependence, finest
+
+
+class OperatorKind(StrEnum):
+    TABLE = "table"
+    ROWS = "rows"
+    PROJECT = "project"
+    FILTER = "filter"
+    UNION = "union"
+    EXPAND = "expand"
+    GENERATE = "generate"
+    SORT = "sort"
+    JOIN = "join"
+    AGGREGATE = "aggregate"
+    WINDOW = "window"
+    LIMIT = "limit"
+
+
+class JoinSide(Enum):
+    """In which of its inputs a join is linear while the other one stays as it is."""
+
+    BOTH = "both"
+    LEFT = "left"
+    RIGHT = "right"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
+    groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
+    which gives one value for the whole operator. `by_time`: whether its own condition depends on the time. `adds_up`:
+    it is an AGGREGATE without groups, and its one row follows from totals (`totals`); `distincts`: of so
+    many columns it goes by the distinct values. `conditional`: it is a JOIN with a condition.
+    """
+
+    kind: OperatorKind
+    title: str
+    inputs: tuple[Operator, ...] = ()
+    table: str = ""
+    keyed: bool = False
+    linear_in: JoinSide = JoinSide.NEITHER
+    subqueries: tuple[Operator, ...] = ()
+    by_time: TimeDependence | None = None
+    adds_up: bool = False
+    conditional: bool = False
+    distincts: int = 0
+
+    def walk(self) -> Iterator[tuple[int, Operator]]:
+        """Each operator with its depth, parents first; subqueries before inputs."""
+        waiting = [(0, self)]
+        while waiting:
+            depth, operator = waiting.pop()
+            yield depth, operator
+            waiting += [(depth + 1, each) for each in reversed((*operator.subqueries, *operator.inputs))]
+
+    def tables(self) -> frozenset[str]:
+        """The names of the tables that it reads."""
+        return frozenset(each.table for _, each in self.walk() if each.table)
+
+    def time_dependence(self) -> TimeDependence | None:
+        """Of its rows: the finest of what is within it; None: they do not depend on the time."""
+        return finest(each.by_time for _, each in self.walk())
+
+
+def upkeep_of(operator: Operator) -> OperatorUpkeep:
+    """How its output follows a change of its inputs while the values of its subqueries stay as they are.
+
+    A filter that depends on the time is linear too: what enters or leaves by the time alone is a filter of old rows.
+    """
+    if operator.by_time and operator.kind is not OperatorKind.FILTER:
+        return OperatorUpkeep.WHOLE
+    match operator.kind:
+        case OperatorKind.JOIN:
+            if operator.linear_in is JoinSide.BOTH:
+                return OperatorUpkeep.JOINED
+            by_rows = operator.conditional and operator.linear_in is not JoinSide.NEITHER
+            return OperatorUpkeep.TOUCHED if operator.keyed or by_rows else OperatorUpkeep.WHOLE
+        case OperatorKind.AGGREGATE if operator.adds_up:
+            return OperatorUpkeep.STATE
+        case OperatorKind.AGGREGATE | OperatorKind.WINDOW:
+            return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
+        case OperatorKind.LIMIT:
+            return OperatorUpkeep.WHOLE
+        case (
+            OperatorKind.TABLE
+            | OperatorKind.ROWS
+            | OperatorKind.PROJECT
+            | OperatorKind.FILTER
+            | OperatorKind.UNION
+            | OperatorKind.EXPAND
+            | OperatorKind.GENERATE
+            | OperatorKind.SORT
+        ):
+            return OperatorUpkeep.LINEAR
+        case _:
+            assert_never(operator.kind)
+
+
+def reads_all_again(operator: Operator) -> bool:
+    """Whether a change may make it read more than rows of one table, or than the rows that belong to the changed ones.
+
+    Of a filter whose value changes those of its input are looked through that are between the old value and the new.
+    """
+    if upkeep_of(operator) is OperatorUpkeep.WHOLE:
+        return True
+    return bool(operator.subqueries) and (
+        operator.kind is not OperatorKind.FILTER or any(map(worth_keeping, operator.inputs))
+    )
+
+
+def passes_kept_input(operator: Operator) -> bool:
+    """Whether what is kept of a query may lie below it: it has one input, and values of its own are had cheaply."""
+    if operator.by_time or operator.adds_up:
+        return False
+    match operator.kind:
+        case OperatorKind.FILTER | OperatorKind.SORT:
+            return not any(reads_all_again(each) for value in operator.subqueries for _, each in value.walk())
+        case OperatorKind.LIMIT | OperatorKind.PROJECT:
+            return not operator.subqueries
+        case OperatorKind.WINDOW | OperatorKind.AGGREGATE:
+            return not (operator.keyed or operator.subqueries)
+        case _:
+            return False
+
+
+def is_of_one_table(operator: Operator) -> bool:
+    """Whether its rows are rows of one table, or parts of them."""
+    passing = (OperatorKind.TABLE, OperatorKind.PROJECT, OperatorKind.FILTER)
+    return all(each.kind in passing and not each.subqueries for _, each in operator.walk())
+
+
+def worth_keeping(operator: Operator) -> bool:
+    """Whether to read its rows costs less than to compute them: it does more than to pass on those of one table."""
+    costly = (OperatorKind.JOIN, OperatorKind.AGGREGATE, OperatorKind.WINDOW, OperatorKind.EXPAND)
+    return any(each.kind in costly for _, each in operator.walk())
+
+
+_WHOLE: dict[OperatorKind, tuple[str, str]] = {
+    OperatorKind.JOIN: (
+        "it is a full join without an equality between both sides, or an outer one without a condition",
+        "Add an equality to the condition, as ON a.id = b.id AND …",
+    ),
+    OperatorKind.AGGREGATE: (
+        "it has no GROUP BY, and not only counts, sums and averages of exact numbers, and extremes",
+        "Add a GROUP BY; or aggregate exact numbers, as CAST(x AS DECIMAL(18, 2))",
+    ),
+    OperatorKind.WINDOW: (
+        "it has no PARTITION BY, or groups by a session window alone: each row may change all others",
+        "Add a PARTITION BY, or a column to GROUP BY",
+    ),
+    OperatorKind.LIMIT: ("which rows are within the limit depends on all of them", ""),
+}
+
+
+def explain_operators(root: Operator) -> tuple[ExplainedOperator, ...]:
+    """As a tree in prefix order."""
+    return tuple(_explain(depth, operator) for depth, operator in root.walk())
+
+
+def _explain(depth: int, operator: Operator) -> ExplainedOperator:
+    upkeep = upkeep_of(operator)
+    reason, remedy = _WHOLE.get(operator.kind, ("", "")) if upkeep is OperatorUpkeep.WHOLE else ("", "")
+    if operator.by_time:
+        reason, remedy = _explain_time(operator.by_time, upkeep)
+    if operator.subqueries and not reason and reads_all_again(operator):
+        again = "its input is" if operator.kind is OperatorKind.FILTER else "it is"
+        reason = f"{again} recomputed as a whole where the value of a subquery in it changes"
+        remedy = "Write the subquery as a join, if it often does"
+    return ExplainedOperator(depth, operator.title, upkeep, reason=reason, remedy=remedy)
+
+
+def _explain_time(by_time: TimeDependence, upkeep: OperatorUpkeep) -> tuple[str, str]:
+    often = f"every {TIME_REFRESH_S:g} s" if by_time is TimeDependence.MOMENT else "when the day changes in UTC"
+    reason = f"it depends on the time: though no table changes the view is refreshed {often}, or as it is scheduled"
+    if upkeep is OperatorUpkeep.WHOLE:
+        return f"{reason}, and this is recomputed as a whole then", "Compare with the time in WHERE, of one side alone"
+    return f"{reason}, and rows that came or went by then are looked for in its input", ""
+
+
+def said_of_undecided(functions: str) -> str:
+    """`functions`: separated by commas."""
+    return f"rows are decided by {functions}, which may give another value in each run"
+
+
+EXACT_REMEDY = "Decide by an exact function, as percentile or count(DISTINCT …); or only show the value"
+"""Of what is decided by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """An analyzed query: its operators, the columns of its result (a Spark schema, JSON), and the tables that it names,
+    of which the engine may leave some out, as the side of a join that changes no row.
+
+    `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
+    kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
+    `whole`: by each table, why the result cannot be made of ranges of it; empty: it can be. `undecided`: functions
+    that something in it is decided by though they give another value each time; then its changes say nothing.
+    """
+
+    root: Operator
+    schema_json: str
+    named: frozenset[str]
+    kept: Operator | None = None
+    by_group: bool = False
+    whole: Mapping[str, str] = field(default_factory=dict)
+    undecided: str = ""

@@ -1,0 +1,299 @@
+"""Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
+
+Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.bootstrap.settings`
+reads those). What is written here about a setting is what `docs/configuration.md` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from iscp.core.access.security_config import AccountConfig, SecurityConfig
+from iscp.core.job.iteration import Bounds
+from iscp.core.settings.wait_bounds import WaitBounds
+from iscp.core.values.setting_fields import about, setting
+
+ADMIN_PORT = 7430
+"""Where a node listens if nothing else is said."""
+
+KEPT_BYTES_MAX = 64 * 1024**3
+"""Bytes of change rows that are kept of a table while it is built, where `build.kept_bytes_max` is not given; what
+lands then is left to the tail, which may have to compare.
+"""
+
+BUCKETS_MAX = 256
+"""Buckets with a key of their own; more are refused at the node's start: one variable names them all."""
+
+DIRECT_BYTES_MAX = 8 * 1024**2
+"""Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others
+go to Spark.
+"""
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdConfig:
+    """Where the cluster meets. Invariant: 0 < `margin_s` < `lease_ttl_s`."""
+
+    endpoints: tuple[str, ...] = setting(("127.0.0.1:2379",), "Addresses of etcd's members, HOST:PORT each")
+    prefix: str = setting("/iscp", "All keys begin with it; the cluster's name follows")
+    user: str = setting("", "User for etcd's password authentication; empty: none")
+    password: str = field(default="", repr=False, metadata=about("The user's password"))
+    ca_file: str = setting("", "Certificate authorities to trust (PEM); given: TLS is used")
+    cert_file: str = setting("", "Client certificate (PEM)")
+    key_file: str = setting("", "The client certificate's key (PEM)")
+    lease_ttl_s: float = setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
+    margin_s: float = setting(2.0, "Writes stop this long before the lease can end", above=0.0)
+    request_timeout_s: float = setting(5.0, "Longest wait for an answer of etcd; then the call fails", above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogConfig:
+    """The job log, and how the owner writes it."""
+
+    uri: str = field(metadata=about("Directory (it must exist) or URI below which the Delta tables of the job log lie"))
+    status_batch_s: float = setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
+    compact_commits: int = setting(500, "Commits after which the log is compacted", least=2)
+    compact_interval_s: float = setting(3_600.0, "It is also compacted after this time, if it grew", above=0.0)
+    flush_interval_s: float = setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
+    collect_interval_s: float = setting(3_600.0, "How often rows of dropped jobs are collected", above=0.0)
+    keep_dropped_s: float = setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """The node's Spark session."""
+
+    master: str = setting("local[*]", "Spark's master: whose executors work; `local[*]`: the node's own JVM")
+    driver_memory_mb: int = setting(2_048, "Heap of the driver's JVM", least=512)
+    direct_bytes_max: int = setting(
+        DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0
+    )
+    analysis_memory_mb: int = setting(512, "Heap of the JVM in which users' SQL is analyzed", least=256)
+    conf: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            "Any settings of Spark; they win over spark-defaults.conf. Properties that new tables have by default are "
+            "not taken over by what iscp writes"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketConfig:
+    """A bucket with a key of its own, which `credentials_file` has as `~/.aws/credentials` has it, in the section
+    `default`. Empty region and endpoint: those of `storage.s3`.
+    """
+
+    credentials_file: str = ""
+    region: str = ""
+    endpoint: str = ""
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """Tables on S3, or on a store with its API. Credentials come from the usual `AWS_*` variables and roles, but for
+    `buckets`, which are reached with keys of their own, and never with those.
+    """
+
+    region: str = setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
+    endpoint: str = setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
+    buckets: Mapping[str, BucketConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "`NAME.credentials_file`: file with the key of the bucket NAME, which alone it is reached with; "
+            "`NAME.region`, `NAME.endpoint`: where it is, if elsewhere than the others"
+        ),
+    )
+
+    @property
+    def used(self) -> bool:
+        return bool(self.region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Where tables may lie besides local paths."""
+
+    self_test: tuple[str, ...] = setting(
+        (), "Directories and URIs below which the node tests at its start that it can write safely"
+    )
+    s3: S3Config = field(default_factory=S3Config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeConfig:
+    """How tables are probed. Invariant: `interval_min_s` <= `interval_max_s`."""
+
+    interval_min_s: float = setting(10.0, "Busy tables are probed so often", above=0.0)
+    interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
+    timeout_s: float = setting(
+        10.0,
+        "A probe that takes longer holds its table: its lag grows, and nothing of it starts",
+        above=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """When iterations run, and how many at once."""
+
+    concurrency: int = setting(2, "Iterations at once", least=1)
+    queue_max: int = setting(10_000, "Most iterations that wait; one more is refused with QUEUE_FULL", least=1)
+    iteration_timeout_s: float = setting(3_600.0, "An iteration that takes longer is stopped; 0 or less: never")
+    cancel_wait_s: float = setting(
+        30.0, "A cancelled iteration may take so long to stop; then the JVM is killed", above=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffConfig:
+    """When what failed is tried again. Invariant: `base_s` <= `cap_s`."""
+
+    base_s: float = setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
+    cap_s: float = setting(300.0, "Longest wait between attempts", above=0.0)
+    quarantine_after: int = setting(10, "Failures in a row after which a job is quarantined", least=1)
+    quarantine_s: float = setting(3_600.0, "A quarantined job is retried so often", above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildConfig:
+    """First snapshots of large tables, which all nodes build, range by range."""
+
+    table_bytes_min: int = setting(
+        1024**3, "Tables of so many bytes are built by ranges, smaller ones by one node at once; 0: none is", least=0
+    )
+    range_bytes: int = setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
+    tables_at_once: int = setting(1, "Tables that are built at a time", least=1)
+    kept_bytes_max: int = setting(
+        KEPT_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """Refreshes and purges that consumers of others offer."""
+
+    concurrency: int = setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
+    timeout_s: float = setting(600.0, "One that takes longer is given up, and retried; 0 or less: never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumersConfig:
+    """Whose code runs in the node besides iscp's own."""
+
+    allow: tuple[str, ...] = setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggersConfig:
+    """Code of others that this node runs to decide when jobs start."""
+
+    allow: tuple[str, ...] = setting((), "Entry points of `iscp.triggers` that custom jobs may name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyConfig:
+    """Who is notified of jobs that need somebody; the owner posts. See docs/webhooks.md."""
+
+    webhooks: tuple[str, ...] = field(
+        default=(), repr=False, metadata=about("URLs (http, https) that the owner posts notifications of jobs to")
+    )
+    secret_file: str = setting("", "File with the secret that notifications are signed with; empty: they are not")
+    late_after_s: float = setting(
+        0.0, "A job that lags by more is reported late, whatever its target lag is; 0: only that counts", least=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """The service `Admin` as JSON over HTTP. See docs/gateway.md."""
+
+    listen: str = setting("", "Where the node serves JSON over HTTP, HOST:PORT; empty: nowhere")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthConfig:
+    """Health checks of those who cannot do TLS, such as Kubernetes."""
+
+    listen: str = setting("", "Where health alone is served too, by gRPC without TLS, HOST:PORT; empty: nowhere")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
+
+    node_id: str = field(metadata=about("The node's name in the cluster; the same after a restart"))
+    log: JobLogConfig
+    cluster: str = setting("default", "The cluster's name; it distinguishes clusters of one etcd")
+    listen: str = setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
+    advertise: str = setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
+    data_dir: str = setting(
+        "",
+        "Scratch space, which need not be kept. Empty: a temporary directory, and the node does not know which jobs it "
+        "has crashed of",
+    )
+    log_format: LogFormat = field(
+        default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
+    )
+    log_level: LogLevel = field(
+        default=LogLevel.INFO, metadata=about("The lowest level that is logged: `debug`, `info`, `warning` or `error`")
+    )
+    stop_timeout_s: float = setting(20.0, "An orderly stop may take so long", above=0.0)
+    catalog: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about("Spark's catalogs: `name.type` = … is passed as `spark.sql.catalog.name.type`"),
+    )
+    accounts: Mapping[str, AccountConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "`NAME.certificates`: names in certificates of those who are of the account NAME, with roles; "
+            "`NAME.roots`: directories and URIs below which its tables have to lie"
+        ),
+    )
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    triggers: TriggersConfig = field(default_factory=TriggersConfig)
+    bounds: Bounds = field(default_factory=Bounds)
+    backoff: BackoffConfig = field(default_factory=BackoffConfig)
+    consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
+    build: BuildConfig = field(default_factory=BuildConfig)
+    upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
+    notify: NotifyConfig = field(default_factory=NotifyConfig)
+    waits: WaitBounds = field(default_factory=WaitBounds)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node."""
+        return self.advertise or self.listen
+
+    @property
+    def node_name(self) -> str:
+        """What a certificate has among its DNS names if it is one of this cluster's nodes."""
+        return self.security.tls.node_name or f"node.{self.cluster}.iscp"
+
+    @property
+    def etcd_prefix(self) -> str:
+        """What all of this cluster's keys begin with."""
+        return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"

@@ -1,0 +1,117 @@
+"""The fields of a job_spec under one flat name each, as options, job files and the Python client have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from iscp.core.values.errors import InvalidRequest
+
+_CONSUMER = ("iteration", "consumer")
+
+PATHS: dict[str, tuple[str, ...]] = {
+    "consumer": (*_CONSUMER, "kind"),
+    "target": (*_CONSUMER, "target"),
+    "key": (*_CONSUMER, "key"),
+    "columns": (*_CONSUMER, "columns"),
+    "where": (*_CONSUMER, "where"),
+    "options": (*_CONSUMER, "options"),
+    "trigger": ("trigger", "job_type"),
+    "every": ("trigger", "schedule", "interval"),
+    "cron": ("trigger", "schedule", "cron"),
+    "time_zone": ("trigger", "schedule", "time_zone"),
+    "share": ("trigger", "schedule", "share"),
+    "trigger_name": ("trigger", "name"),
+    "trigger_options": ("trigger", "options"),
+    "independent": ("independent",),
+    "target_lag": ("target_lag",),
+    "priority": ("iteration", "priority"),
+    "change_source": ("iteration", "change_source"),
+    "on_replace": ("iteration", "on_replace"),
+    "on_duplicate": ("iteration", "on_duplicate"),
+    "on_schema_change": ("iteration", "on_schema_change"),
+    "enable_cdf": ("iteration", "enable_cdf"),
+    "adopt_from": ("iteration", "adopt_from"),
+}
+"""Where each flat name lies in the job_spec."""
+
+CONSUMER_FIELDS = frozenset(name for name, path in PATHS.items() if path[:-1] == _CONSUMER)
+"""Those that decide over what the target holds."""
+
+DURATIONS = frozenset({"every", "target_lag"})
+
+
+class RunFields(TypedDict, total=False):
+    """When and how a job runs, but not what it keeps. Times are seconds; see docs/api.md."""
+
+    trigger: str
+    every: float
+    cron: str
+    time_zone: str
+    share: bool
+    trigger_name: str
+    trigger_options: Mapping[str, Any]
+    independent: bool
+    target_lag: float
+    priority: int
+    change_source: str
+    on_replace: str
+    on_duplicate: str
+    on_schema_change: str
+    enable_cdf: bool
+
+
+def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
+    """The job_spec with these fields, as they are given. Raises TypeError for unknown names.
+
+    None is not given, or, if `null`, the default.
+    """
+    root: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name not in PATHS:
+            raise TypeError(f"a job has no field {name!r}; known are {', '.join(sorted(PATHS))}")
+        if value is None and not null:
+            continue
+        *sections, last = PATHS[name]
+        place = root
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return root
+
+
+def flatten(spec_json: str) -> dict[str, Any]:
+    """The fields that a job_spec has, under their flat names."""
+    root = json.loads(spec_json)
+    return {name: value for name, path in PATHS.items() if (value := _at(root, path)) is not None}
+
+
+def _at(place: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if not isinstance(place, dict) or name not in place:
+            return None
+        place = place[name]
+    return place
+
+
+def to_spec_json(fields: Mapping[str, Any]) -> str:
+    """The same as JSON; only the node checks whether it holds. Raises InvalidRequest where it cannot be written."""
+    return to_json(nest(fields))
+
+
+def to_json(spec: Mapping[str, Any]) -> str:
+    """Raises InvalidRequest where it cannot be written."""
+    try:
+        return json.dumps(spec, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"cannot be written as JSON: {error}",
+            field="spec",
+            remedy="Use texts, numbers, lists and mappings, none of which holds itself",
+        ) from error
+
+
+def flat_name(path: str) -> str:
+    """What the field at `path` of an error (`spec.trigger.job_type`) is called flat; the path where it is none."""
+    return next((name for name, keys in PATHS.items() if path == ".".join(("spec", *keys))), path)

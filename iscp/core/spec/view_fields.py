@@ -1,0 +1,86 @@
+"""What users give of a materialized view, as the job_spec of the job that keeps it, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from iscp.core.spec.spec_fields import flatten, to_spec_json
+from iscp.core.values.errors import InvalidRequest
+
+VIEW_KIND = "view"
+"""The kind of consumer that keeps a query's result."""
+
+REFRESH_POLICIES = ("auto", "incremental", "strict", "full")
+"""How a view may be refreshed; the first is the default, and is not kept in a spec."""
+
+OPTIONS_FIELD = "spec.iteration.consumer.options"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFields:
+    """`tables`: URIs by the names that the query gives them; the first is the one that the job is registered on.
+
+    `deletion_vectors`: the target may have them. `hold_s`: how long the tables are to keep what was removed; 0: they
+    are left as they are. `run`: the fields of iscp.core.spec.spec_fields.RunFields.
+    """
+
+    sql: str
+    tables: Mapping[str, str]
+    target: str = ""
+    refresh: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    deletion_vectors: bool = True
+    hold_s: float = 0.0
+
+    @property
+    def table(self) -> str:
+        """Raises InvalidRequest where there is none."""
+        if not self.tables:
+            raise InvalidRequest(
+                "names no table", field=f"{OPTIONS_FIELD}.tables", remedy="Say where each table of the query is"
+            )
+        return next(iter(self.tables.values()))
+
+    def spec_json(self) -> str:
+        """Raises InvalidRequest where it is no JSON. `every` or `cron` alone makes a trigger periodic."""
+        refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
+        vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
+        hold = {"hold_s": self.hold_s} if self.hold_s else {}
+        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors, **hold}
+        run = {name: value for name, value in self.run.items() if value is not None}
+        if not run.keys().isdisjoint(("every", "cron")):
+            run.setdefault("trigger", "periodic")
+        return to_spec_json({"consumer": VIEW_KIND, "target": self.target or None, "options": options, **run})
+
+
+def view_of(spec_json: str) -> ViewFields | None:
+    """None where the job keeps something else, or its spec was damaged in the job log."""
+    try:
+        fields = flatten(spec_json or "{}")
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    options = fields.pop("options", {})
+    if fields.pop("consumer", "") != VIEW_KIND or not isinstance(options, dict):
+        return None
+    tables = options.get("tables")
+    return ViewFields(
+        sql=str(options.get("sql", "")),
+        tables={str(name): str(uri) for name, uri in tables.items()} if isinstance(tables, dict) else {},
+        target=str(fields.pop("target", "")),
+        refresh=str(options.get("refresh", REFRESH_POLICIES[0])),
+        run=fields,
+        deletion_vectors=options.get("deletion_vectors", True) is not False,
+        hold_s=hold_s if isinstance(hold_s := options.get("hold_s", 0.0), (int, float)) else 0.0,
+    )
+
+
+def shown_tables(tables: Mapping[str, str]) -> str:
+    """In one line, as in `orders=/lake/orders, items=/lake/items`."""
+    return ", ".join(f"{name}={uri}" for name, uri in tables.items())
+
+
+def view_text(text: str | None) -> str:
+    """A query as it is kept: without the blanks and semicolons around it."""
+    return (text or "").strip().rstrip(";").rstrip()

@@ -1,0 +1,63 @@
+"""What callers in Python hand over, checked by its kind before it is used; refused with the argument's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import shown
+
+SECONDS_MAX = 100.0 * 365 * 24 * 3600
+"""Seconds that may be given as a time to wait, a hundred years; more are refused, as no clock may reach them."""
+
+
+def require(value: object, kinds: type | tuple[type, ...], field: str, expected: str) -> None:
+    """Raises InvalidRequest unless `value` is of one of `kinds`, or where it is a bool and bool is none of them."""
+    allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise InvalidRequest(f"is {shown(value)}: must be {expected}", field=field)
+
+
+def require_seconds(span_s: float, field: str) -> float:
+    """`span_s`. Raises InvalidRequest where it is no number that a clock can be set to."""
+    require(span_s, Real, field, "a number of seconds")
+    if not abs(span_s) <= SECONDS_MAX:
+        raise InvalidRequest(f"is {shown(span_s)}: must be a number of seconds, at most a hundred years", field=field)
+    return span_s
+
+
+def require_unicode(text: str, field: str) -> None:
+    """Raises InvalidRequest for a text with half of a surrogate pair, which UTF-8 has no bytes for."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"is {shown(text)}: must be a text that UTF-8 can hold", field=field) from error
+
+
+def refuse_missing_parent(parent: str, field: str) -> None:
+    """`parent`: the directory in which a new table is to lie, where it is not there; else empty. Raises InvalidRequest.
+
+    Nothing above a table is created: what is missing may be a volume that is not mounted.
+    """
+    if parent:
+        raise InvalidRequest(
+            f"is to lie in {parent}, which is not there",
+            field=field,
+            remedy="Create that directory, or mount its file system; check the path",
+        )
+
+
+def column_names(names: Sequence[str], field: str) -> list[str]:
+    """A list of names of columns. Raises InvalidRequest for one text, whose letters would be taken for names."""
+    if isinstance(names, str):
+        raise InvalidRequest(
+            f"is {names!r}, a text and no list", field=field, remedy=f"Write it as in {field}=[{names!r}]"
+        )
+    try:
+        found = list(names)
+    except TypeError as error:
+        raise InvalidRequest(f"is {shown(names)}: must be a list of texts", field=field) from error
+    for name in found:
+        require(name, str, field, "a list of texts")
+    return found

@@ -1,0 +1,91 @@
+"""Names of the things that iscp speaks of.
+
+They are named tuples, not dataclasses: an owner looks each of a hundred thousand shards up several times while it takes
+over, and tuples are made, hashed and compared in C.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+DEFAULT_ACCOUNT = "default"
+
+
+class JobKey(NamedTuple):
+    """What one row of the job log is known by. `table_id` is the Delta table's own (its metadata id).
+
+    A job on a table that is split has a row for each range (see iscp.core.rows.key_ranges).
+    """
+
+    account: str
+    table_id: str
+    job_name: str
+    range_id: int = 1
+
+    @property
+    def job(self) -> JobKey:
+        """What its users know the job by, however its table is split."""
+        return self.of_range(1)
+
+    def of_range(self, range_id: int) -> JobKey:
+        """The same job's key in another range."""
+        return self if self.range_id == range_id else self._replace(range_id=range_id)
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.table_id, self.range_id)
+
+
+def next_job_id(now_s: float, last: str) -> str:
+    """An id for a new registration: later ones sort after earlier ones, also when the clock steps back.
+
+    `last` is the greatest id in the job log (empty: none). The order is what keeps a former registration's work
+    from taking a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even
+    over a job log that was recreated.
+    """
+    ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
+    return f"{ms:012x}"
+
+
+def ranged_job_id(job_id: str, number: int) -> str:
+    """One of several ids for what was decided under one: they sort after it, and before the next."""
+    return f"{job_id}.{number:04x}"
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_table_id(text: str) -> bool:
+    """Whether it is an id that a Delta table has: a UUID.
+
+    Ids are a part of shards' names, keys in etcd and paths, and are compared as texts: whoever writes a log could
+    choose one that means something there.
+    """
+    return bool(_UUID.fullmatch(text))
+
+
+class ShardId(NamedTuple):
+    """The unit of placement and tailing: a table, or a key-hash range of one.
+
+    Ranges follow a binary tree: `range_id` 1 is the whole, n splits into 2n and 2n+1.
+    """
+
+    table_id: str
+    range_id: int = 1
+
+    def __str__(self) -> str:
+        return self.table_id if self.range_id == 1 else f"{self.table_id}/{self.range_id}"
+
+
+def parse_shard(text: str) -> ShardId:
+    """What `str` made of a shard; raises ValueError where it is none."""
+    table_id, slash, range_id = text.partition("/")
+    return ShardId(table_id, int(range_id)) if slash else ShardId(table_id)
+
+
+class TableEpoch(NamedTuple):
+    """One dispatch of a shard. Ordered: a later owner's always exceeds an earlier one's."""
+
+    owner_rev: int
+    counter: int

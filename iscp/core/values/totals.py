@@ -1,0 +1,112 @@
+"""Totals of all rows: what an aggregate without GROUP BY is made of, and how changed rows move it.
+
+All are whole numbers (a decimal without its point, a day as its number), so that nothing drifts. Counts and sums follow
+what comes and goes; a maximum follows what comes, and has to be found once more where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from iscp.core.values.untrusted_values import shown
+
+
+class TotalKind(StrEnum):
+    """The aggregate function that a total is for."""
+
+    COUNT = "count"
+    SUM = "sum"
+    AVERAGE = "average"
+    MOST = "most"
+    LEAST = "least"
+
+    @property
+    def is_extreme(self) -> bool:
+        return self in (TotalKind.MOST, TotalKind.LEAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Of the values of one function that are not null: how many, and their sum. `extreme`: the most or the least of
+    them (None: there is none, or the function needs none)."""
+
+    count: int = 0
+    sum: int = 0
+    extreme: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TotalChange:
+    """What changed rows add to a total, less what they take away; and the extreme of values of which there are more
+    than before (`came`), and of those of which there are fewer (`went`)."""
+
+    count: int = 0
+    sum: int = 0
+    came: int | None = None
+    went: int | None = None
+
+
+Totals = tuple[Total, ...]
+"""One for each function of an aggregate, in the order of its columns."""
+
+
+def moved(kind: TotalKind, before: Total, change: TotalChange) -> Total | None:
+    """The total with the change; None: all rows have to be looked at, as the extreme may be gone."""
+    count, total = before.count + change.count, before.sum + change.sum
+    if not kind.is_extreme:
+        return Total(count, total)
+    beyond = max if kind is TotalKind.MOST else min
+    reached = [each for each in (before.extreme, change.came) if each is not None]
+    extreme = beyond(reached) if reached else None
+    if change.went is not None and extreme is not None and beyond(change.went, extreme) == change.went:
+        return None if count else Total()
+    return Total(count, total, extreme)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTotals:
+    """Of each aggregate of a query that has them, in the order of its tree. `shape` says of what they are: those of
+    another shape are of no use."""
+
+    shape: str = ""
+    totals: tuple[Totals, ...] = ()
+
+
+NO_TOTALS = QueryTotals()
+
+
+def totals_document(found: QueryTotals) -> list[Any]:
+    """As JSON has it."""
+    return [found.shape, [[[each.count, each.sum, each.extreme] for each in totals] for totals in found.totals]]
+
+
+def parse_totals(document: object) -> QueryTotals:
+    """Of `totals_document`; raises ValueError."""
+    if not isinstance(document, Sequence) or len(document) != 2:
+        raise ValueError(f"totals is {shown(document)}, which are none")
+    try:
+        found = tuple(tuple(Total(*each) for each in totals) for totals in document[1])
+    except TypeError:
+        raise ValueError(f"totals is {shown(document)}, which are none") from None
+    return exact_totals(QueryTotals(document[0], found))
+
+
+def exact_totals(found: object) -> QueryTotals:
+    """As a sink says it, checked before it is believed."""
+    if not isinstance(found, QueryTotals) or not isinstance(found.shape, str):
+        raise ValueError(f"totals is {shown(found)}, which is no QueryTotals")
+    try:
+        exact = all(_exact(each) for totals in found.totals for each in totals)
+    except (TypeError, AttributeError):
+        exact = False
+    if not exact:
+        raise ValueError(f"totals is {shown(found)}, in which not all are whole numbers")
+    return found
+
+
+def _exact(total: Total) -> bool:
+    numbers: Sequence[object] = (total.count, total.sum, 0 if total.extreme is None else total.extreme)
+    return all(type(each) is int for each in numbers) and total.count >= 0

@@ -1,0 +1,71 @@
+"""An analyzed query as data that goes from one process to another, and is not trusted there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from iscp.core.query.query_plan import Operator, QueryShape
+
+
+@dataclass(frozen=True, slots=True)
+class _FlatShape:
+    """A QueryShape whose operators have no others in them: each stands behind those that it is made of, whose places
+    `inputs` and `subqueries` have. A tree would be as deep in JSON as the query is.
+    """
+
+    operators: tuple[Operator, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    subqueries: tuple[tuple[int, ...], ...]
+    root: int
+    kept: int | None
+    schema_json: str
+    named: frozenset[str]
+    by_group: bool
+    whole: Mapping[str, str]
+    undecided: str
+
+
+_FLAT = TypeAdapter(_FlatShape)
+
+
+def shape_to_json(shape: QueryShape) -> bytes:
+    trees = [shape.root] if shape.kept is None else [shape.root, shape.kept]
+    # Parents come before their children there.
+    operators = [each for tree in reversed(trees) for _, each in reversed([*tree.walk()])]
+    places = {id(each): place for place, each in reversed([*enumerate(operators)])}
+    return _FLAT.dump_json(
+        _FlatShape(
+            tuple(replace(each, inputs=(), subqueries=()) for each in operators),
+            tuple(tuple(places[id(one)] for one in each.inputs) for each in operators),
+            tuple(tuple(places[id(one)] for one in each.subqueries) for each in operators),
+            places[id(shape.root)],
+            None if shape.kept is None else places[id(shape.kept)],
+            shape.schema_json,
+            shape.named,
+            shape.by_group,
+            shape.whole,
+            shape.undecided,
+        )
+    )
+
+
+def shape_from_json(content: bytes) -> QueryShape:
+    """Raises ValueError."""
+    flat = _FLAT.validate_json(content)
+    made: list[Operator] = []
+    try:
+        for operator, inputs, subqueries in zip(flat.operators, flat.inputs, flat.subqueries, strict=True):
+            made.append(
+                replace(
+                    operator,
+                    inputs=tuple(made[place] for place in inputs),
+                    subqueries=tuple(made[place] for place in subqueries),
+                )
+            )
+        root, kept = made[flat.root], None if flat.kept is None else made[flat.kept]
+    except IndexError as error:
+        raise ValueError("names an operator that is not there") from error
+    return QueryShape(root, flat.schema_json, flat.named, kept, flat.by_group, flat.whole, flat.undecided)

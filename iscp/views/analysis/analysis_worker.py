@@ -1,0 +1,86 @@
+"""The process in which Spark analyzes users' SQL: it may be ended by that SQL, and nothing else is done in it.
+
+It gets a Connection's descriptor, over which come first the settings, and then one request after another, as JSON. It
+has no keys of any storage, and reads no table.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from iscp.adapters.delta.spark.jvm_launch import SparkSettings
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.values.errors import IscpError, Unavailable
+from iscp.views.analysis.analysis_codec import shape_to_json
+from iscp.views.analysis.session_analysis import SessionAnalysis
+
+NICENESS = 5
+"""By how much the analysis of users' SQL gives way to all else on its machine."""
+
+_FIRST_TO_BE_KILLED = "1000"
+
+
+def main(descriptor: int) -> None:
+    with Connection(descriptor) as connection:
+        settings = json.loads(connection.recv_bytes())
+        logging.disable()  # what Python's side of Spark has to say of a query comes back as its error
+        _give_way()
+        paths = {name: Path(settings[name]) for name in ("work_dir", "cache_dir")}
+        try:
+            runtime = SparkRuntime.start(SparkSettings(**{**settings, **paths}))
+        except IscpError as error:
+            connection.send_bytes(_refusal(error))
+            return
+        try:
+            connection.send_bytes(b"{}")
+            _serve(runtime, connection)
+        finally:
+            runtime.kill()
+
+
+def _give_way() -> None:
+    with suppress(OSError):  # of a system that has no such things
+        os.nice(NICENESS)
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_BE_KILLED)
+
+
+def _serve(runtime: SparkRuntime, connection: Connection) -> None:
+    """Until nobody is there any more, or Spark is not."""
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer = _answer(runtime, request)
+        except Unavailable:
+            return  # the JVM is gone, and whoever waits finds out by this end
+        except IscpError as error:
+            answer = _refusal(error)
+        connection.send_bytes(answer)
+
+
+def _answer(runtime: SparkRuntime, request: dict[str, Any]) -> bytes:
+    if "condition" in request:
+        with spark_faults("open a Spark session"):
+            session = runtime.new_session()
+        fault = SessionAnalysis(session).condition_fault(request["schema_json"], request["condition"])
+        return json.dumps({"fault": fault}).encode()
+    return shape_to_json(SessionAnalysis(runtime.root).query_shape(request["sql"], request["schemas"]))
+
+
+def _refusal(error: IscpError) -> bytes:
+    said = {"message": error.message, "field": error.field, "remedy": error.remedy, "code": int(error.code)}
+    return json.dumps({"error": said}).encode()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,209 @@
+"""Has Spark analyze a query over named tables, without reading a row, and refuses what cannot be kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
+
+from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
+from iscp.adapters.delta.spark.spark_errors import first_line, said_by, spark_faults
+from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.query.range_query import NotRanged
+from iscp.core.sql.sql_bounds import too_deep
+from iscp.core.sql.sql_sizes import SIZE_MAX
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.catalyst.catalyst import Catalyst
+from iscp.views.catalyst.jvm_classes import classes_of
+from iscp.views.catalyst.needed_columns import needed_columns
+from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, ResultKeys, kept_input, read_tree, result_keys
+from iscp.views.catalyst.special_times import special_time
+from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing
+from iscp.views.changes.group_sums import GroupSums, find_group_sums
+from iscp.views.direct.group_plan import find_group_query
+from iscp.views.ranges.range_ways import find_ranged_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What these make of a plan suits one execution of it, and not another one over changed rows.
+_UNFIT_RULES = (
+    "MergeScalarSubqueries",
+    "DecimalAggregates",
+    "InferWindowGroupLimit",
+    "LimitPushDown",
+    "LimitPushDownThroughWindow",
+    "PushProjectionThroughLimitAndOffset",
+    "PropagateEmptyRelation",  # what it leaves of INTERSECT ALL, the optimizer fails on when it sees it again
+)
+_SETTINGS = {
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    "spark.sql.optimizer.runtimeFilter.semiJoinReduction.enabled": "false",
+    "spark.sql.cbo.enabled": "false",
+    # What a query says of days is not to be another thing on a node of another zone: analyzed expressions keep it.
+    "spark.sql.session.timeZone": VIEW_ZONE,
+}
+
+
+_TOO_MUCH = f"a function such as repeat or sequence would make more than {SIZE_MAX} characters or elements"
+
+STACK_FULL = "StackOverflowError"
+"""What the JVM says of a query that is too deep for one of its threads, which goes on."""
+
+ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
+"""As Catalog.query_shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzedQuery:
+    """`columns` are the result's; `catalyst` is that of the session whose plans the tree has.
+
+    `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
+    what distinguishes its rows, and those of the result. `needed`: of each table the columns that the result follows
+    from. `undecided`: functions that something in it is decided by, and that give another value each time. `named`: the
+    tables that the query names.
+    """
+
+    root: PlanNode
+    columns: StructType
+    catalyst: Catalyst
+    kept: PlanNode | None
+    sums: GroupSums | None
+    kept_keys: ResultKeys | None
+    keys: ResultKeys | None
+    needed: Mapping[str, frozenset[str]]
+    undecided: str
+    named: frozenset[str]
+
+    def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
+        """Of a table's changed rows, whose columns are `names`; at least one, as it may be that rows only count."""
+        needed = self.needed.get(table, frozenset())
+        return [each for each in names if each in needed] or [*names[:1]]
+
+
+def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
+    """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest.
+
+    A query that was registered is held to its tables here too: by another version of Spark it may be another one.
+    """
+    with spark_faults("analyze the query"):
+        names: dict[int, str] = {}
+        try:
+            for name, schema_json in schemas.items():
+                schema = _nullable(StructType.fromJson(json.loads(schema_json)))
+                frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
+                names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
+                frame.createOrReplaceTempView(_quoted(name))
+            with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
+                return _analyze(session, sql, names)
+        except AnalysisException as error:
+            raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
+        except (PySparkException, Py4JJavaError) as error:
+            if STACK_FULL in str(error):
+                raise too_deep("sql") from error
+            if _is_internal(error) and _fails_by_itself(session, sql, schemas):
+                raise InvalidRequest(
+                    f"is a query that Spark's own optimizer fails on, without iscp too: {said_by(error)}",
+                    field="sql",
+                    remedy="Write it in another way, until `EXPLAIN` of it by Spark alone does not fail",
+                ) from error
+            raise
+        finally:
+            for name in schemas:
+                session.catalog.dropTempView(name)
+
+
+def _is_internal(error: PySparkException | Py4JJavaError) -> bool:
+    """Whether Spark says that it broke a rule of its own, and not that something it needs is missing or full."""
+    return "SQLSTATE: XX" in str(error)
+
+
+def _fails_by_itself(session: SparkSession, sql: str, tables: Collection[str]) -> bool:
+    """Whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
+    try:
+        run_nothing(session, restrict_query(session, sql, tables)[0]).optimizedPlan()
+    except (PySparkException, Py4JJavaError) as error:
+        return _is_internal(error)
+    return False
+
+
+def query_shaper(session: SparkSession) -> ShapeQuery:
+    """Analyzes queries in sessions of their own; runs no job."""
+
+    def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        with spark_faults("open a Spark session"):
+            apart = session.newSession()
+        found = analyze_query(apart, sql, schemas)
+        kept = found.kept
+        by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
+        whole = {name: _whole(found, name) for name in schemas}
+        kept_operator = kept.operator if kept is not None else None
+        schema_json = str(found.columns.json())
+        return QueryShape(
+            found.root.operator, schema_json, found.named, kept_operator, by_group, whole, found.undecided
+        )
+
+    return shape
+
+
+def _whole(query: AnalyzedQuery, name: str) -> str:
+    found = find_ranged_rows(query.catalyst, query.root, query.kept, query.sums, {name})
+    return found.reason if isinstance(found, NotRanged) else ""
+
+
+def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:
+    parsed, named = restrict_query(session, sql, names.values())
+    execution = run_nothing(session, parsed)
+    analyzed = execution.analyzed()
+    if not analyzed.deterministic():
+        raise changing()
+    _refuse_special_time(special_time(session, sql, analyzed))
+    catalyst = Catalyst(session)
+    marks = TimeMarks(session, catalyst)
+    bounded = classes_of(session._jvm).sizes.bounded(analyzed, SIZE_MAX, _TOO_MUCH)
+    marked = marks.marked(bounded)
+    if marks.values or not bounded.fastEquals(analyzed):
+        execution = run_nothing(session, marked)
+    plan = catalyst.reproducible(execution.optimizedPlan())
+    root = read_tree(catalyst, plan, names, marks.values)
+    columns = StructType.fromJson(json.loads(analyzed.schema().json()))
+    for each in columns.fields:
+        each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
+    kept = kept_input(root)
+    sums = find_group_sums(catalyst, root, kept)
+    kept = kept if sums is None else sums.node
+    kept_keys = result_keys(catalyst, kept) if kept else None
+    keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
+    undecided = catalyst.undecided(_recomputed_before(kept or root, kept_keys if kept else keys).plan)
+    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed, undecided, named)
+
+
+def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:
+    """The node of which it has to be known what it gave before the changes. Groups are replaced by their keys."""
+    return keys.node if keys is not None and keys.unique else rows
+
+
+def _refuse_special_time(found: str) -> None:
+    if found:
+        raise InvalidRequest(
+            f"has {found}, of which Spark makes the time at which it reads the query, once and for all",
+            field="sql",
+            remedy="Write current_timestamp() or current_date()",
+        )
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Tables become nullable later, and the optimizer drops what a column that is never null does not need."""
+    for each in schema.fields:
+        each.nullable = True
+    return schema
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,178 @@
+"""Analyzes users' SQL in a process of its own, which such SQL may end: then it is refused, and the next one starts.
+
+Spark computes what is constant while it analyzes and optimizes, as `repeat('a', 2000000000)`; and what it takes to plan
+a query may double with each of its levels. No list of such queries is complete, so that what bounds them all is the
+process: its memory, and a time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from iscp.adapters.delta.spark.jvm_launch import SparkSettings
+from iscp.core.query.query_plan import QueryShape
+from iscp.core.settings.config import S3Config
+from iscp.core.values.errors import (
+    Canceled,
+    EngineError,
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    PermanentError,
+    QueueFull,
+    TemporaryError,
+    TimedOut,
+)
+from iscp.ports.access.callers import still_wanted
+from iscp.views.analysis.analysis_codec import shape_from_json
+from iscp.views.analysis.analysis_process import POLL_S, AnalysisEndedError, AnalysisProcess
+
+log = logging.getLogger(__name__)
+
+ANALYSIS_MAX_S = 20.0
+"""How long Spark may take to analyze one query or filter of users; one that takes longer is refused, and what analyzes
+it is killed."""
+
+ANALYSIS_START_MAX_S = 120.0
+"""How long the process that analyzes SQL may take to start; then the request fails, and the next one starts another."""
+
+ANALYSES_WAITING_MAX = 64
+"""Queries and filters that wait to be analyzed, one after the other; one more is refused with QUEUE_FULL."""
+
+_JAVA_OPTIONS, _HEAP_SIZES = "spark.driver.extraJavaOptions", ("-Xms", "-Xmn", "-Xmx")
+_SMALLER = "Write it with smaller constants and fewer levels; or as several views, each of which reads the one before"
+
+
+def settings_apart(settings: SparkSettings, memory_mb: int) -> SparkSettings:
+    """Of the Spark that analyzes SQL for the node whose Spark these settings are of: it takes functions as that does,
+    and reaches no storage and no cluster.
+    """
+    conf = {
+        **settings.conf,
+        "spark.driver.memory": f"{memory_mb}m",
+        "spark.ui.enabled": "false",
+        "spark.eventLog.enabled": "false",
+    }
+    if options := conf.get(_JAVA_OPTIONS):
+        conf[_JAVA_OPTIONS] = shlex.join(each for each in shlex.split(options) if not each.startswith(_HEAP_SIZES))
+    return replace(
+        settings,
+        work_dir=settings.work_dir / "analysis",
+        master="local[1]",
+        driver_memory_mb=memory_mb,
+        conf=conf,
+        s3=S3Config(),
+    )
+
+
+class SeparateAnalysis:
+    """Safe for threads. The process is started when it is first needed, and stays. `close` ends it."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._turn = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(ANALYSES_WAITING_MAX)
+        self._process: AnalysisProcess | None = None
+        self._state = threading.Lock()
+        self._closed = False
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        """As `Catalog.query_shape`. Raises Canceled where the caller does not wait any more, QueueFull, EngineError."""
+        answer = self._analyze({"sql": sql, "schemas": dict(schemas)})
+        try:
+            return shape_from_json(answer)
+        except ValueError as error:
+            raise EngineError(f"the analysis of the query came to no plan: {error}") from error
+
+    def condition_fault(self, schema_json: str, condition: str) -> str:
+        """As a `condition_analyzer` says it; raises as `query_shape`."""
+        answer = self._analyze({"schema_json": schema_json, "condition": condition})
+        return str(json.loads(answer)["fault"])
+
+    def close(self) -> None:
+        with self._state:
+            self._closed = True
+            process = self._process
+        if process is not None:
+            process.kill()
+
+    def _analyze(self, request: dict[str, object]) -> bytes:
+        if not self._waiting.acquire(blocking=False):
+            raise QueueFull(f"{ANALYSES_WAITING_MAX} queries wait to be analyzed already", remedy="Retry later")
+        try:
+            while not self._turn.acquire(timeout=POLL_S):
+                if not still_wanted():
+                    raise Canceled("the caller does not wait for the analysis of its SQL any more")
+            try:
+                answer = self._answer(request)
+            finally:
+                self._turn.release()
+        finally:
+            self._waiting.release()
+        if answer.startswith(b'{"error"'):
+            raise _error_of(json.loads(answer)["error"])
+        return answer
+
+    def _answer(self, request: dict[str, object]) -> bytes:
+        process = self._started()
+        try:
+            process.send(request)
+            return process.receive(ANALYSIS_MAX_S, still_wanted)
+        except AnalysisEndedError as error:
+            memory = f"the {self._settings.driver_memory_mb} MB of memory that it has"
+            raise self._refusal(f"is too much for Spark to analyze: it needs more than {memory}, or ends it") from error
+        except TimedOut as error:
+            raise self._refusal(f"takes Spark more than {ANALYSIS_MAX_S:g} s to analyze") from error
+        except Canceled:
+            self._replace(process)
+            raise
+
+    def _refusal(self, message: str) -> InvalidRequest:
+        """Of what ended the process, or has to."""
+        log.warning("sql.analysis_ended", extra={"why": message})
+        self._replace(self._process)
+        return InvalidRequest(message, field="sql", remedy=_SMALLER)
+
+    def _started(self) -> AnalysisProcess:
+        """Raises EngineError where it cannot start."""
+        process = self._process
+        if process is None or not process.alive():
+            process = self._replace(process)
+        if process.ready:
+            return process
+        try:
+            answer = process.receive(ANALYSIS_START_MAX_S, still_wanted)
+        except (AnalysisEndedError, TimedOut) as error:
+            process.kill()
+            raise EngineError(
+                "the process that analyzes SQL does not start; the node's log has what it said last"
+            ) from error
+        if "error" in (said := json.loads(answer)):
+            raise _error_of(said["error"])
+        process.ready = True
+        return process
+
+    def _replace(self, process: AnalysisProcess | None) -> AnalysisProcess:
+        """Another one, which starts meanwhile. By whoever's turn it is."""
+        if process is not None:
+            process.kill()
+            process.close()
+        with self._state:
+            if self._closed:
+                raise Canceled("the node stops")
+            self._process = AnalysisProcess.start(self._settings)
+            return self._process
+
+
+def _error_of(said: Mapping[str, object]) -> IscpError:
+    """As the other process raised it, by the codes of the errors."""
+    code = ErrorCode(int(str(said["code"])))
+    kind: type[IscpError] = EngineError if code is ErrorCode.ENGINE else TemporaryError
+    if not code.temporary:
+        kind = InvalidRequest if code is ErrorCode.INVALID_REQUEST else PermanentError
+    return kind(str(said["message"]), field=str(said["field"]), remedy=str(said["remedy"]), code=code)

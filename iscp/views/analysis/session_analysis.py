@@ -1,0 +1,27 @@
+"""Analyzes users' SQL in this process: for SQL that is trusted, as it may end the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from iscp.views.analysis.condition_analysis import condition_analyzer
+from iscp.views.analysis.query_analysis import query_shaper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from iscp.core.query.query_plan import QueryShape
+
+
+class SessionAnalysis:
+    """Analyzes by a session of Spark (port SqlAnalysis of the catalog)."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._shape, self._fault = query_shaper(session), condition_analyzer(session)
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        return self._shape(sql, schemas)
+
+    def condition_fault(self, schema_json: str, condition: str) -> str:
+        return self._fault(schema_json, condition)

@@ -1,0 +1,295 @@
+"""Plans of Spark's Catalyst as they are built here, through py4j.
+
+An operator's expressions name the columns of its inputs by ids. What takes an input's place (its rows of another
+version, or its changes) therefore gets columns of the very same ids, and the expressions stay as Spark made them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from iscp.views.catalyst.jvm_classes import classes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Plan = Any
+"""A LogicalPlan of the JVM."""
+
+Expression = Any
+"""An Expression of the JVM; an attribute is one too."""
+
+Columns = Any
+"""A Seq of them of Scala's."""
+
+
+class Catalyst:
+    """Builds plans for one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._jvm: Any = session._jvm
+        self._classes = classes_of(self._jvm)
+        self._expressions, self._logical = self._classes.expressions, self._classes.logical
+        self._columns = self._classes.columns
+        self._none = self._classes.none
+
+    def seq(self, items: Iterable[Any]) -> Any:
+        return self._classes.utils.toSeq(list(items))
+
+    def items(self, seq: Any) -> list[Any]:
+        # By their places: an iterator of Java's ends with an exception, which takes longer than all the rest.
+        return [seq.apply(place) for place in range(seq.size())]
+
+    def children(self, node: Plan | Expression) -> list[Any]:
+        return self.items(node.children())
+
+    def output(self, plan: Plan) -> list[Expression]:
+        return self.items(plan.output())
+
+    def inputs(self, plan: Plan) -> list[Plan]:
+        """Those of the operator. A limit is several plans, which together are planned as one: none of them alone keeps
+        the order of its rows."""
+        children = self.children(plan)
+        return self.inputs(children[0]) if self._parts_limit(plan, children) else children
+
+    def with_inputs(self, plan: Plan, inputs: Sequence[Plan]) -> Plan:
+        children = self.children(plan)
+        if self._parts_limit(plan, children):
+            inputs = [self.with_inputs(children[0], inputs)]
+        return plan.withNewChildren(self.seq(inputs))
+
+    def _parts_limit(self, plan: Plan, children: Sequence[Plan]) -> bool:
+        return self._is_limit(plan) and self._is_limit(children[0])
+
+    def _is_limit(self, plan: Plan) -> bool:
+        return str(plan.nodeName()) in ("GlobalLimit", "Offset", "LocalLimit")
+
+    def plan_of(self, frame: DataFrame) -> Plan:
+        return frame._jdf.queryExecution().analyzed()
+
+    def frame(self, plan: Plan) -> DataFrame:
+        """The plan's rows."""
+        dataset = self._classes.dataset.ofRows(self._session._jsparkSession, plan)
+        return DataFrame(dataset, self._session)
+
+    def is_a(self, node: Any, name: str) -> bool:
+        """Whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""
+        return bool(node.getClass().getSimpleName().rstrip("$") == name)
+
+    def type_of(self, expression: Expression) -> T.DataType:
+        return T._parse_datatype_json_value(json.loads(expression.dataType().json()))
+
+    # --- expressions ----------------------------------------------------------------------------------------------
+
+    def alias(self, value: Expression, name: str) -> Expression:
+        """`value` under a new id."""
+        return self._columns.alias(value, name)
+
+    def both(self, conditions: Sequence[Expression]) -> Expression:
+        return reduce(self._expressions.And, conditions)
+
+    def same(self, left: Expression, right: Expression) -> Expression:
+        """Null equals null."""
+        return self._expressions.EqualNullSafe(left, right)
+
+    def times(self, left: Expression, right: Expression) -> Expression:
+        return self._expressions.Multiply(left, right)
+
+    def id_of(self, attribute: Expression) -> int:
+        return int(attribute.exprId().id())
+
+    def ids(self, plan: Plan) -> list[int]:
+        """Of its columns."""
+        return [*map(int, self._columns.ids(plan).split())]
+
+    def names(self, plan: Plan) -> list[str]:
+        """Of its columns."""
+        return str(self._columns.names(plan)).split("\0")[:-1]
+
+    def passed(self, columns: Columns) -> dict[int, int]:
+        """Of those of a sequence that are columns of an input, or give one another name: their ids, and those there."""
+        pairs = (each.split(":") for each in self._columns.passed(columns).split())
+        return {int(outer): int(inner) for outer, inner in pairs}
+
+    def column(self, expression: Expression) -> Expression | None:
+        """The attribute that it is, or gives another name; None: it is something else."""
+        inner = expression.child() if self.is_a(expression, "Alias") else expression
+        return inner if self.is_a(inner, "AttributeReference") else None
+
+    # --- operators ------------------------------------------------------------------------------------------------
+
+    def project(self, columns: Sequence[Expression] | Columns, child: Plan) -> Plan:
+        return self._logical.Project(self.seq(columns) if isinstance(columns, Sequence) else columns, child)
+
+    def renamed(self, child: Plan, like: Plan) -> Plan:
+        """The child's columns, in their order, under the names and ids of those of another plan."""
+        return self._columns.renamed(child, like)
+
+    def renamed_as(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
+        """As `renamed`, where these columns are of no plan."""
+        return self._columns.renamedAs(child, self.seq(wanted))
+
+    def signed(self, child: Plan, like: Plan, weight: str) -> Plan:
+        """As `renamed`, but for the last column, which comes last under this name."""
+        return self._columns.signed(child, like, weight)
+
+    def numbered(self, child: Plan, like: Plan, more: Sequence[Expression] = ()) -> Plan:
+        """Columns of the child's, those of the other plan, as `c0`, `c1`, …, and `more` as they are."""
+        return self._columns.numbered(child, like, self.seq(more))
+
+    def afresh(self, child: Plan, columns: Columns) -> Plan:
+        """These columns under new ids, so that they meet others of the same ids in no operator."""
+        return self._columns.afresh(child, columns)
+
+    def union(self, plans: Sequence[Plan]) -> Plan:
+        """Of plans whose columns have ids of their own each."""
+        return self._logical.Union(self.seq(plans), False, False) if len(plans) > 1 else plans[0]
+
+    def semi_join(self, left: Plan, right: Plan, condition: Expression) -> Plan:
+        kind = self._classes.plans.JoinType.apply("leftsemi")
+        hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
+        return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
+
+    def widened(self, plan: Plan, like: Plan, *, weighted: bool) -> Plan:
+        """The plan's columns are some of the other's, and the weight: in the order of these, with nulls for others."""
+        return self._columns.widened(plan, like, weighted)
+
+    def named(self, name: str, plan: Plan) -> Plan:
+        """The plan's rows below an alias."""
+        return self._logical.SubqueryAlias(self._classes.identifier(name), plan)
+
+    def name_of(self, plan: Plan) -> str:
+        """Of an alias; else it is empty."""
+        return str(plan.alias()) if plan.nodeName() == "SubqueryAlias" else ""
+
+    def no_rows(self, plan: Plan) -> Plan:
+        """Of the plan's columns."""
+        return self._logical.LocalRelation(plan.output(), self._classes.nothing, False, self._none)
+
+    def taken_as_analyzed(self, plan: Plan) -> Plan:
+        """The plan, of which nothing is left to be resolved."""
+        plan.setAnalyzed()
+        return plan
+
+    def one_row(self, values: Sequence[str]) -> Plan:
+        """Of SQL expressions; the optimizer knows what it holds."""
+        return self.plan_of(self._session.sql(f"SELECT {', '.join(values)}"))
+
+    def distinct(self, value: Expression, child: Plan) -> Plan:
+        """The different values of it."""
+        columns = self.seq([self.alias(value, "value")])
+        return self._logical.Aggregate(self.seq([value]), columns, child, self._none)
+
+    def expand(self, plan: Plan, carried: Expression, child: Plan) -> Plan:
+        """An Expand whose rows carry one more column of its input."""
+        rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
+        return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
+
+    def reproducible(self, plan: Plan) -> Plan:
+        """The plan, of which the same rows give the same each time: those that tie go by all of their columns, ranges
+        of times by UTC, and sums of doubles that something is decided by are exact."""
+        return self._classes.sums.settled(self._classes.ties.settled(self._classes.ranges.settled(plan)))
+
+    def undecided(self, plan: Plan) -> str:
+        """Functions that decide something in a plan that is `reproducible`, and whose value differs between runs."""
+        return str(self._classes.sums.unsettled(plan))
+
+    # --- expressions within operators -----------------------------------------------------------------------------
+
+    def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:
+        """With each expression of a Project, Filter, Sort, Join or Aggregate changed; others stay as they are."""
+        if self.is_a(plan, "Project"):
+            return self.project([change(each) for each in self.items(plan.projectList())], plan.child())
+        if self.is_a(plan, "Filter"):
+            return self._logical.Filter(change(plan.condition()), plan.child())
+        if self.is_a(plan, "Sort"):
+            order = [change(each) for each in self.items(plan.order())]
+            return self._logical.Sort(self.seq(order), getattr(plan, "global")(), plan.child(), plan.hint())
+        if self.is_a(plan, "Join") and plan.condition().isDefined():
+            return self.with_condition(plan, change(plan.condition().get()))
+        if self.is_a(plan, "Aggregate"):
+            groups, columns = self.items(plan.groupingExpressions()), self.items(plan.aggregateExpressions())
+            changed = [self.seq(map(change, each)) for each in (groups, columns)]
+            return self._logical.Aggregate(*changed, plan.child(), plan.hint())
+        return plan
+
+    def with_condition(self, join: Plan, condition: Expression | None) -> Plan:
+        held = self._classes.option.apply(condition)
+        return self._logical.Join(join.left(), join.right(), join.joinType(), held, join.hint())
+
+    def with_arguments(self, expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+        children = self.children(expression)
+        return expression.withNewChildren(self.seq(map(change, children))) if children else expression
+
+    def with_values(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan | Expression]) -> Plan:
+        """With these subqueries replaced, by others or by values."""
+        return self.with_expressions(plan, lambda each: self.with_values_in(each, before, after))
+
+    def with_values_in(
+        self, expression: Expression, before: Sequence[Plan], after: Sequence[Plan | Expression]
+    ) -> Expression:
+        return _Swap(self, tuple(before), tuple(after)).within(expression)
+
+    def is_subquery(self, node: Plan | Expression) -> bool:
+        return self._is_instance(node, self._expressions.SubqueryExpression)
+
+    def parts(self, node: Plan | Expression) -> list[Any]:
+        """What it is made of: inputs, arguments, expressions, and the plan of a subquery."""
+        parts = self.children(node)
+        if self._is_instance(node, self._logical.LogicalPlan):
+            parts += self.items(node.expressions())
+        elif self.is_subquery(node):
+            parts.append(node.plan())
+        return parts
+
+    def _is_instance(self, node: Any, kind: Any) -> bool:
+        return bool(self._jvm.java.lang.Class.forName(kind._fqn).isInstance(node))
+
+    def scalar_subquery(self, plan: Plan) -> Expression:
+        made = getattr(self._expressions, "ScalarSubquery$").__getattr__("MODULE$")
+        return made.apply(plan, *[getattr(made, f"apply$default${place}")() for place in range(2, 8)])
+
+    def literal(self, value: Any) -> Expression:
+        """Of a java.time value."""
+        return getattr(self._expressions, "Literal$").__getattr__("MODULE$").apply(value)
+
+    def instant(self, at_s: float, zone: str) -> Any:
+        """As java.time has it; `at_s` to the millisecond."""
+        time = self._jvm.java.time
+        return time.Instant.ofEpochMilli(round(at_s * 1000)).atZone(time.ZoneId.of(zone))
+
+    def split(self, condition: Expression) -> list[Expression]:
+        """What all has to hold, in order."""
+        if self.is_a(condition, "And"):
+            return [*self.split(condition.left()), *self.split(condition.right())]
+        return [condition]
+
+    def untrue(self, condition: Expression) -> Expression:
+        """It is false or null, said in such a way that files can be passed over by their statistics."""
+        return self._expressions.Or(self._expressions.Not(condition), self._expressions.IsNull(condition))
+
+    def filter(self, condition: Expression, child: Plan) -> Plan:
+        return self._logical.Filter(condition, child)
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    catalyst: Catalyst
+    before: tuple[Plan, ...]
+    after: tuple[Plan | Expression, ...]
+
+    def within(self, expression: Expression) -> Expression:
+        if self.catalyst.is_a(expression, "ScalarSubquery"):
+            plan = expression.plan()
+            place = next(number for number, each in enumerate(self.before) if plan.fastEquals(each))
+            after = self.after[place]
+            return after if self.catalyst.is_a(after, "Literal") else expression.withNewPlan(after)
+        return self.catalyst.with_arguments(expression, self.within)

@@ -1,0 +1,306 @@
+"""A query as Spark has analyzed and optimized it, as a tree of operators with the plans that carry each out.
+
+Spark's own optimizer has by then replaced subqueries, set operations, DISTINCT and grouping sets by joins, groups and
+unions, so that a dozen operators are left, with Spark's semantics of nulls and types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from iscp.core.query.query_plan import (
+    JoinSide,
+    Operator,
+    OperatorKind,
+    passes_kept_input,
+    reads_all_again,
+    worth_keeping,
+)
+from iscp.core.sql.time_dependence import finest
+from iscp.core.values.errors import InvalidRequest
+from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
+from iscp.views.catalyst.time_marks import ClockValue
+from iscp.views.catalyst.total_functions import TotalFunction, total_functions
+
+_KINDS = {
+    "Project": OperatorKind.PROJECT,
+    "Filter": OperatorKind.FILTER,
+    "Union": OperatorKind.UNION,
+    "Expand": OperatorKind.EXPAND,
+    "Generate": OperatorKind.GENERATE,
+    "Sort": OperatorKind.SORT,
+    "Join": OperatorKind.JOIN,
+    "Aggregate": OperatorKind.AGGREGATE,
+    "Window": OperatorKind.WINDOW,
+    "WindowGroupLimit": OperatorKind.WINDOW,
+    "GlobalLimit": OperatorKind.LIMIT,
+    "Offset": OperatorKind.LIMIT,
+    "Range": OperatorKind.ROWS,
+    "LocalRelation": OperatorKind.ROWS,
+    "OneRowRelation": OperatorKind.ROWS,
+}
+
+_LINEAR_IN = {
+    "Inner": JoinSide.BOTH,
+    "Cross": JoinSide.BOTH,
+    "LeftOuter": JoinSide.LEFT,
+    "LeftSemi": JoinSide.LEFT,
+    "LeftAnti": JoinSide.LEFT,
+    "LeftSingle": JoinSide.LEFT,
+    "ExistenceJoin": JoinSide.LEFT,
+    "RightOuter": JoinSide.RIGHT,
+}
+
+_WITH_SUBQUERIES = (
+    OperatorKind.PROJECT,
+    OperatorKind.FILTER,
+    OperatorKind.AGGREGATE,
+    OperatorKind.JOIN,
+    OperatorKind.SORT,
+)
+_VALUE = "scalar-subquery []"
+SESSION_MARK = "spark.sessionWindow"
+"""In the metadata of a column of session windows: Spark merges rows grouped by it where they overlap."""
+
+TITLE_CHARACTERS_MAX = 300
+"""Of an operator as Spark describes it, as many are shown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanNode:
+    """An operator, and the plan that it is the top of. `keys`: of each input, the expressions by which it is `keyed`.
+
+    `subqueries`: the plans of the values in its expressions; `clock`: those that stand for the time. `functions`: of an
+    aggregate that `adds_up`.
+    """
+
+    operator: Operator
+    plan: Plan
+    inputs: tuple[PlanNode, ...]
+    keys: tuple[tuple[Expression, ...], ...] = ()
+    subqueries: tuple[PlanNode, ...] = ()
+    clock: tuple[tuple[Plan, ClockValue], ...] = ()
+    functions: tuple[TotalFunction, ...] = ()
+
+    def walk(self) -> Iterator[PlanNode]:
+        """Each node, those that it is made of first."""
+        for each in (*self.subqueries, *self.inputs):
+            yield from each.walk()
+        yield self
+
+
+def read_tree(
+    catalyst: Catalyst, plan: Plan, tables: Mapping[int, str], clock: Mapping[int, ClockValue] = MappingProxyType({})
+) -> PlanNode:
+    """`tables` and `clock`: what stands for each by the id of its empty RDD. Raises InvalidRequest."""
+    return _TreeReader(catalyst, tables, clock).read(plan)
+
+
+def kept_input(root: PlanNode) -> PlanNode | None:
+    """The node whose rows are kept, so that what is above it can be recomputed from them."""
+    found, node = None, root
+    while len(node.inputs) == 1 and passes_kept_input(node.operator):
+        ordering = found is not None and node.operator.kind is OperatorKind.SORT  # of rows that a limit takes from
+        if ordering or reads_all_again(node.operator):
+            found = node.inputs[0]
+        (node,) = node.inputs
+    if found is None or found.plan.output().isEmpty():  # rows that are only counted are no rows of a table
+        return None
+    return found if worth_keeping(found.operator) else None
+
+
+def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
+    """Whether a LIMIT above the input that is kept bounds the rows of the result."""
+    node = root
+    while node is not kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
+        node = node.inputs[0]
+    return node is not kept and node.operator.kind is OperatorKind.LIMIT
+
+
+def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
+    """Whether what is made of the kept input depends on something else besides."""
+    node, found = root, False
+    while node is not kept and node.inputs:
+        found, node = found or bool(node.subqueries), node.inputs[0]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ResultKeys:
+    """The groups, or partitions of windows, at the top of a query: `node` has them, and what says of which one a row is
+    are the result's columns at `places`. `unique`: none has more than one row.
+    """
+
+    node: PlanNode
+    places: tuple[int, ...]
+    unique: bool
+
+
+def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
+    """None where no columns of the result say of which group a row is."""
+    above, node = [], root
+    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not (node.subqueries or node.clock):
+        above.append(node)
+        (node,) = node.inputs
+    if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys or node.subqueries:
+        return None
+    node = _lowest_of_same_partitions(catalyst, node)
+    if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
+        return None
+    ids = [catalyst.id_of(each) for each in node.keys[0]]
+    unique = node.operator.kind is OperatorKind.AGGREGATE
+    lists = [node.plan.aggregateExpressions()] if catalyst.is_a(node.plan, "Aggregate") else []
+    lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
+    for columns in lists:
+        columns_passed = [(each, catalyst.column(each)) for each in catalyst.items(columns)]
+        passed = {catalyst.id_of(inner): catalyst.id_of(each) for each, inner in columns_passed if inner is not None}
+        if not all(each in passed for each in ids):
+            return None
+        ids = [passed[each] for each in ids]
+    places = {catalyst.id_of(each): place for place, each in enumerate(catalyst.output(root.plan))}
+    found = tuple(places[each] for each in ids)
+    return ResultKeys(node, found, unique) if len({*found}) == len(found) else None
+
+
+def _lowest_of_same_partitions(catalyst: Catalyst, node: PlanNode) -> PlanNode:
+    """Of windows that lie above each other."""
+    while node.operator.kind is OperatorKind.WINDOW and not catalyst.is_a(node.plan, "Aggregate"):
+        (below,) = node.inputs
+        if below.operator.kind is not OperatorKind.WINDOW or _partitions(below) != _partitions(node):
+            break
+        node = below
+    return node
+
+
+def _partitions(window: PlanNode) -> list[str]:
+    return [str(each.canonicalized().toString()) for each in (window.keys[0] if window.keys else ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeReader:
+    catalyst: Catalyst
+    tables: Mapping[int, str]
+    clock: Mapping[int, ClockValue]
+
+    def read(self, plan: Plan) -> PlanNode:
+        plan = self._with_time_above(plan)
+        name = str(plan.nodeName()).split()[0]
+        inputs = tuple(self.read(each) for each in self.catalyst.inputs(plan))
+        values = self.catalyst.items(plan.subqueries())
+        clock = tuple((each, value) for each in values if (value := self._clock_value(each)))
+        subqueries = tuple(self.read(each) for each in values if not self._clock_value(each))
+        if name == "LogicalRDD":
+            return self._table(plan)
+        kind = OperatorKind.WINDOW if self._has_sessions(plan) else _KINDS.get(name)
+        if kind is None:
+            raise InvalidRequest(
+                f"has the operator {name}, which views cannot keep", remedy="Write the query without it"
+            )
+        if (subqueries or clock) and kind not in _WITH_SUBQUERIES:
+            raise InvalidRequest(
+                f"has a subquery within {name}, which views cannot keep", remedy="Join with the subquery instead"
+            )
+        keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
+        adds_up = kind is OperatorKind.AGGREGATE and not (keys or subqueries or clock)
+        functions = total_functions(self.catalyst, plan) if adds_up else ()
+        operator = Operator(
+            kind,
+            _title(plan, [value.function for _, value in clock]),
+            tuple(each.operator for each in inputs),
+            keyed=bool(keys),
+            linear_in=linear_in,
+            subqueries=tuple(each.operator for each in subqueries),
+            by_time=finest(value.dependence for _, value in clock),
+            adds_up=bool(functions),
+            conditional=kind is OperatorKind.JOIN and bool(plan.condition().isDefined()),
+            distincts=sum(each.distinct for each in functions),
+        )
+        return PlanNode(operator, plan, inputs, keys, subqueries, clock, functions)
+
+    def _clock_value(self, plan: Plan) -> ClockValue | None:
+        return self.clock.get(int(plan.rdd().id())) if str(plan.nodeName()).startswith("LogicalRDD") else None
+
+    def _with_time_above(self, plan: Plan) -> Plan:
+        """Of an inner join what depends on the time as a filter above it, which follows the time without all rows."""
+        if not (self.clock and self.catalyst.is_a(plan, "Join")) or plan.condition().isEmpty():
+            return plan
+        if str(plan.joinType().toString()) not in ("Inner", "Cross"):
+            return plan
+        parts = self.catalyst.split(plan.condition().get())
+        by_time = [each for each in parts if self._reads_clock(each)]
+        if not by_time:
+            return plan
+        others = [each for each in parts if not self._reads_clock(each)]
+        join = self.catalyst.with_condition(plan, self.catalyst.both(others) if others else None)
+        return self.catalyst.filter(self.catalyst.both(by_time), join)
+
+    def _reads_clock(self, expression: Expression) -> bool:
+        if self.catalyst.is_a(expression, "ScalarSubquery") and self._clock_value(expression.plan()):
+            return True
+        return any(map(self._reads_clock, self.catalyst.children(expression)))
+
+    def _table(self, plan: Plan) -> PlanNode:
+        name = self.tables.get(int(plan.rdd().id()))
+        if name is None:
+            raise InvalidRequest("has rows of no table that is named", remedy="Read tables that are named")
+        return PlanNode(Operator(OperatorKind.TABLE, name, table=name), plan, ())
+
+    def _keys(self, kind: OperatorKind, plan: Plan) -> tuple[tuple[Expression, ...], ...]:
+        match kind:
+            case OperatorKind.AGGREGATE:
+                keys = self.catalyst.items(plan.groupingExpressions())
+            case OperatorKind.WINDOW if self.catalyst.is_a(plan, "Aggregate"):
+                keys = [each for each in self.catalyst.items(plan.groupingExpressions()) if not self._is_session(each)]
+            case OperatorKind.WINDOW:
+                keys = self.catalyst.items(plan.partitionSpec())
+            case OperatorKind.JOIN:
+                return self._equalities(plan)
+            case _:
+                return ()
+        return (tuple(keys),) if keys else ()
+
+    def _has_sessions(self, plan: Plan) -> bool:
+        """Whether it groups by a session window: a row may join two groups, so what it works by are its other keys."""
+        groups = self.catalyst.items(plan.groupingExpressions()) if self.catalyst.is_a(plan, "Aggregate") else []
+        return any(map(self._is_session, groups))
+
+    def _is_session(self, key: Expression) -> bool:
+        return self.catalyst.is_a(key, "AttributeReference") and bool(key.metadata().contains(SESSION_MARK))
+
+    def _equalities(self, join: Plan) -> tuple[tuple[Expression, ...], ...]:
+        """What has to be equal of the left and of the right side, in order; empty: nothing has."""
+        left, right = join.left().outputSet(), join.right().outputSet()
+        pairs: list[tuple[Expression, Expression]] = []
+        condition = join.condition()
+        waiting = [condition.get()] if condition.isDefined() else []
+        while waiting:
+            part = waiting.pop()
+            if self.catalyst.is_a(part, "And"):
+                waiting += [part.left(), part.right()]
+            elif self.catalyst.is_a(part, "EqualTo") or self.catalyst.is_a(part, "EqualNullSafe"):
+                one, other = part.left(), part.right()
+                if one.references().isEmpty() or other.references().isEmpty():
+                    continue
+                if one.references().subsetOf(left) and other.references().subsetOf(right):
+                    pairs.append((one, other))
+                elif one.references().subsetOf(right) and other.references().subsetOf(left):
+                    pairs.append((other, one))
+        return tuple(zip(*pairs, strict=True))
+
+    def _linear_in(self, kind: OperatorKind, plan: Plan) -> JoinSide:
+        if kind is not OperatorKind.JOIN:
+            return JoinSide.NEITHER
+        return _LINEAR_IN.get(str(plan.joinType().toString()).split("(")[0], JoinSide.NEITHER)
+
+
+def _title(plan: Plan, functions: Sequence[str]) -> str:
+    """As Spark describes it, without the ids of columns. `functions`: of the time, in the order of their places."""
+    text = str(plan.simpleString(25))
+    first, *others = text.split("#")
+    shown = first + "".join(part.lstrip("0123456789").removeprefix("L") for part in others)
+    if shown.count(_VALUE) == len(functions):
+        for each in functions:
+            shown = shown.replace(_VALUE, each, 1)
+    return shown if len(shown) <= TITLE_CHARACTERS_MAX else f"{shown[:TITLE_CHARACTERS_MAX]}…"

@@ -1,0 +1,209 @@
+"""Groups below a LIMIT that are kept as counts and sums: changed rows alone say how these move, without old rows.
+
+What is kept is a row for each group: its keys, how many rows it has, and of each function how many of them count and
+what they add up to. Sums are those of exact numbers, so that nothing drifts. What is above the groups, up to the
+result, is computed of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.rows.group_moves import moved_groups
+from iscp.adapters.delta.rows.row_search import LACKING
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.core.query.query_plan import OperatorKind
+from iscp.core.rows.netting import Op
+from iscp.core.sql.sql_names import OP
+from iscp.core.values.totals import TotalKind
+from iscp.ports.source import ChangesUnavailableError
+from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
+from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.catalyst.total_functions import (
+    WHOLE,
+    TotalFunction,
+    aggregates_of,
+    finished,
+    total_functions,
+)
+from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, collected
+from iscp.views.changes.total_reading import TotalValue, count_and_sum, value_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_ABOVE = (
+    OperatorKind.LIMIT,
+    OperatorKind.PROJECT,
+    OperatorKind.FILTER,
+    OperatorKind.SORT,
+    OperatorKind.WINDOW,
+    OperatorKind.AGGREGATE,
+)
+_KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType, T.DecimalType)
+_ADDED = (TotalKind.COUNT, TotalKind.SUM, TotalKind.AVERAGE)
+_ROWS = "n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupSums:
+    """`node`: the groups. `functions`: in the order in which they stand in its columns."""
+
+    node: PlanNode
+    functions: tuple[TotalFunction, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        return [f"k{number}" for number in range(len(self.node.keys[0]))]
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.keys, *self.measures]
+
+    @property
+    def measures(self) -> list[str]:
+        return [_ROWS, *[f"{each}{place}" for place in range(len(self.functions)) for each in ("c", "s")]]
+
+
+def find_group_sums(catalyst: Catalyst, root: PlanNode, kept: PlanNode | None) -> GroupSums | None:
+    """The lowest groups on the way down from the result that are kept so; `kept`: the input that would be kept else."""
+    found, node = None, root
+    while kept is not None and node.operator.kind in _ABOVE and not (node.clock or node.operator.adds_up):
+        if node.keys and node.operator.kind is OperatorKind.AGGREGATE and not node.subqueries:
+            found = _group_sums(catalyst, node) or found
+        if node.subqueries and found is not None:
+            break
+        (node,) = node.inputs
+    return found
+
+
+def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
+    functions = total_functions(catalyst, node.plan)
+    columns = catalyst.items(node.plan.aggregateExpressions())
+    others = not functions and any(True for each in columns for _ in aggregates_of(catalyst, each))
+    if others or any(each.distinct or each.kind not in _ADDED for each in functions):
+        return None
+    keyed = all(catalyst.is_a(each, "AttributeReference") and _is_key(catalyst.type_of(each)) for each in node.keys[0])
+    return GroupSums(node, functions) if keyed else None
+
+
+def _is_key(kind: T.DataType) -> bool:
+    return isinstance(kind, _KEYS) and (not isinstance(kind, T.StringType) or kind.isUTF8BinaryCollation())
+
+
+def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
+    """Of all rows."""
+    return _summed(plans, sums, plans.rows(sums.node.inputs[0], At.NEW), None)
+
+
+def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:
+    """Of all rows, made of what `all_sums` gave of each part of them."""
+    kinds = {each.name: each.dataType for each in parts.schema.fields}
+    return parts.groupBy(sums.keys).agg(*[F.sum(each).cast(kinds[each]).alias(each) for each in sums.measures])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSums:
+    """What is kept of all groups: `frame` gives it all, `find` the rows with one of these keys, and perhaps others."""
+
+    frame: Callable[[], DataFrame]
+    find: Callable[[pa.Table], pa.Table]
+
+
+def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> ChangedRows | None:
+    """The groups that changed as they are now, with OP; `held`: as they were. None: none has.
+
+    Raises ChangesUnavailableError where fewer rows were held than go.
+    """
+    moved = plans.planned((sums.node, "sums"), lambda: _moved_sums(plans, sums))
+    if moved is None:
+        return None
+    few = collected(moved, plans.held_max) if plans.held_max else None
+    if few is not None and not len(few):
+        return None
+    if few is not None:
+        with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
+            return _checked(
+                moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, _ROWS)
+            )
+    changes = plans.leaves.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
+    now = plans.leaves.keep(_moved(sums, held.frame(), changes))
+    number, lacking = now.count(), not now.where(F.col(_ROWS) < 0).isEmpty()
+    if lacking:
+        raise ChangesUnavailableError(LACKING)
+    return ChangedRows(now, number) if number else None
+
+
+def _moved_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
+    signed = plans.delta(sums.node.inputs[0])
+    if signed is None:
+        return None
+    moved = _summed(plans, sums, signed.plan, signed.weight)
+    return moved.where(reduce(lambda one, other: one | other, [F.col(name) != 0 for name in sums.measures]))
+
+
+def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
+    if pc.min(rows[_ROWS]).as_py() < 0:
+        raise ChangesUnavailableError(LACKING)
+    return ChangedRows(frame, len(rows), rows)
+
+
+def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
+    """Of nulls in keys grouping makes one, and a join none."""
+    same = [F.col(f"h.{name}").eqNullSafe(F.col(f"m.{name}")) for name in sums.keys]
+    touched = held.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
+    added = [F.sum(name).alias(name) for name in sums.measures]
+    now = touched.select(sums.columns).unionAll(changes.select(sums.columns)).groupBy(sums.keys).agg(*added)
+    op = F.when(F.col(_ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
+    return now.withColumn(OP, op)
+
+
+def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, held: DataFrame) -> DataFrame:
+    """All rows of the query."""
+    catalyst, plan = plans.catalyst, sums.node.plan
+    columns: list[Column] = [F.col(each) for each in sums.keys]
+    wanted: list[Expression] = list(sums.node.keys[0])
+    for place, each in enumerate(sums.functions):
+        buffers = catalyst.items(each.function.aggBufferAttributes())
+        values = _buffers(each.kind, F.col(f"c{place}"), F.col(f"s{place}"))[: len(buffers)]
+        columns += [value.cast(buffer.dataType().sql()) for value, buffer in zip(values, buffers, strict=True)]
+        wanted += buffers
+    named = held.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
+    rows = catalyst.renamed_as(catalyst.plan_of(named), wanted)
+    groups: Plan = catalyst.project(
+        [finished(catalyst, each) for each in catalyst.items(plan.aggregateExpressions())], rows
+    )
+    return catalyst.frame(plans.above(root, sums.node, groups))
+
+
+def _buffers(kind: TotalKind, count: Column, total: Column) -> Sequence[Column]:
+    """What Spark's function holds after all rows."""
+    match kind:
+        case TotalKind.COUNT:
+            return [count]
+        case TotalKind.SUM:  # of a decimal it says besides whether there was none
+            return [F.when(count > 0, total), count == 0]
+        case _:
+            return [total, count]
+
+
+def _summed(plans: SignedPlans, sums: GroupSums, rows: Plan, weight: Expression | None) -> DataFrame:
+    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(sums.functions)]
+    frame = value_columns(plans, values, rows, weight, sums.node.keys[0])
+    measures = [F.sum(F.lit(1).cast("long") if weight is None else F.col(WEIGHT)).alias(_ROWS)]
+    for value in values:
+        count, total = count_and_sum(value, weighted=weight is not None)
+        scale = value.function.scale
+        measures.append(F.coalesce(count, F.lit(0).cast("long")).alias(f"c{value.place}"))
+        measures.append(F.coalesce(total, F.lit(0)).cast(f"decimal(38,{scale})").alias(f"s{value.place}"))
+    return frame.groupBy(sums.keys).agg(*measures)

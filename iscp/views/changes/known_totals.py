@@ -1,0 +1,56 @@
+"""The totals of a query's aggregates without GROUP BY, before its tables' changes and after them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from iscp.core.values.totals import NO_TOTALS, QueryTotals, Totals
+from iscp.views.catalyst.catalyst import Catalyst, Plan
+from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.catalyst.total_functions import total_row
+from iscp.views.changes.signed_rows import At
+
+
+@dataclass
+class KnownTotals:
+    """`before`: empty where all rows are computed, and nothing came before. `after` is filled by `learn_totals`."""
+
+    before: Mapping[PlanNode, Totals] = field(default_factory=dict)
+    after: dict[PlanNode, Totals] = field(default_factory=dict)
+
+    def __contains__(self, node: PlanNode) -> bool:
+        return node in self.after
+
+    def changed(self, node: PlanNode) -> bool:
+        return self.before.get(node) != self.after[node]
+
+    def row(self, catalyst: Catalyst, node: PlanNode, at: At) -> Plan:
+        """The aggregate's one row, under its ids."""
+        totals = self.after[node] if at is At.NEW else self.before[node]
+        return total_row(catalyst, node.plan, node.functions, totals)
+
+    def of(self, root: PlanNode) -> QueryTotals:
+        """None of them where one is not known."""
+        nodes = adding_up(root)
+        if not nodes or not all(each in self.after for each in nodes):
+            return NO_TOTALS
+        return QueryTotals(_shape(nodes), tuple(self.after[each] for each in nodes))
+
+
+def adding_up(root: PlanNode) -> list[PlanNode]:
+    """The aggregates whose totals are kept; those that one is made of come before it."""
+    return [each for each in root.walk() if each.functions]
+
+
+def totals_before(root: PlanNode, kept: QueryTotals) -> dict[PlanNode, Totals] | None:
+    """By operator; None: these are of another query, or of columns of other types."""
+    nodes = adding_up(root)
+    fits = not nodes or (kept.shape == _shape(nodes) and len(kept.totals) == len(nodes))
+    return dict(zip(nodes, kept.totals, strict=True)) if nodes and fits else {} if fits else None
+
+
+def _shape(nodes: list[PlanNode]) -> str:
+    described = [[each.operator.title, *[one.described for one in each.functions]] for each in nodes]
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]

@@ -1,0 +1,251 @@
+"""The rows that a refresh's plans are made of: those of tables, and what is computed of them on the way.
+
+Each stands in plans below an alias of its own, by which it is found there again: Spark gives the columns of rows that
+are in one plan twice other ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.views.catalyst.catalyst import Catalyst, Plan
+from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.changes.known_totals import KnownTotals
+from iscp.views.changes.signed_rows import At, ChangedRows, TableChange, collected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEAF_PREFIX = "iscp_rows_"
+_numbers = count(1)
+
+COMPUTED_ROWS_MAX = 20_000
+"""Rows that are computed on the way to a refresh's changes, held here and handed back; more Spark keeps."""
+
+
+OF_QUERY = "of the query"
+"""Rows that stand in a query, and are of no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
+
+    `of`: a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which `what`
+    was computed before, or whose rows the query says (OF_QUERY).
+    """
+
+    of: str | PlanNode
+    at: At | None
+    what: str | TableLookup = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLookup:
+    """A table's rows whose `columns` have values that a row held for one of these leaves has at these places."""
+
+    columns: tuple[str, ...]
+    held: tuple[tuple[Leaf, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """`rows`: None where there are none; `plan`: as they were computed; `held_max`: 0 where they were not held."""
+
+    rows: ChangedRows | None
+    plan: Plan
+    held_max: int
+
+
+@dataclass
+class BuildTimer:
+    """How long plans have been built that later refreshes repeat, without what is computed meanwhile. It is used by one
+    thread, and may be read by others."""
+
+    now_s: Callable[[], float] = time.monotonic
+    _spent: tuple[float, float | None] = field(default=(0.0, None))
+    """Until it was started or stopped last, and when it was started, if it runs."""
+
+    @property
+    def spent_s(self) -> float:
+        spent_s, since_s = self._spent
+        return spent_s if since_s is None else spent_s + self.now_s() - since_s
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        with self._switch(self.now_s()):
+            yield
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        with self._switch(None):
+            yield
+
+    @contextmanager
+    def _switch(self, since_s: float | None) -> Iterator[None]:
+        ran = self._spent[1] is not None
+        self._spent = self.spent_s, since_s
+        try:
+            yield
+        finally:
+            self._spent = self.spent_s, self.now_s() if ran else None
+
+    def forget(self, since_s: float) -> None:
+        """What was spent since it read this: it is spent again each time."""
+        self._spent = since_s, self._spent[1]
+
+
+class PlanLeaves:
+    """Of one refresh. Tables are opened when they are needed; what is computed is kept until `close`.
+
+    `named`: the leaves that stand in plans, by their aliases. `computed`: in the order in which it was. `timer`: is
+    paused while rows are read or computed.
+    """
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        tables: Mapping[str, TableChange] | None = None,
+        totals: KnownTotals | None = None,
+        timer: BuildTimer | None = None,
+    ) -> None:
+        self.named: dict[str, Leaf] = {}
+        self.computed: dict[Leaf, Computed] = {}
+        self._held: dict[Leaf, pa.Table] = {}
+        self._plans: dict[Leaf, Plan] = {}
+        self._catalyst = catalyst
+        self._tables = tables or {}
+        self._totals = totals or KnownTotals()
+        self._timer = timer or BuildTimer()
+        self._kept: list[DataFrame] = []
+
+    def close(self) -> None:
+        for frame in self._kept:
+            release(frame)
+        self._kept.clear()
+
+    def key(self) -> Hashable:
+        """Of leaves with equal keys the same plans are made: which tables and totals have changed, and how large the
+        tables are, as it follows from that how a change is joined with one."""
+        tables = tuple((name, each.changes() is None, each.bytes.bit_length()) for name, each in self._tables.items())
+        return tables, tuple((node, self._totals.changed(node)) for node in self._totals.after)
+
+    def of(self, leaf: Leaf) -> Plan | None:
+        """The rows' plan. None: they were not given, or computed."""
+        if leaf not in self._plans:
+            with self._timer.pause():
+                plan = self._opened(leaf)
+            if plan is None:
+                return None
+            self.give(leaf, plan)
+        return self._plans[leaf]
+
+    def rows(self, leaf: Leaf) -> Plan:
+        """As `of`, where they are there."""
+        plan = self.of(leaf)
+        assert plan is not None, f"{leaf} was not given"
+        return plan
+
+    def give(self, leaf: Leaf, plan: Plan, held: pa.Table | None = None) -> None:
+        """`held`: the same rows, in this process."""
+        if held is not None:
+            self._held[leaf] = held
+        name = f"{LEAF_PREFIX}{next(_numbers)}"
+        self.named[name], self._plans[leaf] = leaf, self._catalyst.named(name, plan)
+
+    def _opened(self, leaf: Leaf) -> Plan | None:
+        if isinstance(leaf.of, PlanNode):
+            if leaf.what == OF_QUERY:
+                return leaf.of.plan
+            return None if leaf.at is None else self._totals.row(self._catalyst, leaf.of, leaf.at)
+        table = self._tables.get(leaf.of)
+        if table is None:
+            return None
+        if isinstance(leaf.what, TableLookup):
+            return self._look_up(table, leaf, leaf.what)
+        frame = table.changes() if leaf.at is None else table.rows(leaf.at)
+        return None if frame is None else self._catalyst.plan_of(frame)
+
+    def _look_up(self, table: TableChange, leaf: Leaf, lookup: TableLookup) -> Plan | None:
+        if table.find is None or leaf.at is None:
+            return None
+        parts = list[pa.Table]()
+        for each, places in lookup.held:
+            if (held := self.held(each)) is None:
+                return None
+            keys = pa.table([held.column(place) for place in places], names=[*lookup.columns])
+            parts.append(keys.cast(parts[0].schema) if parts else keys)
+        found = table.find(leaf.at, pa.concat_tables(parts))
+        if found is None:
+            return None
+        self._held[leaf] = found.held
+        return self._catalyst.plan_of(found.frame)
+
+    def held(self, leaf: Leaf) -> pa.Table | None:
+        """The leaf's rows, if they are in this process."""
+        if leaf not in self._held and self.of(leaf) is not None and leaf == Leaf(leaf.of, None):
+            table = self._tables.get(leaf.of) if isinstance(leaf.of, str) else None
+            changed = None if table is None else table.held()
+            if changed is not None:
+                self._held[leaf] = changed
+        return self._held.get(leaf)
+
+    def changed(self, node: PlanNode) -> Plan:
+        """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
+        return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), node.plan, weighted=True)
+
+    def looked_up(self, node: PlanNode, leaf: Leaf) -> Plan:
+        """The same of rows that were looked up in it."""
+        return self._catalyst.widened(self.rows(leaf), node.plan, weighted=False)
+
+    # --- what is computed -----------------------------------------------------------------------------------------
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Evaluated once, when it is needed, and kept until `close`."""
+        frame = kept(frame)
+        self._kept.append(frame)
+        return frame
+
+    def count(self, frame: DataFrame) -> ChangedRows | None:
+        """Evaluated now, and kept; None: there are no rows."""
+        frame = self.keep(frame)
+        rows = frame.count()
+        return ChangedRows(frame, rows) if rows else None
+
+    def compute_once(self, leaf: Leaf, build: Callable[[], DataFrame], held_max: int) -> ChangedRows | None:
+        """As `compute`, of what `build` makes; known since the first time."""
+        known = self.computed.get(leaf)
+        if known is not None:
+            return known.rows
+        return self.compute(leaf, build(), min(held_max, COMPUTED_ROWS_MAX))
+
+    def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
+        """Evaluated now; plans may be made of the rows as of other leaves. Up to `held_max` are held here, and handed
+        back: of such Spark knows how many they are before it plans. None: there are no rows."""
+        with self._timer.pause():
+            held = collected(frame, held_max) if held_max else None
+            if held is None:
+                found = self.count(frame)
+            elif len(held):
+                found = ChangedRows(frame_of_arrow(frame.sparkSession, held), len(held), held)
+            else:
+                found = None
+        if found is not None:
+            self.give(leaf, self._catalyst.plan_of(found.frame), found.held)
+            found = replace(found, frame=self._catalyst.frame(self.rows(leaf)))
+        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame), held_max if held is not None else 0)
+        return found
+
+    def computed_as(self, frame: DataFrame) -> Leaf | None:
+        """What was computed as this very frame."""
+        found = (leaf for leaf, each in self.computed.items() if each.rows is not None and each.rows.frame is frame)
+        return next(found, None)

@@ -1,0 +1,161 @@
+"""Changed rows as a signed bag: each with a weight, +1 for one that came and -1 for one that went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
+from iscp.adapters.delta.rows.net_changes import fits_arrow
+from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, held_of_frame
+from iscp.core.sql.sql_names import WEIGHT as WEIGHT
+from iscp.views.catalyst.catalyst import Expression, Plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from iscp.views.changes.column_bounds import Bounds
+
+_SIGN, _SPELLED, _SHOWN = "_iscp_sign_", "_iscp_spelled_", "_iscp_shown_"
+
+
+class At(Enum):
+    """Before or after the changes."""
+
+    OLD = "old"
+    NEW = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One table between two versions: its rows at each, and what changed, with WEIGHT (None: nothing did).
+
+    Frames have the table's columns in the order in which it was analyzed; what changed, those that are needed, and
+    WEIGHT as the last. `bytes`: of its files. `held`: what changed, if it is in this process. `find`: of those columns
+    that are needed the rows that have one of these keys (values of some of its columns), where they are few.
+    """
+
+    rows: Callable[[At], DataFrame]
+    changes: Callable[[], DataFrame | None]
+    bytes: int = 0
+    held: Callable[[], pa.Table | None] = lambda: None
+    find: Callable[[At, pa.Table], FoundRows | None] | None = None
+
+
+class FoundRows(NamedTuple):
+    """The same rows twice: in a plan, and in this process."""
+
+    frame: DataFrame
+    held: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Instants:
+    """Of which a query's rows are before and after the changes, in Unix seconds; 0: they do not depend on the time."""
+
+    old_s: float = 0.0
+    new_s: float = 0.0
+
+    def at(self, at: At) -> float:
+        return self.new_s if at is At.NEW else self.old_s
+
+    @property
+    def apart(self) -> bool:
+        return self.old_s != self.new_s
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known;
+    `bounds`: of columns what their values are among, where that is known."""
+
+    plan: Plan
+    weight: Expression
+    rows: ChangedRows | None = None
+    bounds: Bounds = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Distinct changed rows, with WEIGHT or OP, and how many; few of them are `held` in this process instead."""
+
+    frame: DataFrame
+    rows: int
+    held: pa.Table | None = None
+
+    def named(self, *names: str) -> ChangedRows:
+        """The same under these names."""
+        if self.held is not None:
+            return replace(self, held=self.held.rename_columns([*names]))
+        return replace(self, frame=self.frame.toDF(*names))
+
+    def to_frame(self) -> DataFrame:
+        return self.frame if self.held is None else frame_of_arrow(self.frame.sparkSession, self.held)
+
+    def to_arrow(self) -> pa.Table:
+        return arrow_of_frame(self.frame) if self.held is None else self.held
+
+
+def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
+    """All rows, computed once; None: there are more, or they would be others once they came back from Arrow, or have
+    texts that are no UTF-8."""
+    if not fits_arrow(frame.schema, ()):
+        return None
+    rows = held_of_frame(frame.limit(rows_max + 1))
+    return rows if rows is not None and len(rows) <= rows_max else None
+
+
+def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
+    """Each distinct row once, with its weights summed up; rows that came and went are gone.
+
+    `by_sign`: rows with zeros of another sign are others, as what is above them may show the sign; else they are equal.
+    """
+    kinds = {each.name: each.dataType for each in frame.schema.fields if each.name != WEIGHT}
+    if not all(map(comparable, kinds.values())):
+        return frame
+    signs = {name: f"{_SIGN}{name}" for name, kind in kinds.items() if by_sign and is_double(kind)}
+    collated = [F.collate(name, "UTF8_BINARY") for name, kind in kinds.items() if is_collated(kind)]
+    spelled = {name: f"{_SPELLED}{name}" for name, kind in kinds.items() if _may_look_different(kind, by_sign)}
+    keys = [*map(F.col, kinds), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
+    keys += [F.col(name).cast("string").alias(text) for name, text in spelled.items()]
+    sums = [F.sum(WEIGHT).alias(WEIGHT), *(F.first(name).alias(f"{_SHOWN}{name}") for name in spelled)]
+    summed = (frame.groupBy(*keys).agg(*sums) if kinds else frame.agg(*sums)).where(F.col(WEIGHT) != 0)
+    if not (signs or collated or spelled):
+        return summed
+    shown = [
+        F.col(f"{_SHOWN}{name}").alias(name) if name in spelled else _with_sign(name, kind, signs)
+        for name, kind in kinds.items()
+    ]
+    return summed.select(*shown, WEIGHT)
+
+
+def has_signs(frame: DataFrame) -> bool:
+    """Whether rows of it may be equal but for the sign of a zero."""
+    return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
+
+
+def _may_look_different(kind: DataType, by_sign: bool) -> bool:
+    """Whether nested values that are equal may look different."""
+    nested = isinstance(kind, (ArrayType, StructType))
+    return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
+
+
+def _below_zero(name: str) -> Column:
+    """Whether it is the zero below zero, which is equal to the other one."""
+    return (F.col(name) == 0) & (F.col(name).cast("string") == "-0.0")
+
+
+def _with_sign(name: str, kind: DataType, signs: Mapping[str, str]) -> Column:
+    if name not in signs:
+        return F.col(name)
+    return F.when(F.col(signs[name]), F.lit(-0.0).cast(kind)).otherwise(F.col(name)).alias(name)
+
+
+def whole_number(value: int) -> Column:
+    return F.lit(value).cast("long")

@@ -1,0 +1,118 @@
+"""How a query's rows are computed of ranges of one of its tables: what is staged of each, and what is made of that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
+
+from iscp.core.query.range_query import NotRanged, find_ranged
+from iscp.core.values.totals import Totals
+from iscp.views.catalyst.catalyst import Catalyst
+from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.changes.group_sums import GroupSums, all_sums, combined_sums
+from iscp.views.changes.signed_plans import SignedPlans
+from iscp.views.changes.signed_rows import At
+from iscp.views.changes.total_reading import all_totals, part_of_totals
+from iscp.views.ranges.partial_groups import (
+    PartialGroups,
+    all_groups,
+    find_partial_groups,
+    part_of_groups,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class RangeWay(StrEnum):
+    """What is staged of a range: ROWS of the result; what its rows come to in GROUPS; SUMS of the groups that are kept
+    beside the target; TOTALS that are kept in its commits.
+    """
+
+    ROWS = "rows"
+    GROUPS = "groups"
+    SUMS = "sums"
+    TOTALS = "totals"
+
+
+@dataclass
+class GivenRows:
+    """What is known of a query before any of it is computed: rows of nodes, totals, and what is kept of groups."""
+
+    rows: dict[PlanNode, DataFrame] = field(default_factory=dict)
+    totals: dict[PlanNode, Totals] = field(default_factory=dict)
+    sums: DataFrame | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangedRows:
+    """`node`: what is staged is its rows, or what they come to; `own`: the nodes that are the table read by ranges."""
+
+    way: RangeWay
+    node: PlanNode
+    own: tuple[PlanNode, ...]
+    groups: PartialGroups | None = None
+    sums: GroupSums | None = None
+
+    def part(self, plans: SignedPlans) -> DataFrame:
+        """Of the rows that `plans` has of the table."""
+        match self.way:
+            case RangeWay.ROWS:
+                return plans.result(self.node, At.NEW)
+            case RangeWay.GROUPS:
+                assert self.groups is not None
+                return part_of_groups(plans, self.groups)
+            case RangeWay.SUMS:
+                assert self.sums is not None
+                return all_sums(plans, self.sums)
+            case RangeWay.TOTALS:
+                return part_of_totals(plans, self.node)
+            case _:
+                assert_never(self.way)
+
+    def give(self, plans: SignedPlans, parts: DataFrame, given: GivenRows) -> None:
+        """Make the parts of all ranges known, so that nothing is read of the table; not for ROWS, which are all."""
+        match self.way:
+            case RangeWay.ROWS:
+                given.rows[self.node] = parts
+            case RangeWay.GROUPS:
+                assert self.groups is not None
+                given.rows[self.node] = all_groups(plans, self.groups, parts)
+            case RangeWay.SUMS:
+                assert self.sums is not None
+                given.sums = combined_sums(self.sums, parts)
+            case RangeWay.TOTALS:
+                given.totals[self.node] = all_totals(self.node, _texts(parts))
+            case _:
+                assert_never(self.way)
+
+
+def find_ranged_rows(
+    catalyst: Catalyst, root: PlanNode, kept: PlanNode | None, sums: GroupSums | None, own: Collection[str]
+) -> RangedRows | NotRanged:
+    """`kept` and `sums`: as AnalyzedQuery has them. `own`: the names of the table in the query."""
+    found = find_ranged(root.operator, own)
+    if isinstance(found, NotRanged):
+        return found
+    node = root if found.groups is None else next(each for each in root.walk() if each.operator is found.groups)
+    tables = tuple(each for each in node.walk() if each.operator.table in own)
+    if kept is not None and not any(each is node for each in kept.walk()):
+        return NotRanged(f"all rows of {kept.operator.title} are kept")
+    if found.groups is None:
+        return RangedRows(RangeWay.ROWS, node, tables)
+    if sums is not None and sums.node is node:
+        return RangedRows(RangeWay.SUMS, node, tables, sums=sums)
+    if node.operator.adds_up:
+        if any(each.distinct for each in node.functions):
+            return NotRanged(f"{node.operator.title} counts distinct values")
+        return RangedRows(RangeWay.TOTALS, node, tables)
+    groups = find_partial_groups(catalyst, node)
+    if groups is None:
+        return NotRanged(f"{node.operator.title} does not follow from what its functions come to for parts of the rows")
+    return RangedRows(RangeWay.GROUPS, node, tables, groups=groups)
+
+
+def _texts(parts: DataFrame) -> Sequence[Sequence[str | None]]:
+    return [tuple(row) for row in parts.collect()]

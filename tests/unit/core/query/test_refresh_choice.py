@@ -1,0 +1,228 @@
+"""Which way a refresh is computed, from what changed and from what former refreshes took."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.core.query.refresh_choice import (
+    BUDGET_LEAST_S,
+    BUILDS,
+    COLD_FACTOR,
+    MAGNITUDE,
+    MAGNITUDE_SAMPLES_MAX,
+    MAGNITUDES_MAX,
+    PASSES,
+    SAMPLES_MAX,
+    SCANNED_BYTES_LEAST,
+    SCANS_FACTOR,
+    SHARE_DEFAULT,
+    TRY_FACTOR,
+    Policy,
+    RefreshSample,
+    Scans,
+    Strategy,
+    choose_strategy,
+    expect_incremental,
+    with_sample,
+)
+
+FULL_10_S = RefreshSample(Strategy.FULL, 1_000_000, 10.0)
+CHANGES_1_S = RefreshSample(Strategy.INCREMENTAL, 1_000, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "strategy"),
+    [(Policy.FULL, Strategy.FULL), (Policy.INCREMENTAL, Strategy.INCREMENTAL), (Policy.STRICT, Strategy.INCREMENTAL)],
+)
+def test_a_policy_that_says_which_is_followed_whatever_it_costs(policy: Policy, strategy: Strategy) -> None:
+    slow = RefreshSample(strategy, 1, 1e9)
+    assert choose_strategy(policy, 1, 1, (slow, FULL_10_S, CHANGES_1_S)).strategy is strategy
+
+
+def test_without_experience_the_share_of_changed_bytes_decides() -> None:
+    least = int(SHARE_DEFAULT * 1_000_000)
+    assert choose_strategy(Policy.AUTO, least - 1, 1_000_000, ()).strategy is Strategy.INCREMENTAL
+    assert choose_strategy(Policy.AUTO, least, 1_000_000, ()).strategy is Strategy.FULL
+    assert choose_strategy(Policy.AUTO, 0, 0, ()).strategy is Strategy.FULL
+
+
+def test_without_experience_a_query_whose_changes_need_more_than_all_of_it_is_recomputed() -> None:
+    full = SCANNED_BYTES_LEAST
+    worse, near = Scans(int(SCANS_FACTOR * full), full), Scans(int(SCANS_FACTOR * full) - 1, full)
+    small = Scans(SCANNED_BYTES_LEAST - 1, 1)
+    found = choose_strategy(Policy.AUTO, 1, 1_000_000, (), worse)
+    assert (found.strategy, found.reason) == (Strategy.FULL, "changes need 1.5 times what a full one reads")
+    for scans in (near, small):
+        assert choose_strategy(Policy.AUTO, 1, 1_000_000, (), scans).strategy is Strategy.INCREMENTAL
+    tried = choose_strategy(Policy.AUTO, 1, 1_000_000, (FULL_10_S,), worse)
+    assert (tried.strategy, tried.budget_s) == (Strategy.INCREMENTAL, 10.0), "it costs no more than that"
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM, worse).strategy is Strategy.INCREMENTAL
+
+
+SHARES = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+WARM = (FULL_10_S, FULL_10_S, CHANGES_1_S, CHANGES_1_S)
+
+
+def changes(size: int, took_s: float) -> RefreshSample:
+    return RefreshSample(Strategy.INCREMENTAL, size, took_s)
+
+
+def test_with_experience_of_both_the_faster_is_taken_and_both_expectations_are_said() -> None:
+    small = choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM)
+    large = choose_strategy(Policy.AUTO, 951_000, 1_000_000, (*WARM, changes(900_000, 19.0)))
+    assert (small.strategy, small.reason) == (Strategy.INCREMENTAL, "expected 1 s by changes, 10 s in full")
+    assert (large.strategy, large.reason) == (Strategy.FULL, "expected 22 s by changes, 10 s in full")
+
+
+def test_between_two_changes_that_are_known_it_is_expected_to_cost_as_both_let_expect() -> None:
+    known = (FULL_10_S, changes(1_000, 1.0), changes(100_000, 9.0))
+    assert expect_incremental(1_000, 1_000_000, known) == pytest.approx(1.0)
+    assert expect_incremental(10_000, 1_000_000, known) == pytest.approx(3.0)
+    assert expect_incremental(100_000, 1_000_000, known) == pytest.approx(9.0)
+
+
+def test_what_a_large_change_took_says_little_of_a_small_one() -> None:
+    known = (FULL_10_S, changes(200_000, 22.0))
+    assert expect_incremental(200_000 // MAGNITUDE, 1_000_000, known) == pytest.approx(22.0)
+    assert expect_incremental(2_000, 1_000_000, known) == pytest.approx(0.22)
+    small = choose_strategy(Policy.AUTO, 2_000, 1_000_000, known)
+    assert small.strategy is Strategy.INCREMENTAL
+
+
+def test_a_change_larger_than_any_that_is_known_costs_passes_and_is_not_tried() -> None:
+    known = (FULL_10_S, FULL_10_S, changes(1_000, 1.0))
+    assert expect_incremental(101_000, 1_000_000, known) == pytest.approx(1.0 + PASSES * 10.0 * 0.1)
+    most = 1_000 + int(0.9 * 1_000_000 / PASSES)
+    assert choose_strategy(Policy.AUTO, most - 1, 1_000_000, known).strategy is Strategy.INCREMENTAL
+    large = choose_strategy(Policy.AUTO, most + 1_000, 1_000_000, known)
+    assert (large.strategy, large.reason) == (Strategy.FULL, "expected 10 s by changes, 10 s in full")
+
+
+def test_a_change_of_which_only_larger_and_smaller_ones_are_known_is_tried() -> None:
+    """What a larger one took, which was given up perhaps, says little of it."""
+    known = (FULL_10_S, FULL_10_S, changes(1_000, 1.0), changes(250_000, 25.0))
+    tried = choose_strategy(Policy.AUTO, 60_000, 1_000_000, known)
+    assert (tried.strategy, tried.budget_s) == (Strategy.INCREMENTAL, 10.0)
+    assert tried.reason == "expected 11 s by changes, 10 s in full; tried, as that was not measured lately"
+
+
+def test_a_small_change_is_expected_to_cost_no_more_than_a_larger_one_did() -> None:
+    """What was measured of it may have found all cold."""
+    known = (FULL_10_S, changes(1_000, 15.0), changes(100_000, 2.0))
+    assert expect_incremental(1_000, 1_000_000, known) == pytest.approx(2.0)
+
+
+def test_what_was_measured_first_counts_for_nothing_once_there_is_more() -> None:
+    cold = RefreshSample(Strategy.FULL, 1_000_000, 60.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (cold, FULL_10_S)).strategy is Strategy.INCREMENTAL
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (cold, *WARM)).reason.endswith("10 s in full")
+
+
+def test_the_other_way_is_tried_where_it_was_measured_once_and_is_not_much_slower() -> None:
+    """A first refresh by changes, in which all was cold, does not have all later ones computed in full."""
+    cold = RefreshSample(Strategy.INCREMENTAL, 1_000, 10.0 * COLD_FACTOR)
+    tried = choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, cold, FULL_10_S))
+    assert (tried.strategy, tried.reason) == (
+        Strategy.INCREMENTAL,
+        "expected 20 s by changes, 10 s in full; tried, as that was not measured lately",
+    )
+    slow = RefreshSample(Strategy.INCREMENTAL, 1_000, 21.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, (FULL_10_S, slow, FULL_10_S)).strategy is Strategy.FULL
+
+
+def test_the_other_way_is_tried_once_in_as_many_refreshes_as_are_remembered() -> None:
+    slower = RefreshSample(Strategy.INCREMENTAL, 1_000, 10.0 * TRY_FACTOR)
+    samples: tuple[RefreshSample, ...] = (FULL_10_S, slower, slower)
+    taken = []
+    for _ in range(2 * (SAMPLES_MAX + 1)):
+        choice = choose_strategy(Policy.AUTO, 1_000, 1_000_000, samples)
+        taken.append(choice.strategy)
+        samples = with_sample(samples, FULL_10_S if choice.strategy is Strategy.FULL else slower)
+    assert taken.count(Strategy.INCREMENTAL) == 2
+
+
+def test_a_table_that_has_grown_is_expected_to_take_longer_in_full() -> None:
+    assert choose_strategy(Policy.AUTO, 1_000, 3_000_000, (FULL_10_S, CHANGES_1_S)).reason.endswith("30 s in full")
+
+
+def test_a_refresh_by_changes_may_take_as_long_as_a_full_one_if_the_policy_leaves_the_choice() -> None:
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM).budget_s == pytest.approx(10.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 2_000_000, WARM).budget_s == pytest.approx(20.0)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, WARM).build_s == pytest.approx(BUILDS * 10.0)
+    quick = (RefreshSample(Strategy.FULL, 1_000_000, 0.01),)
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, quick).budget_s == BUDGET_LEAST_S
+    assert choose_strategy(Policy.AUTO, 1_000, 1_000_000, ()).budget_s == inf, "nobody knows how long a full one takes"
+    for policy in (Policy.INCREMENTAL, Policy.STRICT):
+        assert choose_strategy(policy, 1_000, 1_000_000, WARM).budget_s == inf
+
+
+def test_most_refreshes_of_queries_of_all_kinds_take_the_way_that_is_faster() -> None:
+    """Simulated: a refresh by changes costs a hundredth to all of a recomputation by itself, and one to eight passes
+    over what changed; from some share on it may cost ten times as much, as was seen of joins and windows. Each first
+    one is up to three times as slow, and all vary. Shares of 0.01 % to 50 % change, in random order. The first refresh
+    knows nothing, and does not count. One that is given up takes its budget and a recomputation, and was not right.
+    """
+    histories = [[*simulate_history(random.Random(seed))][1:] for seed in range(300)]
+    assert share(histories, lambda factor: factor <= 1.1) > 0.9
+    assert share(histories, lambda factor: factor > 2.3) < 0.015
+    later = [history[2 * len(SHARES) :] for history in histories]
+    assert share(later, lambda factor: factor <= 1.1) > 0.92
+
+
+def share(histories: list[list[float]], which: Callable[[float], bool]) -> float:
+    factors = [factor for history in histories for factor in history]
+    return sum(map(which, factors)) / len(factors)
+
+
+def simulate_history(draw: random.Random) -> Iterator[float]:
+    """How much longer each refresh took than the faster of the two."""
+    total, full_s = 100_000_000, draw.uniform(1, 10)
+    fixed_s, passes = full_s * 10 ** draw.uniform(-2, 0.1), draw.choice((1, 2, 4, 8))
+    steep_from = draw.choice((0.02, 0.08, 0.15, 1.0))
+    cold = {strategy: draw.uniform(1.2, 3) for strategy in Strategy}
+    samples: tuple[RefreshSample, ...] = (RefreshSample(Strategy.FULL, total, full_s * cold.pop(Strategy.FULL)),)
+    for share in [0.001, *(each for _ in range(4) for each in draw.sample(SHARES, len(SHARES)))]:
+        changed = round(2 * share * total)  # rows before and after
+        took_s = {
+            Strategy.INCREMENTAL: (fixed_s + passes * full_s * share)
+            * (10 if share >= steep_from else 1)
+            * draw.lognormvariate(0, 0.05),
+            Strategy.FULL: full_s * draw.lognormvariate(0, 0.05),
+        }
+        choice = choose_strategy(Policy.AUTO, changed, total, samples)
+        spent_s = took_s[choice.strategy] * cold.pop(choice.strategy, 1.0)
+        if choice.strategy is Strategy.INCREMENTAL and spent_s > choice.budget_s:
+            spent_s = choice.budget_s + took_s[Strategy.FULL]
+            samples = with_sample(samples, RefreshSample(Strategy.FULL, total, took_s[Strategy.FULL]))
+            yield max(spent_s / min(took_s.values()), 1.2)
+        else:
+            yield took_s[choice.strategy] / min(took_s.values())
+        size = total if choice.strategy is Strategy.FULL else changed
+        samples = with_sample(samples, RefreshSample(choice.strategy, size, spent_s))
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Strategy)), st.integers(0, 10**9)), max_size=60))
+def test_recomputations_and_refreshes_of_each_magnitude_are_remembered(made: list[tuple[Strategy, int]]) -> None:
+    samples: tuple[RefreshSample, ...] = ()
+    for number, (strategy, size) in enumerate(made):
+        samples = with_sample(samples, RefreshSample(strategy, size, float(number)))
+        assert samples[-1] == RefreshSample(strategy, size, float(number))
+    full = [float(number) for number, (strategy, _) in enumerate(made) if strategy is Strategy.FULL]
+    assert [each.took_s for each in samples if each.strategy is Strategy.FULL] == full[-SAMPLES_MAX:]
+    by_changes = [each for each in samples if each.strategy is Strategy.INCREMENTAL]
+    assert len(by_changes) <= MAGNITUDE_SAMPLES_MAX * MAGNITUDES_MAX
+    assert [each.took_s for each in by_changes] == sorted(each.took_s for each in by_changes), "in their order"
+
+
+def test_of_a_magnitude_the_last_few_are_remembered_and_the_fastest_counts() -> None:
+    samples: tuple[RefreshSample, ...] = (FULL_10_S, changes(500_000, 9.0))
+    for took_s in (1.0, 5.0, 3.0):
+        samples = with_sample(samples, changes(1_000, took_s))
+    assert samples == (FULL_10_S, changes(500_000, 9.0), changes(1_000, 5.0), changes(1_000, 3.0))
+    assert expect_incremental(1_000, 1_000_000, samples) == pytest.approx(3.0)

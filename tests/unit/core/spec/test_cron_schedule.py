@@ -1,0 +1,107 @@
+"""Times by cron, as Quartz writes them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from iscp.core.spec.cron_schedule import CRON_CHARACTERS_MAX, CronSchedule, parse_cron
+from iscp.core.values.errors import InvalidRequest
+
+
+def times(schedule: CronSchedule, start: str, number: int) -> list[str]:
+    """The next ones after a local time."""
+    zone = ZoneInfo(schedule.time_zone)
+    at_s, found = datetime.fromisoformat(start).replace(tzinfo=zone).timestamp(), []
+    for _ in range(number):
+        at_s = schedule.next_after(at_s)
+        found.append(datetime.fromtimestamp(at_s, zone).strftime("%m-%dT%H:%M:%S"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("0 30 6 * * ?", ["03-10T06:30:00", "03-11T06:30:00"]),
+        ("15 0/20 * * * ? *", ["03-10T00:00:15", "03-10T00:20:15", "03-10T00:40:15"]),
+        ("*/30 * * * * ?", ["03-10T00:00:30", "03-10T00:01:00"]),
+        ("0 0 12 ? * 2", ["03-16T12:00:00", "03-23T12:00:00"]),
+        ("0 0 12 ? * MON-FRI", ["03-10T12:00:00", "03-11T12:00:00", "03-12T12:00:00", "03-13T12:00:00"]),
+        ("0 0 12 ? * fri-mon", ["03-13T12:00:00", "03-14T12:00:00", "03-15T12:00:00", "03-16T12:00:00"]),
+        ("0 0 22-2 * * ?", ["03-10T01:00:00", "03-10T02:00:00", "03-10T22:00:00", "03-10T23:00:00"]),
+        ("0 0 0 L * ?", ["03-31T00:00:00", "04-30T00:00:00"]),
+        ("0 0 0 LW FEB,MAY ?", ["05-29T00:00:00"]),
+        ("0 0 0 ? * 6L", ["03-27T00:00:00", "04-24T00:00:00"]),
+        ("0 0 0 ? * 6#2", ["03-13T00:00:00", "04-10T00:00:00"]),
+        ("0 0 0 ? * L", ["03-14T00:00:00"]),
+        ("0 0 8-18/4 1,15 * ?", ["03-15T08:00:00", "03-15T12:00:00", "03-15T16:00:00", "04-01T08:00:00"]),
+    ],
+)
+def test_times_are_those_of_quartz(expression: str, expected: list[str]) -> None:
+    assert times(parse_cron(expression, ""), "2026-03-10T00:00:00", len(expected)) == expected
+
+
+def test_a_time_is_after_the_given_one_and_never_the_same() -> None:
+    schedule = parse_cron("0 0 0 * * ?", "")
+    assert schedule.next_after(86_400.0) == 2 * 86_400.0
+    assert schedule.next_after(86_399.999) == 86_400.0
+
+
+@pytest.mark.parametrize("second", [0, 20])
+def test_a_time_that_a_change_of_clocks_skips_comes_right_after_the_gap(second: int) -> None:
+    """In Berlin 2026-03-29 has no time from 02:00 to 03:00."""
+    found = times(parse_cron(f"{second} 30 2 * * ?", "Europe/Berlin"), "2026-03-28T12:00:00", 2)
+    assert found == [f"03-29T03:00:{second:02}", f"03-30T02:30:{second:02}"]
+
+
+def test_a_time_that_is_there_twice_comes_once() -> None:
+    """In Berlin 2026-10-25 has the hour from 02:00 to 03:00 twice."""
+    schedule = parse_cron("0 30 2 * * ?", "Europe/Berlin")
+    assert times(schedule, "2026-10-24T12:00:00", 2) == ["10-25T02:30:00", "10-26T02:30:00"]
+
+
+def test_every_so_many_minutes_goes_on_through_a_change_of_clocks() -> None:
+    for day in ("2026-03-29", "2026-10-25"):
+        start = datetime.fromisoformat(f"{day}T00:00:00").replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+        schedule, found = parse_cron("0 */30 * * * ?", "Europe/Berlin"), [start]
+        for _ in range(12):
+            found.append(schedule.next_after(found[-1]))
+        apart = [later - earlier for earlier, later in zip(found, islice(found, 1, None), strict=False)]
+        assert apart == [timedelta(minutes=30).total_seconds()] * 12
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("0 0 * * ?", "has 5 fields"),
+        ("0 0 0 * * *", "needs ? as either"),
+        ("0 0 0 ? * ?", "needs ? as either"),
+        ("0 0 0 1 1 ? 2030", "names a year, and schedules have no end (at character 13"),
+        ("0 61 0 * * ?", "'61' for its minutes, which is not 0 to 59 (at character 3"),
+        ("0 0 0 15W * ?", "'15W' for its day of month"),
+        ("0 0 0 L-3 * ?", "for its day of month"),
+        ("0 0 0 ? * 0", "'0' for its day of week, which is not 1 to 7"),
+        ("0 0 0 ? FOO MON", "'FOO' for its month"),
+        ("0 5,1x 0 * * ?", "at character 5 of"),
+        ("0 0/0 0 * * ?", "'0/0' for its minutes"),
+        ("0 0 0 31 2 ?", "never comes"),
+        ("? 0 0 * * ?", "'?' for its seconds"),
+        ("0 0 0 * * ?" + " " * CRON_CHARACTERS_MAX, "characters"),
+    ],
+)
+def test_what_is_no_cron_expression_is_refused_with_its_place(expression: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_cron(expression, "", "spec.trigger.schedule.cron")
+    assert words in refused.value.message
+    assert refused.value.field == "spec.trigger.schedule.cron"
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize("zone", ["Mars/Base", "../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000])
+def test_a_zone_that_is_none_is_refused(zone: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_cron("0 0 0 * * ?", zone, "cron", "zone")
+    assert refused.value.field == "zone"

@@ -1,0 +1,263 @@
+"""A custom consumer that answers and raises anything at all, from its iteration to what is stored of it.
+
+The job beside it goes on, and whatever is reported fits on the wire, into the job log and into the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
+from iscp.adapters.grpc.codec.node_codec import decode_node, encode_node
+from iscp.adapters.grpc.codec.quarantine import Quarantine
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
+from iscp.coordination.protocol.effects import StartShard
+from iscp.coordination.protocol.events import Reports
+from iscp.coordination.protocol.messages import Checkpoint, ShardCheckpoint
+from iscp.coordination.schedule.schedule_events import IterationEnded, IterationStarted, ProbeAnswered, Submit
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.job.iteration import Bounds, HistoryEntry, JobOutcome
+from iscp.core.job.job_row import JobReport, JobRow, apply_report
+from iscp.core.job.start_rule import ProbeState
+from iscp.core.job.watermark_record import position_of, record_key
+from iscp.core.settings.config import BackoffConfig, ProbeConfig
+from iscp.core.spec.spec import ConsumerSpec, JobSpec
+from iscp.core.values.errors import ErrorCode, IscpError, LeaseLost, PermanentError, TemporaryError
+from iscp.core.values.ids import JobKey, ShardId, TableEpoch
+from iscp.core.values.watermark import DeadLetters, Position, Watermark
+from iscp.ports.consumer import ConsumeContext, Retriever
+from iscp.runtime.owner.log.history_writer import HistoryWriter
+from iscp.runtime.worker.runner import Runner
+from tests.fakes.guards import OpenGuard
+from tests.fakes.loopback import entry
+from tests.fakes.pipeline import FakeKind, FakeSource, fake_ports
+from tests.fakes.poison import ERRORS, LONE, POISON, RaisesWhenRead, StrExitsError
+
+SHARD, URI = ShardId("t-1"), "/tables/t-1"
+
+
+def job(kind: str) -> JobRow:
+    spec = JobSpec(ConsumerSpec(kind, f"/{kind}", key=("id",)))
+    return JobRow(JobKey("a", "t-1", kind), f"000000000001-{kind}", spec.to_json(), "t", URI)
+
+
+class Poisoned(CustomConsumer):
+    """Calls its class's `asked` for everything: what that answers or raises is its own."""
+
+    asked: Callable[[str, Any], Any]
+
+    def position(self) -> Position:
+        return type(self).asked("position", position_of(None))  # type: ignore[no-any-return]
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> int:
+        return type(self).asked("consume", retriever)  # type: ignore[no-any-return]
+
+
+class Bench:
+    """A node's runner and schedule with two jobs on one table: a poisoned one, and one that keeps to everything."""
+
+    def __init__(self, asked: Callable[[str, Any], Any]) -> None:
+        self.rows = {row.job_id: row for row in (job("poisoned"), job("replica"))}
+        self.kinds: dict[str, Any] = {
+            "poisoned": CustomKind("poisoned", type("Poisoned", (Poisoned,), {"asked": staticmethod(asked)})),
+            "replica": FakeKind(),
+        }
+        self.source, self.guard = FakeSource(), OpenGuard()
+        self.source.commit({1: "a"})
+        self.runner = Runner(fake_ports(self.source, lambda name: self.kinds[name], epoch=1), Bounds())
+        self.schedule = Schedule("n1", ProbeConfig(), BackoffConfig(), lambda: 0.5)
+
+    def run(self) -> tuple[Checkpoint, dict[str, JobOutcome]]:
+        """One iteration of each, and what the node says of them to its owner."""
+        outcomes: dict[str, JobOutcome] = {}
+        reports, history = list[JobReport](), list[HistoryEntry]()
+        todo: list[Any] = [
+            StartShard(SHARD, TableEpoch(1, 1), tuple(self.rows.values())),
+            ProbeAnswered(SHARD, URI, ProbeState(1, b"1", 1.0)),
+        ]
+        while todo:
+            for effect in self.schedule.step(todo.pop(0), 1.0, 1_000.0):
+                match effect:
+                    case Submit(iteration):
+                        done = self.runner.run(iteration, self.guard)
+                        outcomes |= {each.row.key.job_name: each for each in done}
+                        todo += [IterationStarted(iteration.number), IterationEnded(iteration.number, done)]
+                    case Reports():
+                        reports += effect.reports
+                        history += effect.history
+        return Checkpoint(1, 1, 1, (ShardCheckpoint(SHARD, tuple(reports), tuple(history)),)), outcomes
+
+    def assert_kept(self) -> JobOutcome:
+        """Both ways to the owner: of its own node as it is, of another over the wire; the poisoned job's outcome."""
+        said, outcomes = self.run()
+        quarantine = Quarantine()
+        assert decode_node(encode_node(said), quarantine) == said
+        assert quarantine.count == 0
+        rows = dict(self.rows)
+        for report in said.shards[0].reports:
+            rows[report.job_id] = apply_report(rows[report.job_id], report) or rows[report.job_id]
+        kept = job_rows(log_table(list(rows.values()), [()] * len(rows)))
+        assert [row.status for row in kept] == [row.status for row in rows.values()]
+        assert len(history_table(said.shards[0].history)) == len(said.shards[0].history)
+        assert outcomes["replica"].ok
+        assert rows["000000000001-replica"].watermark.version == 1
+        if not outcomes["poisoned"].ok:
+            assert rows["000000000001-poisoned"].status.error_msg
+        return outcomes["poisoned"]
+
+
+def exact(record_of: Callable[[str], Any]) -> Callable[[str, Any], Any]:
+    """A consumer that keeps its record, and otherwise answers what `record_of` says."""
+    records: dict[str, str] = {}
+    key = record_key(job("poisoned").key, "/poisoned")
+
+    class Txn:
+        def get(self, name: str) -> Any:
+            found = record_of("get")
+            return records.get(name) if found is None else found
+
+        def put(self, name: str, value: str) -> None:
+            records[name] = value
+
+    def asked(what: str, given: Any) -> Any:
+        if what == "position":
+            found = record_of("position")
+            return position_of(records.get(key)) if found is None else found
+        given.update_watermark(Txn())
+        return record_of("consume")
+
+    return asked
+
+
+POSITIONS = st.sampled_from([field.name for field in fields(Position)]).flatmap(
+    lambda name: POISON.map(lambda value: replace(Position(), **{name: value}))
+)
+MARKS = st.sampled_from([field.name for field in fields(Watermark)]).flatmap(
+    lambda name: POISON.map(lambda value: Position(1, replace(Watermark(1, 1.0), **{name: value})))
+)
+DEAD = st.builds(lambda seq, rows: Position(dead=DeadLetters(seq, rows)), POISON, POISON)
+
+
+@given(st.sampled_from(["position", "consume", "get"]), POISON | POSITIONS | MARKS | DEAD)
+def test_whatever_it_answers_is_its_own_fault_and_can_be_kept(what: str, answer: object) -> None:
+    Bench(exact(lambda asked: answer if asked == what else None)).assert_kept()
+
+
+@given(st.sampled_from(["position", "consume", "get"]), ERRORS)
+def test_whatever_it_raises_is_its_own_fault_and_can_be_kept(what: str, error: BaseException) -> None:
+    def asked(of: str) -> None:
+        if of == what:
+            raise error
+
+    outcome = Bench(exact(asked)).assert_kept()
+    assert outcome.error_code == ErrorCode.CONSUMER_FAILED
+    assert "'poisoned'" in outcome.error_msg
+
+
+@given(st.sampled_from([TemporaryError, PermanentError, IscpError]), POISON, POISON, POISON)
+def test_an_error_of_iscps_own_in_other_hands_can_be_kept(
+    kind: type[IscpError], message: Any, field: Any, code: Any
+) -> None:
+    def asked(of: str) -> None:
+        if of == "get":
+            raise kind(message, field=field, remedy=message, code=code)
+
+    outcome = Bench(exact(asked)).assert_kept()
+    assert outcome.error_code != ErrorCode.OK
+
+
+@pytest.mark.parametrize("rows", [np.int64(7), np.uint8(7), 7])
+def test_a_number_of_numpys_is_as_good_as_any(rows: Any) -> None:
+    outcome = Bench(exact(lambda asked: rows if asked == "consume" else None)).assert_kept()
+    assert (outcome.ok, outcome.rows, type(outcome.rows)) == (True, 7, int)
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "said"),
+    [
+        ("consume", "7", "the number of rows is '7'"),
+        ("consume", -1, "the number of rows is -1"),
+        ("position", Position(seq="1"), "seq is '1'"),  # type: ignore[arg-type]
+        ("position", Position(watermark=Watermark(1, float("nan"))), "watermark.at_s is nan"),
+        ("position", RaisesWhenRead(), "a value of RaisesWhenRead, which is no Position"),
+        ("get", 5, "cannot be read"),
+        ("get", "[" * 100_000, "cannot be read"),
+        ("get", '{"format":1,"seq":"1"}', "cannot be read"),
+    ],
+)
+def test_a_wrong_value_is_reported_by_its_name(what: str, answer: Any, said: str) -> None:
+    outcome = Bench(exact(lambda asked: answer if asked == what else None)).assert_kept()
+    assert (outcome.error_code, said in outcome.error_msg) == (ErrorCode.CONSUMER_BROKEN, True), outcome.error_msg
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CANCELED, ErrorCode.QUEUE_FULL, ErrorCode.LEASE_LOST])
+def test_a_fault_that_only_the_node_may_have_is_not_taken_from_it(code: ErrorCode) -> None:
+    def asked(of: str) -> None:
+        if of == "consume":
+            raise LeaseLost("let me off", code=code)
+
+    assert Bench(exact(asked)).assert_kept().error_code == ErrorCode.CONSUMER_FAILED
+
+
+class Exits(FakeKind):
+    """A kind of somebody else's that is no CustomConsumer, and ends the thread that it runs in."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def columns(self, *given: Any) -> Any:
+        self._reach("columns")
+        return super().columns(*given)
+
+    def open(self, *given: Any) -> Any:
+        self._reach("open")
+        return super().open(*given)
+
+    def _reach(self, where: str) -> None:
+        if where == self._where:
+            raise SystemExit(LONE)
+
+
+def test_a_kind_that_exits_ends_no_iteration_of_others() -> None:
+    bench = Bench(exact(lambda asked: None))
+    bench.kinds = {"poisoned": Exits("open"), "replica": FakeKind()}
+    outcome = bench.assert_kept()
+    assert outcome.error_msg == "SystemExit: \\ud800"
+
+
+def poisoned_entry(seq: int, **wrong: Any) -> HistoryEntry:
+    return replace(entry(job("replica"), seq), **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"error_msg": LONE}, {"end_at_s": float("nan")}, {"rows": "5"}, {"rows": 2**63}, {"node_id": StrExitsError()}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_an_entry_that_no_table_can_hold_stops_no_other(
+    tmp_path: Path, wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SystemClock()
+    log = DeltaJobLog(str(tmp_path), clock, EnvironmentFailpoints())
+    writer, written = HistoryWriter(log, clock, retry_s=0.1, tidy_every_s=1e9), list[str]()
+    good = [poisoned_entry(seq) for seq in (1, 2, 3, 4)]
+    writer.add([*good[:2], poisoned_entry(9, **wrong), *good[2:]], lambda: written.append("first"))
+    assert writer.turn()
+    writer.add([poisoned_entry(5)], lambda: written.append("second"))
+    assert writer.turn()
+    assert written == ["first", "second"]
+    assert [each.seq for each in log.history(good[0].job_id, 10)] == [5, 4, 3, 2, 1]
+    assert writer.quarantined == 1
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["history.quarantined"]
