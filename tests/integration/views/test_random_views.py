@@ -114,7 +114,7 @@ def test_a_change_that_spark_fails_to_optimize_leads_to_a_recomputation(lakes: L
 def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
     played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, COMMAND)
     assert played.failed == []
-    assert played.played > len(seeds) * 0.9
+    assert played.played > len(seeds) * 0.8
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_ties_and_sums_of_doubles_decide_follows_changes(
 ) -> None:
     played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, f"{COMMAND} --{mode}", mode)
     assert played.failed == []
-    assert played.played > len(seeds) * 0.9
+    assert played.played > len(seeds) * 0.8
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_what_ties_and_sums_of_doubles_decide_follows_changes(
 def test_a_view_of_delta_tables_follows_by_changes_alone(lakes: LakeCheck, seeds: range) -> None:
     played = play_seeds(seeds, lakes.check, f"{COMMAND} --lakes")
     assert played.failed == []
-    assert played.played > len(seeds) * 0.9
+    assert played.played > len(seeds) * 0.8

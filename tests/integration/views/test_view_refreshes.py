@@ -50,7 +50,7 @@ QUERIES = (
     "select t.a, u.y from t, u where t.a > u.y",
     "select b, stddev(n) s, bool_or(a > 2) o, count_if(d > 1) c from t group by b",
     "select grouping(b) g, b, max(a) m from t group by grouping sets ((b), ())",
-    "select a from t where d = (select max(d) from t)",
+    "select a from t where d = (select max(d) from t where d < 3)",
     "select t.b, v.m from t join (select x, max(y) m from u group by x) v on t.b <=> v.x",
     "select t.a, t.b, u.x from t left join u on t.a < u.y",
     "select t.b, u.a, u.x from t right join u on t.a <= u.y or t.b = u.x",
