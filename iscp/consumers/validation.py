@@ -15,7 +15,7 @@ from iscp.core.sql.sql_names import reserved_names
 from iscp.core.values.argument_checks import refuse_missing_parent
 from iscp.core.values.column_identity import kept_collated
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.values.untrusted_values import shown
+from iscp.core.values.untrusted_values import first_line, shown
 from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
@@ -190,9 +190,10 @@ def _where_columns(where: str) -> tuple[str, ...]:
     except RecursionError as error:
         raise too_deep(f"{CONSUMER_PATH}.where") from error
     except sqlglot.errors.SqlglotError as error:
-        reason = str(error).splitlines()[0]
         raise InvalidRequest(
-            f"is not a SQL condition: {reason}", field=f"{CONSUMER_PATH}.where", remedy="Write it as after WHERE"
+            f"is not a SQL condition: {first_line(error)}",
+            field=f"{CONSUMER_PATH}.where",
+            remedy="Write it as after WHERE",
         ) from error
     if condition.find(exp.Query, exp.AggFunc, exp.Window):
         raise InvalidRequest(

@@ -53,6 +53,7 @@ def ranged_job_id(job_id: str, number: int) -> str:
     return f"{job_id}.{number:04x}"
 
 
+_SHOWN_LENGTH = 50
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -63,6 +64,11 @@ def is_table_id(text: str) -> bool:
     choose one that means something there.
     """
     return bool(_UUID.fullmatch(text))
+
+
+def table_id_fault(text: str) -> str:
+    """Return what is wrong with it as a Delta table's id, with its first characters; an empty text if nothing is."""
+    return "" if is_table_id(text) else f"the id {text[:_SHOWN_LENGTH]!r}, and a Delta table's id is a UUID"
 
 
 class ShardId(NamedTuple):

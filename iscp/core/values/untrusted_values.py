@@ -196,3 +196,8 @@ def exact_fields(kind: Callable[..., V], checks: Mapping[str, Check]) -> Callabl
         return kind(*[check(each, name) for (name, check), each in values])
 
     return exact
+
+
+def first_line(error: Exception) -> str:
+    """Return what a library says first of a fault; it is never empty, as an empty fault would pass for none."""
+    return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)

@@ -10,9 +10,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.spark.spark_errors import first_line, spark_faults
+from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_condition
 from iscp.core.sql.sql_bounds import too_deep
+from iscp.core.values.untrusted_values import first_line
 from iscp.views.analysis.query_analysis import STACK_FULL
 from iscp.views.catalyst.special_times import special_time
 

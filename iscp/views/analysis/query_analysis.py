@@ -12,13 +12,14 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
-from iscp.adapters.delta.spark.spark_errors import first_line, said_by, spark_faults
+from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.sql.sql_sizes import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import first_line
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.jvm_classes import classes_of
 from iscp.views.catalyst.needed_columns import needed_columns

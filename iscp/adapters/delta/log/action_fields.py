@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from iscp.adapters.delta.log.actions import texts_of
-from iscp.adapters.delta.storage.action_paths import is_below, lies_elsewhere
+from iscp.adapters.delta.storage.action_paths import VECTOR_ID_LENGTH, is_below, lies_elsewhere
 
 _FILE = frozenset({"path", "partitionValues", "size", "dataChange", "tags"})
 _ROWS = frozenset({"stats", "deletionVector", "baseRowId", "defaultRowCommitVersion"})
@@ -39,8 +39,6 @@ _NEEDED: Mapping[str, frozenset[str]] = {
 _VECTOR = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"})
 _STORAGE_TYPES = ("u", "i", "p")
 _IDENTITY = ("storageType", "pathOrInlineDv", "offset")
-_ID_LENGTH = 20
-"""Characters of a relative vector's path that are the id in its file's name; those before it are a directory."""
 _ONCE = ("metaData", "protocol")
 
 _KEY_BYTES = 8
@@ -104,7 +102,7 @@ def _find_unfit_metadata(body: Mapping[str, Any]) -> str:
 def _is_vector(vector: object) -> bool:
     if not isinstance(vector, Mapping) or not isinstance(path := vector.get("pathOrInlineDv"), str):
         return False
-    directory = path[:-_ID_LENGTH] if vector.get("storageType") == "u" else ""
+    directory = path[:-VECTOR_ID_LENGTH] if vector.get("storageType") == "u" else ""
     return (
         (not directory or is_below(directory))
         and _VECTOR.issuperset(name for name, value in vector.items() if value is not None)

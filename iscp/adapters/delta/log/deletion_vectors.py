@@ -20,7 +20,14 @@ from pyroaring import BitMap64
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.action_paths import REACH, SHOWN_LENGTH_MAX, Reach, lies_elsewhere, place_of_file
+from iscp.adapters.delta.storage.action_paths import (
+    REACH,
+    SHOWN_LENGTH_MAX,
+    VECTOR_ID_LENGTH,
+    Reach,
+    lies_elsewhere,
+    place_of_file,
+)
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.errors import ErrorCode, StorageError
 
@@ -32,8 +39,6 @@ GONE_ROWS_MAX = 16 * 1024**2
 
 _MAGIC, _FILE_VERSION = 1_681_511_377, b"\x01"
 _FIRST_KEY_AT = 12
-_OF_UUID = 20
-"""Characters that an id takes at the end of a path; those before it are a directory."""
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _PYTHONS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -115,7 +120,7 @@ def vector_file(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> str:
         return reach.follow(uri, text) if lies_elsewhere(text) else place_of_file(uri, text)
     if descriptor["storageType"] != "u":
         raise ValueError("it is stored in a way that is not known here")
-    folder, coded = text[:-_OF_UUID], text[-_OF_UUID:]
+    folder, coded = text[:-VECTOR_ID_LENGTH], text[-VECTOR_ID_LENGTH:]
     name = vectors_path(uuid.UUID(bytes=base64.b85decode(coded.translate(_TO_PYTHON))))
     return place_of_file(uri, f"{quote(folder)}/{name}" if folder else name)
 

@@ -26,7 +26,7 @@ from iscp.core.job.source_holds import held_properties
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.column_identity import void_fields
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
-from iscp.core.values.ids import is_table_id
+from iscp.core.values.ids import table_id_fault
 from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import TableDescription
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
-_ID_LENGTH_MAX = 50
 _NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
 
 
@@ -225,8 +224,8 @@ class DeltaCatalog:
 
 
 def _refuse_shape(table: str, shape: Shape) -> None:
-    if not is_table_id(shape.table_id):
-        why = f"has the id {shape.table_id[:_ID_LENGTH_MAX]!r}, and a Delta table's id is a UUID"
+    if fault := table_id_fault(shape.table_id):
+        why = f"has {fault}"
         remedy = "Copy the table to a new one by Spark or deltalake, which give it an id"
     elif not shape.fields:
         why, remedy = "has no columns", "Register the job when it has some"

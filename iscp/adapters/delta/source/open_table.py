@@ -21,7 +21,7 @@ from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.core.build.build_pieces import count_pieces
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, IscpError, PermanentError, StorageError
-from iscp.core.values.ids import is_table_id
+from iscp.core.values.ids import table_id_fault
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.ports.source import ChangesUnavailableError
 
@@ -43,7 +43,6 @@ _UNKNOWN_TYPE = (
     "DELTA_UNSUPPORTED_DATA_TYPES",
     "DELTA_UNSUPPORTED_TYPE_CHANGE_IN_SCHEMA",
 )
-_ID_LENGTH_MAX = 50
 _FEATURES_TOLD = re.compile(r"unsupported by Delta Lake \"[^\"]*\": (?P<names>[\w.,\s-]+?)\.(?:\s|$)")
 _BROKEN = (
     "DELTA_STATE_RECOVER_ERROR",
@@ -174,9 +173,9 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
 def open_followed(uri: str, version: int, by_spark: BySpark | None) -> Shape:
     """As `open_version`, of a table that jobs follow. Raises PermanentError for one that a registration refuses."""
     shape, _ = open_version(uri, version, by_spark)
-    if not is_table_id(shape.table_id):
+    if fault := table_id_fault(shape.table_id):
         raise PermanentError(
-            f"the source has the id {shape.table_id[:_ID_LENGTH_MAX]!r} now, and a Delta table's id is a UUID",
+            f"the source now has {fault}",
             remedy="Have the table restored, or copied to a new one; then resync the job to it",
             code=ErrorCode.TABLE_UNREADABLE,
         )

@@ -139,11 +139,6 @@ def said_by(error: PySparkException | Py4JJavaError) -> str:
     return ": ".join(_sentences(f"{type(error).__name__}: {error}"))[:MESSAGE_LENGTH_MAX]
 
 
-def first_line(error: PySparkException) -> str:
-    """Return what Spark says first; it is never empty, as an empty fault would pass for none."""
-    return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)
-
-
 def _silent(what: str, error: Exception) -> Unavailable:
     return Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:MESSAGE_LENGTH_MAX]}")
 

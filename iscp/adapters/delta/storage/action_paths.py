@@ -24,6 +24,9 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, S
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_NAMES = frozenset({"", ".", ".."})
 
+VECTOR_ID_LENGTH = 20
+"""Characters of a relative vector's path that are the id in its file's name; those before it are a directory."""
+
 SHOWN_LENGTH_MAX = 200
 """Characters of a path in a log that messages show; the rest is cut off."""
 

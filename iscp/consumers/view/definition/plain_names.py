@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from iscp.core.sql.sql_bounds import too_deep
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import first_line
 
 
 def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -24,9 +25,7 @@ def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[
     except RecursionError as error:
         raise too_deep("sql") from error
     except sqlglot.errors.SqlglotError as error:
-        raise InvalidRequest(
-            f"is not SQL: {str(error).splitlines()[0]}", field="sql", remedy="Correct the query"
-        ) from error
+        raise InvalidRequest(f"is not SQL: {first_line(error)}", field="sql", remedy="Correct the query") from error
     for table in tree.find_all(exp.Table):
         name = ".".join(part.name for part in table.parts)
         if "." in name and name.lower() in plain:
