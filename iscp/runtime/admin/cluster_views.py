@@ -105,7 +105,7 @@ class ClusterViews:
             records=loop.members,
             nodes=tuple(_node(record, term) for record in loop.members),
             shards=tuple(shards),
-            looks=dict(loop.seen),
+            looks=dict(loop.sources.seen),
             held=held,
             checkpoint_at_s=loop.checkpoint.at_s,
             catching_up=loop.checkpoint.catching_up,

@@ -157,6 +157,6 @@ def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen
     """
     held = [loop.machine.assignments.get(shard) for shard in shards]
     nodes = [each.holder.node_id if each and each.holder else "" for each in held]
-    probes = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
+    probes = [seen for shard in shards if (seen := loop.sources.seen.get(shard)) is not None]
     seen = max(probes, key=lambda at: (at.lag_s > 0 or at.unreached, at.lag_s - at.checked_at_s), default=None)
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None

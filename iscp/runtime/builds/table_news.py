@@ -16,9 +16,9 @@ def read_table_news(loop: OwnerLoop, table_ids: Collection[str]) -> list[TableSe
     found: list[TableSeen] = []
     if (writer := loop.writer) is None:
         return found
-    for table_id in sorted({*table_ids, *(shard.table_id for shard in loop.repaired)}):
+    for table_id in sorted({*table_ids, *(shard.table_id for shard in loop.sources.repaired)}):
         rows = writer.read(lambda book, table_id=table_id: book.jobs_on(table_id))  # type: ignore[misc]
-        probed = [loop.seen[shard] for shard in {row.key.shard for row in rows} if shard in loop.seen]
+        probed = [loop.sources.seen[shard] for shard in {row.key.shard for row in rows} if shard in loop.sources.seen]
         found.append(table_seen(table_id, rows, probed))
     return found
 

@@ -8,7 +8,10 @@ of its own: an etcd that does not answer must not hold up the nodes that do.
 from __future__ import annotations
 
 import logging
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Self, TypeVar, assert_never
 
 from iscp.coordination.clocks import NodeClocks
 from iscp.coordination.jobs.book_change import BookChange
@@ -30,7 +33,10 @@ from iscp.coordination.protocol.events import (
     Elected,
     FromNode,
     MembersChanged,
+    MoveRequested,
+    OverridesChanged,
     OwnerEvent,
+    RebalanceRequested,
     Recorded,
     RingBuilt,
     RowsMoved,
@@ -38,7 +44,8 @@ from iscp.coordination.protocol.events import (
     ShardWanted,
     Tick,
 )
-from iscp.core.values.errors import TemporaryError
+from iscp.coordination.protocol.messages import NodeMessage
+from iscp.core.values.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable, no_owner
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import Leader, Moment, NodeRecord
 from iscp.ports.cluster import ClusterPorts
@@ -46,27 +53,37 @@ from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.gc_tuning import no_collection
 from iscp.runtime.loop.inbox import EVENTS_MAX, Gathered, Inbox, InboxLimits, Turns
+from iscp.runtime.loop.loop_query import query_loop
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from iscp.runtime.owner.log.log_marker import LogMarker
 from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won, merge_moved
-from iscp.runtime.owner.owner_intake import LoopEvent, OwnerIntake
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.owner.placement_events import Decisions
 from iscp.runtime.owner.revoker import Revoker
 from iscp.runtime.owner.ring_builder import RingBuilder
+from iscp.runtime.owner.seen_sources import SeenSources
 from iscp.runtime.owner.term_claim import claim_term
+from iscp.runtime.owner.unread import Unread
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_Snapshot = tuple[tuple[NodeRecord, ...], Moment]
+LoopEvent = OwnerEvent | Won | Lost | Committed | Query | Heard | Members
 
 CLAIM_RETRY_S = 1.0
 """Pause before an owner tries again to claim the job log."""
 
 
-class OwnerLoop(OwnerIntake):
-    """Runs while the node does; between terms it only waits."""
+class OwnerLoop:
+    """Runs while the node does; between terms it only waits.
+
+    Other threads submit events and read at any time; all attributes are written by the loop's thread alone. `machine`
+    and `sources` are read through `query`. `claim_fault`: why the last claim failed, until one succeeds.
+    """
 
     _writer_of: type[LogWriter] = LogWriter
     _roll_of: type[Roll] = Roll
@@ -82,19 +99,29 @@ class OwnerLoop(OwnerIntake):
         threads: Threads = THREADS,
         events_max: int = EVENTS_MAX,
     ) -> None:
-        self._etcd = threads.pool("iscp-owner-etcd")
-        super().__init__(machine, clock, self._roll_of(), LogMarker(cluster.marks, clock, self._etcd), cluster.election)
+        self.machine = machine
+        self.sources = SeenSources()
+        self.leader: Leader | None = None
+        self.writer: LogWriter | None = None
+        self.claim_fault: IscpError | None = None
         self.decisions = Decisions()
         self.checkpoint = Checkpointer(cluster.checkpoints, clock)
         self._log_access = log_access
         self._cluster = cluster
+        self._clock = clock
         self._hooks = hooks
         self._threads = threads
-        members, election = cluster.membership, cluster.election
-        self._revoker = self._revoker_of(members, election, self._etcd, self.on_members_changed)
+        self._etcd = threads.pool("iscp-owner-etcd")
+        self._marker = LogMarker(cluster.marks, clock, self._etcd)
+        self._revoker = self._revoker_of(cluster.membership, cluster.election, self._etcd, self.on_members_changed)
+        self._roll = self._roll_of()
+        self._registered: Gathered[_Snapshot] = Gathered(partial(max, key=itemgetter(1)))
+        self._unread = Unread(clock)
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), hooks.on_broken, threads)
         self._clocks = NodeClocks()
         self._claim_at_s: float | None = None
+        self._last_writer: LogWriter | None = None
+        self._last_address = "", ""
         turns: Turns[LoopEvent] = Turns(self._take, self._tick, self._next_due_s)
         self._inbox = Inbox("iscp-owner", clock, turns, hooks.on_broken, InboxLimits(events_max), threads)
 
@@ -111,6 +138,74 @@ class OwnerLoop(OwnerIntake):
         self._etcd.shutdown(wait=False, cancel_futures=True)
         self._rings.close()
         self.decisions.close()
+
+    def on_elected(self, leader: Leader) -> None:
+        self._inbox.post(Won(leader))
+
+    def on_lost(self) -> None:
+        self._inbox.post(Lost())
+
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        """These are registered as of that moment of etcd; also from several threads, in whichever order."""
+        if self._registered.add((members, moment)):
+            self._inbox.post(Members())
+
+    def receive(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
+        came_s = self._unread.note()
+        try:
+            self._inbox.put(Heard(node_id, messages, came_s))
+        except QueueFull:
+            self._unread.mark_read(came_s)
+            raise
+
+    def notify(self, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
+        """What an operator has said; without effect between terms."""
+        self._inbox.put(event)
+
+    def query(self, read: Callable[[Self], T], timeout_s: float = 5.0) -> T:
+        """What `read` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
+        try:
+            return query_loop(lambda act: self._inbox.put(Query(act)), lambda: read(self), timeout_s, self._threads)
+        except TimeoutError as error:
+            raise Unavailable("the owner begins or ends a term", remedy="Try again in a moment") from error
+
+    @property
+    def members(self) -> tuple[NodeRecord, ...]:
+        return self._roll.members
+
+    def address_of(self, node_id: str, here: str) -> str | None:
+        """Where a node is, or was as long as it was a member; None if it is `here`, or has never been heard of."""
+        if node_id in ("", here):
+            return None
+        known = next((record.address for record in self.members if record.node_id == node_id), None)
+        if known is not None:
+            self._last_address = node_id, known
+        return known or (self._last_address[1] if self._last_address[0] == node_id else None)
+
+    def current_writer(self) -> LogWriter:
+        """The writer of the present term, whose book nobody else has changed.
+
+        Raises NotOwner between terms, and where this node cannot say that no other has been elected since.
+        """
+        leader = self.leader  # before the writer, which is of this term or an earlier one then: never of a later one
+        if (writer := self.writer) is None or leader is None:
+            raise no_owner(self.log_fault())
+        if self._clock.monotonic_s() >= self._cluster.election.confirmed_until_s(leader.revision):
+            raise NotOwner(
+                "this node leads no more, as far as it can say: etcd has not confirmed its election in time",
+                remedy="Try again in a moment, or at another node",
+            )
+        return writer
+
+    def log_fault(self) -> IscpError | None:
+        """Why nobody can claim the job log, here or at the node that leads. Between terms it is read from etcd."""
+        return self.claim_fault or (self._marker.fault() if self.writer is None else None)
+
+    @property
+    def quarantined(self) -> int:
+        """Entries of the history that this node could not write as an owner, in its last term."""
+        return self._last_writer.quarantined if self._last_writer else 0
 
     # --- the loop's thread -------------------------------------------------------------------------------------
 
@@ -178,7 +273,7 @@ class OwnerLoop(OwnerIntake):
         self._marker.note(term.joblog.version)
         follows = term.owner_rev > 1  # before the first owner nobody has run anything
         roll_hold_s = self._take_roll(term.members, term.members_at, follows)
-        self.seen, self.repaired, self.claim_fault = {}, {}, None
+        self.sources, self.claim_fault = SeenSources(), None
         self.decisions.begin(term.owner_rev)
         hold_s, overrides = max(term.hold_s, roll_hold_s), term.overrides
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
@@ -238,8 +333,8 @@ class OwnerLoop(OwnerIntake):
             else:
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
             if not jobs:
-                self.forget_seen(shard)
-            self.checkpoint.take(shard, jobs, self.seen.get(shard))
+                self.sources.forget(shard)
+            self.checkpoint.take(shard, jobs, self.sources.seen.get(shard))
         self._hooks.on_moved()
         self._hooks.on_tables(shard.table_id for shard in moved)
 
@@ -294,7 +389,7 @@ class OwnerLoop(OwnerIntake):
                 self._note(Decided(Decision.CLOCK, checkpoint.node_id, why=why))
             # A last word of what is not wanted any more would make it lag for ever.
             if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
-                self.take_seen(seen)
+                self.sources.take(seen)
                 self.checkpoint.take(seen.shard, held.jobs, seen)
         if checkpoint.seen or checkpoint.reports:
             self._hooks.on_moved()

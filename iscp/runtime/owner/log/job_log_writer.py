@@ -7,21 +7,31 @@ are in the log; the rows of status reports are batched behind them, and nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, TypeVar, overload
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
+from iscp.coordination.report_outbox import merge_reports
+from iscp.core.api.api_views import RegisterResult
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_of_ranges import combined
+from iscp.core.job.job_row import JobReport, JobRow, apply_report
 from iscp.core.settings.config import JobLogConfig
 from iscp.core.values.errors import (
     InvariantBroken,
     IscpError,
     NotOwner,
     OutcomeUnknown,
+    QueueFull,
     TemporaryError,
     Unavailable,
 )
+from iscp.core.values.ids import JobKey
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
@@ -29,15 +39,18 @@ from iscp.runtime.loop.timer import Timer
 from iscp.runtime.owner.log.history_writer import HistoryWriter
 from iscp.runtime.owner.log.log_batch import LogBatch
 from iscp.runtime.owner.log.log_hooks import LogHooks
-from iscp.runtime.owner.log.log_intake import LogIntake
 from iscp.runtime.owner.log.log_limits import LogLimits
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LogWriter(LogIntake):
-    """Owns the book and writes the log, for one term."""
+class LogWriter:
+    """Owns the book and writes the log, for one term. Requests and reports of other threads wait for its own.
+
+    Lock order: `_book_lock`, which guards the book, before `_wake`, which guards what waits. Reports go from the one to
+    the other under both, so that whoever reads a job finds them in one of the two.
+    """
 
     def __init__(
         self,
@@ -49,11 +62,19 @@ class LogWriter(LogIntake):
         limits: LogLimits = LogLimits(),  # noqa: B008  (frozen)
         threads: Threads = THREADS,
     ) -> None:
-        history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s, threads)
-        super().__init__(joblog, book, history, limits, threads)
+        self._log = joblog
+        self._book = book
+        self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s, threads)
+        self._limits = limits
         self._clock = clock
         self._config = config
         self._hooks = hooks
+        (self._wake,) = threads.conditions(1)
+        self._book_lock = Lock()
+        self._requests: deque[tuple[Request, Future[Any]]] = deque()
+        self._reports: dict[tuple[str, bool], JobReport] = {}
+        self._closing = False
+        self._stopped: IscpError | None = None
         self._held: LogBatch | None = None
         self._taken: list[Future[Any]] = []
         self._failures = 0
@@ -64,7 +85,6 @@ class LogWriter(LogIntake):
         self._collect = Timer(config.collect_interval_s, now_s)
         self._compact = Timer(config.compact_interval_s, now_s)
         self._compaction_wanted = False
-        self.quarantined: Callable[[], int] = lambda: self._history.quarantined
         self._thread = threads.thread("iscp-log", self._run)
 
     def start(self) -> None:
@@ -80,6 +100,93 @@ class LogWriter(LogIntake):
             self._thread.join(self._limits.close_s)
         self._stop(Unavailable("the job log's writer is closed"))
         self._history.close()
+
+    @overload
+    def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
+    @overload
+    def submit(self, request: Unregister | Pause | Resume | Update) -> Future[bool]: ...
+    @overload
+    def submit(self, request: Request) -> Future[Any]: ...
+    def submit(self, request: Request) -> Future[Any]:
+        """Answered once it is in the log.
+
+        Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
+        StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could check.
+        """
+        (future,) = self.submit_all([request])
+        return future
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Future[Any]]:
+        """As `submit`, each for itself; where that raises, none was taken."""
+        futures: list[Future[Any]] = [Future() for _ in requests]
+        with self._wake:
+            self._refuse_if_ended()
+            if len(self._requests) + len(requests) > self._limits.requests_max:
+                raise QueueFull(f"{len(self._requests)} requests wait for the job log", remedy="Try again later")
+            self._requests.extend(zip(requests, futures, strict=True))
+            self._wake.notify_all()
+        return futures
+
+    def report(
+        self,
+        reports: Iterable[JobReport],
+        history: Sequence[HistoryEntry] = (),
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take reports of progress; never blocks, and says nothing once the writer has ended.
+
+        `on_written` is called once the history is in its table. Statuses are not waited for: the sinks know the
+        position of every job, and the next report sets its row right.
+        """
+        with self._wake:
+            self._keep_reports(reports)
+            self._wake.notify_all()
+        # Without the lock: it may call `on_written` at once.
+        self._history.add(history, on_written)
+
+    def read(self, query: Callable[[JobBook], T]) -> T:
+        """What `query` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
+        with self._book_lock:
+            return query(self._book)
+
+    def job(self, key: JobKey) -> JobRow | None:
+        """The job as the last reports have it, also those that wait for a commit to end."""
+        return combined(rows) if (rows := self.rows(key)) else None
+
+    def rows(self, key: JobKey) -> list[JobRow]:
+        """As `job`, one for each range of its table."""
+        with self._book_lock:
+            return [self._newest(row) for row in self._book.rows_of(key)]
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        """Newest first, what is not written yet too. Raises StorageError."""
+        entries = [*self._history.pending(job_id), *self._log.history(job_id, limit)]
+        # One may have been written between the two reads; the table keeps microseconds.
+        return list({(entry.seq, round(entry.end_at_s * 1e6)): entry for entry in entries}.values())[:limit]
+
+    @property
+    def quarantined(self) -> int:
+        """How many entries of the history were dead-lettered."""
+        return self._history.quarantined
+
+    def _newest(self, row: JobRow) -> JobRow:
+        with self._wake:
+            waiting = [self._reports.get((row.job_id, only_moved)) for only_moved in (False, True)]
+        for report in filter(None, waiting):
+            row = apply_report(row, report) or row
+        return row
+
+    def _keep_reports(self, reports: Iterable[JobReport]) -> None:
+        """Of a job the last one with a state and the last one without it are enough, in the order they came."""
+        for report in reports:
+            key = (report.job_id, report.state is None and report.reason is None and report.status is None)
+            self._reports[key] = merge_reports(self._reports.pop(key, None), report)
+
+    def _refuse_if_ended(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        if self._closing:
+            raise Unavailable("the job log's writer is closing")
 
     # --- the writer's thread -------------------------------------------------------------------------------------
 
@@ -248,6 +355,21 @@ class LogWriter(LogIntake):
         if self._stop(error):
             log.warning("log.deposed", extra={"error": str(error)})
             self._hooks.on_deposed(error)
+
+    def _stop(self, error: IscpError) -> bool:
+        """Take nothing more and fail what waits; False if it was stopped already."""
+        with self._wake:
+            if self._stopped is not None:
+                return False
+            self._stopped = error
+            waiting = list(self._requests)
+            self._requests.clear()
+            self._reports.clear()
+            self._wake.notify_all()
+        for _, future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        return True
 
     def _fail_taken(self, error: IscpError) -> None:
         """Fail what the current batch has not answered; only ever called from the writer's thread."""

@@ -103,7 +103,7 @@ def test_what_goes_by_one_watermark_is_refused_until_it_is_merged(desk: Split) -
 
 def test_what_a_range_is_last_heard_of_does_not_make_the_cluster_lag_for_ever(desk: Split) -> None:
     desk.world.see(6, lag_s=3.0)  # of the whole, which is gone
-    assert ShardId("t-1") not in desk.world.owner.query(lambda loop: dict(loop.seen))
+    assert ShardId("t-1") not in desk.world.owner.query(lambda loop: dict(loop.sources.seen))
 
 
 def test_its_history_is_that_of_the_registration(desk: Split) -> None:

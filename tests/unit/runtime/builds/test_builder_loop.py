@@ -174,7 +174,7 @@ def test_a_commit_that_a_node_reports_while_a_table_is_built_is_kept(building: B
     register(building.world, job)
     building.until(lambda: building.store.state.plans)
     seen = SourceSeen(job.key.shard, 9, 1.0, 0.0)
-    building.world.owner.query(lambda loop: loop.seen.update({job.key.shard: seen}))
+    building.world.owner.query(lambda loop: loop.sources.seen.update({job.key.shard: seen}))
     building.until(lambda: [span.until for span in building.store.state.kept.values()] == [9])
     assert building.store.state.kept["t-1"] == KeptSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
     building.world.owner.current_writer().submit(Unregister(job.key)).result(10)

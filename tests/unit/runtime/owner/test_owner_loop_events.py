@@ -39,7 +39,7 @@ def test_what_is_committed_is_dispatched_and_the_last_job_takes_its_table_along(
         world.owner.current_writer().submit(Unregister(row(name).key)).result(10)
     until(lambda: world.heard(DispatchTable)[-1].is_delete)  # type: ignore[union-attr]
     until(lambda: world.owner.query(lambda loop: len(loop.machine.assignments)) == 0)
-    assert world.owner.query(lambda loop: dict(loop.seen)) == {}
+    assert world.owner.query(lambda loop: dict(loop.sources.seen)) == {}
 
 
 def test_progress_is_kept_for_the_next_dispatch_and_sent_to_nobody(world: OwnerWorld) -> None:
@@ -68,7 +68,7 @@ def test_what_the_node_saw_of_the_source_can_be_requested(world: OwnerWorld) -> 
     moves = world.moves
     seen = SourceSeen(SHARD, 9, 5.0, 1.5)
     world.checkpoint(ShardCheckpoint(SHARD, seen=seen))
-    until(lambda: world.owner.query(lambda loop: loop.seen) == {SHARD: seen})
+    until(lambda: world.owner.query(lambda loop: loop.sources.seen) == {SHARD: seen})
     assert world.moves > moves
 
 
@@ -78,7 +78,7 @@ def test_tables_with_a_repair_that_some_job_has_not_applied_are_known_until_it_h
     until(lambda: world.heard(DispatchTable))
 
     def repaired() -> list[ShardId]:
-        return world.owner.query(lambda loop: list(loop.repaired))
+        return world.owner.query(lambda loop: list(loop.sources.repaired))
 
     world.checkpoint(ShardCheckpoint(SHARD, seen=SourceSeen(SHARD, 9, 5.0, 1.5, (), 8)))
     until(lambda: repaired() == [SHARD])

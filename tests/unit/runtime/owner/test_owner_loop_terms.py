@@ -238,7 +238,7 @@ def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.start()
     world.owner.receive("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
     world.see(4)
-    assert world.owner.query(lambda loop: dict(loop.seen)) == {}
+    assert world.owner.query(lambda loop: dict(loop.sources.seen)) == {}
 
 
 def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_may_still_write() -> None:
