@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from iscp.core.build.api_builds import BuildStage
 from iscp.core.build.build_progress import JobBuild, KnownBuilds
 from iscp.core.build.build_task import DEPTH_MAX, TaskType, depth
-from iscp.core.values.errors import InvalidRequest
 from iscp.core.rows.range_tree import WHOLE, children, parent, sibling
+from iscp.core.values.errors import InvalidRequest
 
 
 def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> list[JobBuild]:

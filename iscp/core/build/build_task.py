@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
-from iscp.core.values.progress import UNSIZED, SnapshotSize
 from iscp.core.rows.range_tree import depth_within
+from iscp.core.values.progress import UNSIZED, SnapshotSize
 
 DEPTH_MAX = 16
 """How often a snapshot may be cut: into 65,536 ranges, at 256 MiB each 16 TiB."""

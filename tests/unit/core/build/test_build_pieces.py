@@ -21,8 +21,8 @@ from iscp.core.build.build_pieces import (
     row_spans,
 )
 from iscp.core.build.build_task import DEPTH_MAX, depth
-from iscp.core.values.progress import UNKNOWN, TableSize, total_size
 from iscp.core.rows.range_tree import WHOLE, children
+from iscp.core.values.progress import UNKNOWN, TableSize, total_size
 
 PIECE = 100
 SIZES = st.builds(TableSize, st.integers(UNKNOWN, 1_000), st.integers(0, 1_000))

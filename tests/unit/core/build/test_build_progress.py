@@ -19,8 +19,8 @@ from iscp.core.build.api_builds import (
 )
 from iscp.core.build.build_progress import JobBuild, KnownBuilds, build_views, share_done
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
-from iscp.core.values.progress import LEFT_MOST_S, UNCOUNTED, UNKNOWN, UNSIZED, SnapshotSize, TableSize
 from iscp.core.rows.range_tree import children
+from iscp.core.values.progress import LEFT_MOST_S, UNCOUNTED, UNKNOWN, UNSIZED, SnapshotSize, TableSize
 
 SIZE = SnapshotSize(1_000, 8_000, 16)
 
