@@ -19,10 +19,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from iscp.adapters.grpc.access import request_accounts
 from iscp.adapters.grpc.channel.call_metadata import Metadata
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.core.access.service_table import RULES, SERVICE_OF
 from iscp.core.values.errors import InvalidRequest, QueueFull
-from iscp.wire.v1 import admin_pb2 as pb
 
 CALLS_MAX = 192
 """Calls by JSON at a time; one more is refused with QUEUE_FULL."""
@@ -41,10 +42,9 @@ LONG_CALL_MAX_S = 600.0
 NESTING_MAX = 32
 """Levels of a request's JSON; a deeper one is refused."""
 
-METHODS: Mapping[str, MethodDescriptor] = {each.name: each for each in pb.DESCRIPTOR.services_by_name["Admin"].methods}
-
-_SERVICE = pb.DESCRIPTOR.services_by_name["Admin"].full_name
-_READS = frozenset({"Check", "ListJobs", "CountJobs", "GetJob", "WaitJob", "History", "GetCluster", "ExplainConsumer"})
+METHODS: Mapping[str, MethodDescriptor] = {
+    method.name: method for name, method in request_accounts.METHODS.items() if SERVICE_OF[name].gateway
+}
 
 
 class JsonCalls:
@@ -69,17 +69,18 @@ class JsonCalls:
         """
         request = read_request(method, body)
         timeout_s = float(getattr(request, "timeout_s", 0.0))
-        long = "timeout_s" in method.input_type.fields_by_name
+        name = f"/{method.containing_service.full_name}/{method.name}"
+        rule = RULES[name]
         if timeout_s > LONG_CALL_MAX_S:
             raise InvalidRequest(
                 f"must be at most {LONG_CALL_MAX_S:.0f} seconds", field="timeout_s", remedy="Call again, or use gRPC"
             )
         # A timeout that is no time is refused by the service.
         wait_s = timeout_s if timeout_s >= 0 else 0.0
-        with self._place(long):
+        with self._place(rule.waits):
             # On the wire a single answer is a stream of one message.
             call = self._channel.unary_stream(
-                f"/{_SERVICE}/{method.name}",
+                name,
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=GetMessageClass(method.output_type).FromString,
             )(request, timeout=CALL_TIMEOUT_S + wait_s, metadata=metadata)
@@ -88,7 +89,7 @@ class JsonCalls:
                     for answer in call:
                         yield _to_json(answer)
             except grpc.RpcError as error:
-                raise from_rpc(error, self._endpoint, changes=method.name not in _READS) from error
+                raise from_rpc(error, self._endpoint, changes=rule.changes) from error
             finally:
                 call.cancel()
 

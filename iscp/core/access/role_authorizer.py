@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from iscp.core.access.access_rules import RULES, Rule, Scope
+from iscp.core.access.service_table import RULES, Rule, Scope
 from iscp.core.values.access_roles import Principal
 from iscp.core.values.errors import NotAuthenticated, NotAuthorized
 
 
 class ForeignAccount(NotAuthorized):
-    """The call names another account. Nobody is shown this: see `iscp.core.access.access_rules.Foreign`."""
+    """The call names another account. Nobody is shown this: see `iscp.core.access.service_table.Foreign`."""
 
 
 class RoleAuthorizer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from iscp.core.access.access_rules import Rule
+from iscp.core.access.service_table import Rule
 from iscp.core.values.access_roles import Credentials, Principal
 
 

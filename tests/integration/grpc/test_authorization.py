@@ -21,7 +21,7 @@ from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
 from iscp.client.admin_client import Client
-from iscp.core.access.access_rules import RULES, Foreign, Scope
+from iscp.core.access.service_table import RULES, Foreign, Scope
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ErrorCode, IscpError, JobNotFound, NotAuthenticated, NotAuthorized, TableNotFound
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2

@@ -13,7 +13,7 @@ from cryptography import x509
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.grpc.node.node_server import SERVICE_NAME, NodeServer
+from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.tls.development_authority import CertificateKind
 from iscp.adapters.tls.endpoint import split_address
 from iscp.adapters.tls.tls_files import TlsFiles
@@ -120,7 +120,9 @@ def test_every_method_of_the_service_is_guarded(server: AdminServer, certs: Cert
     assert len(methods) >= 10
     with grpc.secure_channel(server.address, credentials) as channel:
         for method in methods:
-            call = channel.stream_stream(f"/{SERVICE_NAME}/{method.name}")(iter((b"",)), timeout=10)
+            call = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")(
+                iter((b"",)), timeout=10
+            )
             with pytest.raises(grpc.RpcError) as refused:
                 list(call)
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, method.name

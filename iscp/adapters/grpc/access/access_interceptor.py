@@ -27,8 +27,9 @@ from iscp.adapters.grpc.access.request_accounts import (
     named_things,
 )
 from iscp.adapters.grpc.channel.grpc_errors import abort, translate_errors
-from iscp.core.access.access_rules import Foreign, Rule, Scope
+from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
 from iscp.core.access.role_authorizer import ForeignAccount
+from iscp.core.access.service_table import Foreign, Rule, Scope
 from iscp.core.values.access_roles import Principal
 from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
 from iscp.ports.access.authorizer import Authenticator, Authorizer
@@ -69,19 +70,7 @@ class AccessInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         if rule is not None and rule.scope in (Scope.OPEN, Scope.NODES):  # nodes are known at the method itself
             return there
         call = _GuardedCall(self._parts, details.method, rule or _UNKNOWN, there)
-        serializers = {
-            "request_deserializer": there.request_deserializer,
-            "response_serializer": there.response_serializer,
-        }
-        match there.request_streaming, there.response_streaming:
-            case False, False:
-                return grpc.unary_unary_rpc_method_handler(call.answer, **serializers)
-            case False, True:
-                return grpc.unary_stream_rpc_method_handler(call.answers, **serializers)
-            case True, False:
-                return grpc.stream_unary_rpc_method_handler(call.answer, **serializers)
-            case _:
-                return grpc.stream_stream_rpc_method_handler(call.answers, **serializers)
+        return handler_around(there, call.answers if there.response_streaming else call.answer)
 
 
 class _GuardedCall:
@@ -95,13 +84,11 @@ class _GuardedCall:
 
     def answer(self, request: Any, context: grpc.ServicerContext) -> Any:
         with self._decide(request, context) as (decided, guarded, instead):
-            method = self._there.stream_unary if self._there.request_streaming else self._there.unary_unary
-            return method(decided, guarded) if instead is None else instead[0]
+            return behaviour_of(self._there)(decided, guarded) if instead is None else instead[0]
 
     def answers(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         with self._decide(request, context) as (decided, guarded, instead):
-            method = self._there.stream_stream if self._there.request_streaming else self._there.unary_stream
-            yield from method(decided, guarded) if instead is None else instead
+            yield from behaviour_of(self._there)(decided, guarded) if instead is None else instead
 
     @contextmanager
     def _decide(self, given: Any, context: grpc.ServicerContext) -> Iterator[tuple[Any, Any, list[Any] | None]]:

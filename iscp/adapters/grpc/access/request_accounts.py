@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
+from iscp.core.access.service_table import RULES
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
 
 METHODS: Mapping[str, MethodDescriptor] = {
@@ -16,6 +18,7 @@ METHODS: Mapping[str, MethodDescriptor] = {
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
+"""The methods of all services for users, by gRPC's full names of them."""
 
 NAMED_MAX = 20_000
 """Jobs that a request may name where callers are authenticated; one that names more is refused before it is read
@@ -72,9 +75,7 @@ def fill_accounts(request: Message, account: str) -> bool:
 
 def concerns_everybody(method: str, request: Message) -> bool:
     """Whether a call that may concern one account is meant for all of them."""
-    match method.rpartition("/")[2]:
-        case "GetLogs":
-            return bool(request.node_id)  # type: ignore[attr-defined]
-        case "AbortBuild":
-            return not request.job.name  # type: ignore[attr-defined]
-    return False
+    if (rule := RULES.get(method)) is None:
+        return False
+    named, unnamed = rule.everybody_with, rule.everybody_without
+    return bool(named and attrgetter(named)(request)) or bool(unnamed and not attrgetter(unnamed)(request))

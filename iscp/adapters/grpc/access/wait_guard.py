@@ -13,15 +13,12 @@ import grpc
 from iscp.adapters.grpc.access.guarded_context import principal_of
 from iscp.adapters.grpc.channel.call_metadata import FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import abort
+from iscp.adapters.grpc.channel.method_kinds import handler_around
+from iscp.core.access.service_table import methods_that
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.errors import QueueFull
-from iscp.wire.v1 import admin_pb2, operator_pb2
 
-_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
-_OPERATOR = operator_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
-
-WAITING = frozenset({f"/{_ADMIN}/WaitJob", f"/{_ADMIN}/VerifyJob", f"/{_OPERATOR}/GetEvents"})
-"""The methods that answer when something has happened, which may take as long as their requests say."""
+WAITING = methods_that(lambda _, rule: rule.waits)
 
 
 class _WaitPlace(NamedTuple):
@@ -58,13 +55,7 @@ class WaitGuard(grpc.ServerInterceptor):  # type: ignore[misc]
             with self._place(context):
                 yield from there.unary_stream(request, context)
 
-        serializers = {
-            "request_deserializer": there.request_deserializer,
-            "response_serializer": there.response_serializer,
-        }
-        if there.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(answers, **serializers)
-        return grpc.unary_unary_rpc_method_handler(answer, **serializers)
+        return handler_around(there, answers if there.response_streaming else answer)
 
     @contextmanager
     def _place(self, context: grpc.ServicerContext) -> Iterator[None]:

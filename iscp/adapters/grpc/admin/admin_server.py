@@ -27,6 +27,7 @@ from iscp.adapters.grpc.channel.silent_calls import SILENT_IN_POOL_MAX, SilentCa
 from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX, split_address
 from iscp.adapters.tls.server_credentials import server_credentials
 from iscp.adapters.tls.tls_files import TlsSource
+from iscp.core.access.service_table import methods_that
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.errors import ConfigurationError
 from iscp.ports.admin import AdminService
@@ -47,9 +48,6 @@ QUEUED_MAX = 2_000
 _REFUSING = 2 * SILENT_IN_POOL_MAX
 """Threads in which waits beyond their bound are refused, also while some of them are held by clients that say nothing.
 """
-
-_LASTING = ("/iscp.wire.v1.node.Node/Coordinate",)
-"""The stream between nodes, which has threads of its own and is for nodes alone."""
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
@@ -101,15 +99,16 @@ class AdminServer:
         self._waiting = ThreadPoolExecutor(waiting, thread_name_prefix="wait")
         self._silent = SilentCalls(max_workers // 2)
         self._connections = ConnectionGuard(GRPC_CONNECTIONS_MAX)
-        guard = RequestGuard(tuple(f"/{name}/" for name in named))
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers, thread_name_prefix="admin"),
             interceptors=(
-                SilentCallGuard(self._silent, _LASTING, dict.fromkeys(WAITING, self._waiting)),
+                SilentCallGuard(
+                    self._silent, methods_that(lambda _, rule: rule.lasts), dict.fromkeys(WAITING, self._waiting)
+                ),
                 self._connections,
                 *interceptors,
                 WaitGuard(waits),
-                guard,
+                RequestGuard(),
             ),
             maximum_concurrent_rpcs=max_workers + waiting + QUEUED_MAX + sum(each.calls_max for each in services),
             options=(

@@ -28,9 +28,8 @@ from iscp.adapters.grpc.access.guarded_context import said_of_caller
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
 from iscp.adapters.tls.tls_files import TlsSource
+from iscp.core.access.service_table import methods_that
 from iscp.core.values.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
-from iscp.wire.v1 import admin_pb2 as pb
-from iscp.wire.v1 import builds_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +47,7 @@ RETRY_MAX_S = 0.5
 OWNERS_KEPT_MAX = 8
 """Connections to owners that are kept for users' calls; the oldest is closed."""
 
-_PREFIXES = tuple(
-    f"/{service.full_name}/"
-    for service in (
-        pb.DESCRIPTOR.services_by_name["Admin"],
-        operator_pb2.DESCRIPTOR.services_by_name["Operator"],
-        builds_pb2.DESCRIPTOR.services_by_name["Builds"],
-    )
-)
+_FORWARDED = methods_that(lambda service, _: service.forwarded)
 # What each connection says for itself.
 _OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te", CALLER_KEY, FORWARDED_KEY})
 # gRPC reports a call without a deadline as one whose deadline is far away.
@@ -140,7 +132,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler:
         here = continuation(details)
-        if here is None or not details.method.startswith(_PREFIXES) or self._route() is None:
+        if here is None or details.method not in _FORWARDED or self._route() is None:
             return here
         if any(key == FORWARDED_KEY for key, _ in details.invocation_metadata or ()):
             return here

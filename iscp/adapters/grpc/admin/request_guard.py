@@ -8,7 +8,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from iscp.adapters.grpc.access.request_accounts import METHODS
 from iscp.adapters.grpc.channel.grpc_errors import abort
+from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import NAME_CHARS_MAX
 
@@ -17,19 +19,14 @@ _JSON = "_json"
 
 
 class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Give it to a server after all other interceptors; it looks at the methods of the services `prefixes` begin."""
-
-    def __init__(self, prefixes: tuple[str, ...]) -> None:
-        self._prefixes = prefixes
+    """Give it to a server after all other interceptors. It guards the methods of the services for users."""
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler:
         there = continuation(details)
-        if there is None or there.request_streaming or not details.method.startswith(self._prefixes):
+        if there is None or there.request_streaming or details.method not in METHODS:
             return there
-        wrap = grpc.unary_stream_rpc_method_handler if there.response_streaming else grpc.unary_unary_rpc_method_handler
-        method = there.unary_stream if there.response_streaming else there.unary_unary
 
         def read(raw: bytes) -> Message | InvalidRequest:
             try:
@@ -48,9 +45,9 @@ class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         def call(request: Message | InvalidRequest, context: grpc.ServicerContext) -> Any:
             if isinstance(request, InvalidRequest):
                 abort(context, request)
-            return method(request, context)
+            return behaviour_of(there)(request, context)
 
-        return wrap(call, request_deserializer=read, response_serializer=there.response_serializer)
+        return handler_around(there, call, request_deserializer=read)
 
 
 def _check_texts(message: Message, path: str) -> None:

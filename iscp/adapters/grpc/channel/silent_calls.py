@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import abort
+from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
 from iscp.core.values.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -111,18 +112,11 @@ class SilentCallGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         there = continuation(details)
         if there is None or details.method in self._unbounded:
             return there
-        serializers = {
-            "request_deserializer": there.request_deserializer,
-            "response_serializer": there.response_serializer,
-        }
-        if not there.response_streaming:
-            method = there.stream_unary if there.request_streaming else there.unary_unary
-            guarded = _GuardedMethod(self._calls, method, there.request_streaming, self._pools.get(details.method))
-            return grpc.stream_unary_rpc_method_handler(guarded, **serializers)
-        method = there.stream_stream if there.request_streaming else there.unary_stream
-        kind = _SentMethod if getattr(method, "experimental_non_blocking", False) else _PagedMethod
+        method, kind = behaviour_of(there), _GuardedMethod
+        if there.response_streaming:
+            kind = _SentMethod if getattr(method, "experimental_non_blocking", False) else _PagedMethod
         guarded = kind(self._calls, method, there.request_streaming, self._pools.get(details.method))
-        return grpc.stream_stream_rpc_method_handler(guarded, **serializers)
+        return handler_around(there, guarded, request_streaming=True)
 
 
 class _GuardedMethod:

@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.channel.method_kinds import handlers_of
 from iscp.adapters.grpc.codec import convert_views
 from iscp.adapters.grpc.codec.event_codec import event_pages
 from iscp.adapters.grpc.codec.log_codec import page_to_wire, query_from_wire
@@ -41,7 +41,7 @@ from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Node"].full_name
+_SERVICE = pb.DESCRIPTOR.services_by_name["Node"]
 
 OWNERS_MAX = 8
 """Streams at once, each of another owner: one leads, and those before it may not know yet that they do not. The oldest
@@ -116,31 +116,21 @@ class NodeServer:
         return self._quarantine.count
 
     def add_to(self, server: grpc.Server) -> None:
-        unary = grpc.unary_unary_rpc_method_handler
-        rows: dict[str, tuple[Callable[[Any, Any], Any], Any, Any]] = {
-            "Notify": (self._notify, pb.NotifyRequest, pb.NotifyResponse),
-            "Interrupt": (self._interrupt, pb.InterruptRequest, pb.InterruptResponse),
-            "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
-            "WorkOnBuildTasks": (self._build, pb.WorkOnBuildTasksRequest, pb.WorkOnBuildTasksResponse),
-            "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
-            "Progress": (self._progress, pb.ProgressRequest, pb.ProgressResponse),
-            "Logs": (self._logs, pb.LogsRequest, operator_pb2.LogPage),
-            "Describe": (self._describe, pb.DescribeRequest, pb.Description),
+        behaviours: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {
+            "Coordinate": self._coordinate,
+            "Notify": self._notify,
+            "Interrupt": self._interrupt,
+            "Verify": self._verify,
+            "WorkOnBuildTasks": self._build,
+            "Upkeep": self._upkeep,
+            "Progress": self._progress,
+            "Events": self._events,
+            "Logs": self._logs,
+            "Describe": self._describe,
         }
-        admitted = partial(AdmittedMethod, pool=self._pool, node_name=self._node_name)
-        methods = {
-            name: unary(admitted(method), request.FromString, response.SerializeToString)
-            for name, (method, request, response) in rows.items()
-        }
-        methods["Coordinate"] = grpc.stream_stream_rpc_method_handler(
-            admitted(self._coordinate), pb.Frame.FromString, pb.Frame.SerializeToString
-        )
-        methods["Events"] = grpc.unary_stream_rpc_method_handler(
-            admitted(self._events),
-            pb.EventsRequest.FromString,
-            operator_pb2.EventPage.SerializeToString,
-        )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, methods),))
+        admitted = {name: AdmittedMethod(each, self._pool, self._node_name) for name, each in behaviours.items()}
+        handlers = handlers_of(_SERVICE, admitted)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
 
     def send(self, owner_id: str, message: NodeMessage) -> None:
         """Never waits. Lost where this owner has no stream open."""

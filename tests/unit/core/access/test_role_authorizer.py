@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.access.access_rules import RULES, Scope
 from iscp.core.access.role_authorizer import ForeignAccount, RoleAuthorizer
+from iscp.core.access.service_table import RULES, Scope
 from iscp.core.values.access_roles import KnownBy, Principal, Role
 from iscp.core.values.errors import IscpError, NotAuthenticated, NotAuthorized
 

@@ -40,10 +40,10 @@ def test_what_is_left_out_becomes_the_callers_own() -> None:
 
 
 def test_some_calls_concern_everybody() -> None:
-    assert concerns_everybody("/x/GetLogs", operator_pb2.GetLogsRequest(node_id="n"))
-    assert not concerns_everybody("/x/GetLogs", operator_pb2.GetLogsRequest(table="/t"))
-    assert concerns_everybody("/x/AbortBuild", builds_pb2.AbortBuildRequest())
-    assert not concerns_everybody("/x/AbortBuild", builds_pb2.AbortBuildRequest(job=job()))
+    assert concerns_everybody("/iscp.wire.v1.Operator/GetLogs", operator_pb2.GetLogsRequest(node_id="n"))
+    assert not concerns_everybody("/iscp.wire.v1.Operator/GetLogs", operator_pb2.GetLogsRequest(table="/t"))
+    assert concerns_everybody("/iscp.wire.v1.Builds/AbortBuild", builds_pb2.AbortBuildRequest())
+    assert not concerns_everybody("/iscp.wire.v1.Builds/AbortBuild", builds_pb2.AbortBuildRequest(job=job()))
 
 
 def test_what_lists_hold_is_counted() -> None:

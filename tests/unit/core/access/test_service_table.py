@@ -5,7 +5,7 @@ from __future__ import annotations
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from iscp.core.access.access_rules import RULES, Foreign, Scope
+from iscp.core.access.service_table import RULES, Foreign, Scope
 from iscp.core.values.access_roles import Role
 from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, node_pb2, operator_pb2
 
