@@ -8,29 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-GONE_LOOK_S = 0.5
-"""How often connections whose answers are awaited are checked; where the client has closed one, its call ends."""
-
 _CLOSED = getattr(select, "POLLRDHUP", 0)
 """Linux says so although there may be bytes that nobody reads; elsewhere only broken connections are noticed."""
 
 
 class CallerWatch:
-    """One thread for all connections, between `start` and `stop`."""
+    """All connections whose answers are awaited; a ClientWatch checks them."""
 
     def __init__(self) -> None:
         self._awaited: dict[int, Callable[[], object]] = {}
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iscp-gateway-callers", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     @contextmanager
     def watching(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
@@ -44,12 +31,12 @@ class CallerWatch:
             with self._lock:  # before the connection is closed, and its descriptor another one's
                 self._awaited.pop(descriptor, None)
 
-    def _run(self) -> None:
-        while not self._stopped.wait(GONE_LOOK_S):
-            with self._lock:
-                found = select.poll()
-                for descriptor in self._awaited:
-                    found.register(descriptor, _CLOSED)
-                gone = [self._awaited.pop(descriptor) for descriptor, _ in found.poll(0)]
-            for each in gone:
-                each()
+    def end_gone(self) -> None:
+        """End the calls whose clients have closed their connection."""
+        with self._lock:
+            found = select.poll()
+            for descriptor in self._awaited:
+                found.register(descriptor, _CLOSED)
+            gone = [self._awaited.pop(descriptor) for descriptor, _ in found.poll(0)]
+        for each in gone:
+            each()

@@ -1,6 +1,6 @@
 """Serves the service `Admin` as JSON over HTTP, on a port of its own, with bounded connections.
 
-Threads: one for each connection while its request is read and answered, one that accepts, one that sees callers leave.
+Threads: one for each connection while its request is read and answered, and one that accepts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from iscp.adapters.gateway.json_calls import JsonCalls
 from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
 from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
 from iscp.adapters.grpc.channel.call_metadata import open_channel
+from iscp.adapters.grpc.channel.client_watch import ClientWatch
 from iscp.adapters.tls.endpoint import split_address
 from iscp.adapters.tls.server_credentials import ServerContext
 from iscp.adapters.tls.tls_files import TlsSource
@@ -86,6 +87,9 @@ class AdminEndpoint(Protocol):
     @property
     def address(self) -> str: ...
 
+    @property
+    def watch(self) -> ClientWatch: ...
+
     def start(self) -> None: ...
 
     def ready(self) -> None: ...
@@ -145,7 +149,7 @@ class GatewayServer:
         admin = _reachable(self._admin.address)
         self._channel = open_channel(admin, self._tls)
         listener.calls = JsonCalls(self._channel, admin)
-        listener.callers.start()
+        self._admin.watch.add(listener.callers.end_gone)
         self._thread = threading.Thread(
             target=lambda: listener.serve_forever(ACCEPT_LOOK_S), name="iscp-gateway", daemon=True
         )
@@ -159,8 +163,6 @@ class GatewayServer:
                 self._listener.shutdown()
             self._listener.server_close()
         self._admin.stop(grace_s)
-        if self._listener is not None:
-            self._listener.callers.stop()
         if self._channel is not None:
             self._channel.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -21,6 +22,7 @@ from iscp.adapters.grpc.access.wait_guard import WAITING, WaitGuard
 from iscp.adapters.grpc.admin.health_listener import HealthListener
 from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
+from iscp.adapters.grpc.channel.client_watch import ClientWatch
 from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
 from iscp.adapters.grpc.channel.server_bounds import GRPC_CONNECTIONS_MAX, server_bounds
 from iscp.adapters.grpc.channel.silent_calls import SILENT_IN_POOL_MAX, SilentCallGuard, SilentCalls
@@ -97,13 +99,15 @@ class AdminServer:
         named = (_SERVICE_NAME, *(name for each in services for name in each.names))
         waiting = waits.node_max + _REFUSING
         self._waiting = ThreadPoolExecutor(waiting, thread_name_prefix="wait")
-        self._silent = SilentCalls(max_workers // 2)
+        silent = SilentCalls(max_workers // 2)
+        self.watch = ClientWatch()
+        self.watch.add(silent.end_surplus)
         self._connections = ConnectionGuard(GRPC_CONNECTIONS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers, thread_name_prefix="admin"),
             interceptors=(
                 SilentCallGuard(
-                    self._silent, methods_that(lambda _, rule: rule.lasts), dict.fromkeys(WAITING, self._waiting)
+                    silent, methods_that(lambda _, rule: rule.lasts), dict.fromkeys(WAITING, self._waiting)
                 ),
                 self._connections,
                 *interceptors,
@@ -140,8 +144,8 @@ class AdminServer:
         self._address = f"{host}:{port or bound}"
         if self._probed is not None:
             self._probed.start()
-        self._silent.start()
-        self._connections.start(port or bound)
+        self.watch.add(partial(self._connections.make_room, port or bound))
+        self.watch.start()
         self._server.start()
 
     def ready(self) -> None:
@@ -164,6 +168,5 @@ class AdminServer:
         self._waiting.shutdown(wait=False)
         if self._probed is not None:
             self._probed.stop()
-        self._silent.stop()
-        self._connections.stop()
+        self.watch.stop()
         log.info("admin.stopped", extra={"address": self._address})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
+from iscp.adapters.grpc.channel.client_watch import ClientWatch
 from iscp.adapters.grpc.channel.connection_guard import ConnectionGuard
 from iscp.adapters.grpc.channel.server_bounds import PROBE_CONNECTIONS_MAX, server_bounds
 from iscp.adapters.grpc.channel.silent_calls import SilentCallGuard, SilentCalls
@@ -23,11 +25,13 @@ class HealthListener:
 
     def __init__(self, servicer: health.HealthServicer, address: str) -> None:
         self._address = address
-        self._silent = SilentCalls(_THREADS // 2)
+        silent = SilentCalls(_THREADS // 2)
+        self._watch = ClientWatch()
+        self._watch.add(silent.end_surplus)
         self._connections = ConnectionGuard(PROBE_CONNECTIONS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="health"),
-            interceptors=(SilentCallGuard(self._silent), self._connections),
+            interceptors=(SilentCallGuard(silent), self._connections),
             maximum_concurrent_rpcs=PROBES_MAX,
             options=server_bounds(PROBE_CONNECTIONS_MAX),
         )
@@ -41,11 +45,10 @@ class HealthListener:
             raise ConfigurationError(
                 f"cannot listen on {self._address}", field="health.listen", remedy="Is the port taken? Choose another"
             ) from error
-        self._silent.start()
-        self._connections.start(port)
+        self._watch.add(partial(self._connections.make_room, port))
+        self._watch.start()
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop(None).wait()
-        self._silent.stop()
-        self._connections.stop()
+        self._watch.stop()

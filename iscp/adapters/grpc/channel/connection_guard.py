@@ -19,13 +19,11 @@ from urllib.parse import unquote
 import grpc
 
 from iscp.adapters.grpc.channel.connection_places import ConnectionPlaces
+from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
 from iscp.adapters.grpc.channel.server_bounds import connections_most
 from iscp.adapters.system.open_connections import Peer, connections_to, end_connection, files_count, peer_of
 
 log = logging.getLogger(__name__)
-
-CONNECTIONS_LOOK_S = 0.5
-"""How often the files of the process are counted, and, where they may be too many connections, examined."""
 
 
 class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
@@ -37,17 +35,6 @@ class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
     def __init__(self, connections_max: int) -> None:
         self._places = ConnectionPlaces(connections_most(connections_max))
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self, port: int) -> None:
-        self._thread = threading.Thread(target=self._run, args=(port,), name="iscp-connections", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
@@ -55,17 +42,14 @@ class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         there = continuation(details)
         if there is None:
             return None
-        kind = f"{_number(there.request_streaming)}_{_number(there.response_streaming)}"
-        method = getattr(there, kind)
+        method = behaviour_of(there)
 
         @wraps(method)  # gRPC reads in which threads it runs
         def counted(request: Any, context: grpc.ServicerContext, *more: Any) -> Any:
             self._count(context)
             return method(request, context, *more)
 
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            counted, request_deserializer=there.request_deserializer, response_serializer=there.response_serializer
-        )
+        return handler_around(there, counted)
 
     def _count(self, context: grpc.ServicerContext) -> None:
         if (peer := _peer_of(context)) is None:
@@ -79,17 +63,15 @@ class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         with self._lock:
             self._places.end_call(peer, time.monotonic())
 
-    def _run(self, port: int) -> None:
-        while not self._stopped.wait(CONNECTIONS_LOOK_S):
-            try:
-                self._make_room(port)
-            except OSError:
-                log.exception("grpc.connections_unread")
-
-    def _make_room(self, port: int) -> None:
-        if files_count() <= self._places.unobserved_max:
+    def make_room(self, port: int) -> None:
+        """Close connections to the server, which listens on `port`, where there are too many; for a ClientWatch."""
+        try:
+            if files_count() <= self._places.unobserved_max:
+                return
+            there = connections_to(port)
+        except OSError:
+            log.exception("grpc.connections_unread")
             return
-        there = connections_to(port)
         with self._lock:
             surplus = self._places.surplus(there, time.monotonic())
         if surplus:
@@ -97,10 +79,6 @@ class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
         for peer in surplus:
             with suppress(OSError):
                 end_connection(there[peer], peer, port)
-
-
-def _number(streaming: bool) -> str:
-    return "stream" if streaming else "unary"
 
 
 def _peer_of(context: grpc.ServicerContext) -> Peer | None:

@@ -34,12 +34,9 @@ SILENT_GIVE_WAY_S = 1.0
 SILENT_IN_POOL_MAX = 32
 """Calls that may so wait for longer than SILENT_GIVE_WAY_S in threads that only some methods use, as those of nodes."""
 
-SILENT_LOOK_S = 0.5
-"""How often calls that wait for their clients are counted."""
-
 
 class SilentCalls:
-    """The calls that wait for their clients, by which threads they hold. Between `start` and `stop` too many are ended.
+    """The calls that wait for their clients, by which threads they hold. A ClientWatch ends those beyond.
 
     `held_max`: how many may wait for longer than SILENT_GIVE_WAY_S in the server's own threads.
     """
@@ -48,16 +45,6 @@ class SilentCalls:
         self._held_max = held_max
         self._held: dict[ThreadPoolExecutor | None, OrderedDict[object, tuple[float, grpc.ServicerContext]]] = {}
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iscp-silent-calls", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     @contextmanager
     def waiting(self, pool: ThreadPoolExecutor | None, context: grpc.ServicerContext) -> Iterator[None]:
@@ -71,12 +58,11 @@ class SilentCalls:
             with self._lock:
                 self._held[pool].pop(call, None)
 
-    def _run(self) -> None:
-        while not self._stopped.wait(SILENT_LOOK_S):
-            if over := self._take_over(time.monotonic()):
-                log.warning("grpc.silent_calls", extra={"ended": len(over)})
-            for context in over:
-                context.cancel()
+    def end_surplus(self) -> None:
+        if over := self._take_over(time.monotonic()):
+            log.warning("grpc.silent_calls", extra={"ended": len(over)})
+        for context in over:
+            context.cancel()
 
     def _take_over(self, now_s: float) -> list[grpc.ServicerContext]:
         found = []
