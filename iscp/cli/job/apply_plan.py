@@ -1,7 +1,8 @@
-"""What it takes to have the jobs that files say: one step for each, and why not where it cannot be."""
+"""The plan that makes jobs as files say: one step for each, in their order, and the fault where there is none."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,29 +12,39 @@ from typing import Any
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import Action, CheckedJob, JobView
 from iscp.core.spec.spec_fields import CONSUMER_FIELDS, PATHS, flatten, nest
-from iscp.core.values.errors import InvalidRequest, PermanentError
+from iscp.core.spec.view_fields import view_of
+from iscp.core.values.errors import InvalidRequest, PermanentError, TableNotFound
 
 DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A job as a file says, and where it says so (`jobs/sales.yaml[3]`)."""
+    """A job as a file says, and where it says so (`jobs/sales.yaml[3]`).
+
+    `rebuild`: the target may be rebuilt if the user agrees. `leave`: a job of this name that is there stays as it is.
+    """
 
     request: RegisterRequest
     place: str
+    rebuild: bool = False
+    leave: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`job` is named so that the node finds it: one that is there by the id of its table."""
+    """`job` is named so that the node finds it: one that is there by the id of its table.
+
+    `awaits`: new jobs whose targets this one reads. They have to be built before it can be checked and registered.
+    """
 
     action: str
     job: JobName
     table: str
     changes: tuple[str, ...] = ()
-    request: RegisterRequest | None = None
+    wanted: Wanted | None = None
     checked: CheckedJob = field(default_factory=CheckedJob)
+    awaits: tuple[JobName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,17 @@ class PlanFault:
 def steps_for(
     wanted: Sequence[Wanted], checked: Sequence[CheckedJob], *, resync: bool
 ) -> tuple[list[Step], list[PlanFault]]:
-    """A step for each that can be had, a fault for each other; `resync`: targets may be rebuilt."""
+    """Return a step for each job that can be had, after those that it awaits, and a fault for each other one.
+
+    `resync`: targets may be rebuilt.
+    """
     steps, faults, places = [], [], dict[tuple[str, str, str], str]()
-    for each, found in zip(wanted, checked, strict=True):
-        step = _step(each.request, found)
-        error = found.error or _refusal(step, resync)
-        key = (step.job.account, found.table_id, step.job.name)
+    awaited = _awaited(wanted, checked)
+    for number in (*(each for each in range(len(wanted)) if each not in awaited), *awaited):
+        each = wanted[number]
+        step = _step(each, CheckedJob(), awaited[number]) if number in awaited else _step(each, checked[number])
+        error = step.checked.error or _refusal(step, resync or each.rebuild)
+        key = (step.job.account, step.checked.table_id or step.job.table, step.job.name)
         if error is None and (first := places.setdefault(key, each.place)) != each.place:
             error = InvalidRequest(f"is the job at {first} again", field="name", remedy="Name each job once")
         if error is None:
@@ -60,11 +76,52 @@ def steps_for(
     return steps, faults
 
 
-def _step(request: RegisterRequest, checked: CheckedJob) -> Step:
-    job = request.job
+def _awaited(wanted: Sequence[Wanted], checked: Sequence[CheckedJob]) -> dict[int, tuple[JobName, ...]]:
+    """Return the new jobs that each job without its tables awaits, by the number of the job, in an order to build them.
+
+    A job is not in it if one of its tables is the target of a job that cannot be built.
+    """
+    missing = [number for number, found in enumerate(checked) if isinstance(found.error, TableNotFound)]
+    if not missing:
+        return {}
+    places = {number: _places_of(each.request) for number, each in enumerate(wanted)}
+    new = {
+        places[number][0]: wanted[number].request.job
+        for number, found in enumerate(checked)
+        if found.error is None and found.action == Action.CREATE
+    }
+    awaited: dict[int, tuple[JobName, ...]] = {}
+    while True:
+        pending = {places[number][0] for number in missing if number not in awaited}
+        ready = [
+            number
+            for number in missing
+            if number not in awaited and new.keys() & places[number][1] and pending.isdisjoint(places[number][1])
+        ]
+        if not ready:
+            return awaited
+        awaited |= {number: tuple(new[table] for table in places[number][1] if table in new) for number in ready}
+        new |= {places[number][0]: wanted[number].request.job for number in ready}
+
+
+def _places_of(request: RegisterRequest) -> tuple[str, tuple[str, ...]]:
+    """Return the target of a job, and the tables that it reads."""
+    if view := view_of(request.spec_json):
+        return view.target, tuple(dict.fromkeys((request.job.table, *view.tables.values())))
+    return str(flatten(request.spec_json).get("target", "")), (request.job.table,)
+
+
+def _step(wanted: Wanted, checked: CheckedJob, awaits: tuple[JobName, ...] = ()) -> Step:
+    job = wanted.request.job
+    if checked.there_id and wanted.leave:
+        checked = dataclasses.replace(
+            checked, action=Action.UNCHANGED, table_id=checked.there_id, spec_json=checked.there_json, error=None
+        )
     name = JobName(checked.there_id or job.table, job.name, job.account)
     changes = tuple(changes_of(checked)) if checked.there_id else ()
-    return Step(checked.action.value, name, job.table, changes, request, checked)
+    if awaits:
+        changes = (f"once built: {', '.join(each.name for each in awaits)}",)
+    return Step(checked.action.value, name, job.table, changes, wanted, checked, awaits)
 
 
 def changes_of(checked: CheckedJob) -> Iterator[str]:
@@ -92,7 +149,7 @@ def _refusal(step: Step, resync: bool) -> PermanentError | None:
 
 
 def prunable(steps: Iterable[Step], jobs: Iterable[JobView]) -> list[Step]:
-    """Those of `jobs` that no step is about."""
+    """Return a step that deletes each of `jobs` that no step is about."""
     named = {
         (step.job.account, table_id, step.job.name)
         for step in steps
@@ -106,7 +163,7 @@ def prunable(steps: Iterable[Step], jobs: Iterable[JobView]) -> list[Step]:
 
 
 def update_json(step: Step) -> str:
-    """The change of a job's spec that makes it what is wanted: fields that are not given go back to their defaults."""
+    """Return the change that makes a job's spec what is wanted: fields that are not given go back to their defaults."""
     given = flatten(step.checked.spec_json)
     return json.dumps(nest({name: given.get(name) for name in PATHS if name not in CONSUMER_FIELDS}, null=True))
 

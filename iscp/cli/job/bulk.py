@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 MATCHES_MAX = 1_000_000
 """Jobs that a pattern of a command selects; more are neither shown nor changed."""
@@ -103,7 +104,7 @@ def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) ->
             _confirm(verb, jobs)
         tally = _Tally(len(jobs))
         try:
-            for batch in _batches(jobs, BATCH.get(verb, BATCH_MAX)):
+            for batch in batches(jobs, BATCH.get(verb, BATCH_MAX)):
                 tally.count(batch, client.change_many([_change(verb, job) for job in batch]))
         finally:
             _show(invocation, tally, verb)
@@ -120,9 +121,9 @@ def _change(verb: ChangeVerb, job: JobView) -> JobChange:
     return JobChange(verb, JobName(job.table_id, job.name, job.account), uuid4().hex)
 
 
-def _batches(jobs: Sequence[JobView], size: int) -> Iterator[Sequence[JobView]]:
-    for start in range(0, len(jobs), size):
-        yield jobs[start : start + size]
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:

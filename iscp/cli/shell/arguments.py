@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,9 +19,6 @@ from iscp.cli.shell.json_path import parse_path
 from iscp.core.job.name_patterns import is_pattern
 from iscp.core.values.argument_checks import SECONDS_MAX
 from iscp.core.values.ids import DEFAULT_ACCOUNT
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,6 +231,20 @@ def anywhere(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def files_option(about: str) -> Callable[[F], F]:
+    """Return the option -f, which names files, as `paths`."""
+    return click.option(
+        "-f",
+        "--file",
+        "paths",
+        type=click.Path(allow_dash=True),
+        multiple=True,
+        required=True,
+        metavar="PATH",
+        help=about,
+    )
 
 
 account_option = click.option(

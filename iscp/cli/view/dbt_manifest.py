@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from iscp.cli.shell.arguments import parse_duration_s
-from iscp.cli.view.imported_views import ImportedViews
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_options import read_text
-from iscp.cli.view.view_statements import ViewStatement
+from iscp.cli.view.view_statements import ImportedViews, ViewStatement
 from iscp.core.spec.view_fields import REFRESH_POLICIES, view_text
 from iscp.core.values.errors import InvalidRequest
 

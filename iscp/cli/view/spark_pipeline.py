@@ -10,10 +10,9 @@ from typing import Any
 import yaml
 
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
-from iscp.cli.view.imported_views import ImportedViews
 from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.view_options import read_text
-from iscp.cli.view.view_statements import ViewStatement, parse_statements
+from iscp.cli.view.view_statements import ImportedViews, ViewStatement, parse_statements
 from iscp.core.spec.view_fields import view_text
 from iscp.core.values.errors import InvalidRequest
 

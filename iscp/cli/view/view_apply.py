@@ -1,22 +1,24 @@
-"""`iscp-admin view apply`: the views of files of SQL."""
+"""`iscp-admin view apply` and `view import`: the views of files of SQL, and of projects of other tools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.cli.job.apply import CHECK_TIMEOUT_S
-from iscp.cli.shell.arguments import DURATION, TARGET, account_option, anywhere, invocation
+from iscp.cli.shell.arguments import DURATION, TARGET, account_option, anywhere, files_option, invocation
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION, read_text
 from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
-    from iscp.cli.view.view_statements import ViewStatement
+    from iscp.cli.view.view_statements import ImportedViews, ViewStatement
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,46 +53,63 @@ def project_options(command: F) -> F:
 
 
 @click.command(name="apply")
-@click.option(
-    "-f",
-    "--file",
-    "sql_paths",
-    type=click.Path(allow_dash=True),
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="A file of CREATE MATERIALIZED VIEW statements, a directory of *.sql, or -.",
-)
+@files_option("A file of CREATE MATERIALIZED VIEW statements, a directory of *.sql, or -.")
 @project_options
 @anywhere
 @invocation
-def apply_views_of_files(
-    invocation: Invocation,
-    /,
-    sql_paths: tuple[str, ...],
-    tables: dict[str, str],
-    target_root: str,
-    timeout_s: float,
-    account: str,
-    **flags: Any,
-) -> None:
+def apply_views_of_files(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> None:
     """Make the views as files of SQL say: create, update, and leave alone what is so already.
 
     A view may read another one by its name. All is checked before anything is written, but for a view on a new view: it
     is registered once that one is built. Applying the same files again changes nothing.
     """
-    from iscp.cli.view.view_order import TablePlaces, place_views
-    from iscp.cli.view.view_plan import PlanOptions, apply_views, targets_of_views
+    _apply(invocation, _statements(paths), **options)
 
-    statements = _statements(sql_paths)
+
+@click.command(name="import")
+@click.argument("project", type=click.Path(), metavar="PATH")
+@project_options
+@anywhere
+@invocation
+def import_views(invocation: Invocation, /, project: str, **options: Any) -> None:
+    """Take over the materialized views of a Spark Declarative Pipelines project or a dbt project.
+
+    PATH is a directory with a spark-pipeline.yml or a target/manifest.json, or such a file. Of a pipeline it is the
+    views in SQL, and functions of Python that do nothing but return spark.sql("…"); of dbt the compiled models that
+    have iscp in their meta. Nothing of the project is run. What cannot be taken over is listed.
+    """
+    found = read_project(project)
+    if invocation.output != "json":
+        for each in found.left_out:
+            say(one_line(f"left out: {each.place}: {each.name} {each.why}"), err=True)
+    if not found.views:
+        raise InvalidRequest(
+            f"holds no view that can be taken over ({len(found.left_out)} are left out)",
+            field=project or "PATH",
+            remedy="Write views as CREATE MATERIALIZED VIEW; of dbt, set meta.iscp of the models",
+        )
+    more = {"left_out": [dataclasses.asdict(each) for each in found.left_out]}
+    _apply(invocation, found.views, found.aliases, more=more, **options)
+
+
+def _apply(
+    invocation: Invocation,
+    statements: Sequence[ViewStatement],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    *,
+    tables: Mapping[str, str],
+    target_root: str,
+    account: str,
+    **flags: Any,
+) -> None:
+    from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
+    from iscp.cli.view.view_order import wanted_views
+
     with invocation.client() as client:
-        known = {name.casefold(): uri for name, uri in tables.items()}
-        views = place_views(statements, TablePlaces(target_root, known, targets_of_views(client, account)))
+        wanted = wanted_views(statements, client.views(account=account), target_root, tables, aliases, account)
         if invocation.output != "json":
-            warn_of_unkept(statements)
-        check_timeout_s = invocation.within_s(CHECK_TIMEOUT_S)
-        options = PlanOptions(account, timeout_s=timeout_s, check_timeout_s=check_timeout_s, **flags)
-        apply_views(invocation, client, views, options)
+            _warn_of_unkept(statements)
+        apply_jobs(invocation, client, wanted, ApplyOptions(**flags))
 
 
 def _statements(paths: Sequence[str]) -> list[ViewStatement]:
@@ -121,9 +140,29 @@ def _files(path: str) -> list[str]:
     return [path]
 
 
-def warn_of_unkept(statements: Sequence[ViewStatement]) -> None:
+def _warn_of_unkept(statements: Sequence[ViewStatement]) -> None:
     """On stderr: what statements say that has no effect here."""
     for each in statements:
         if each.unkept:
             clauses = ", ".join(dict.fromkeys(each.unkept))
             say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
+
+
+def read_project(project: str) -> ImportedViews:
+    """Raises InvalidRequest for a path where there is none."""
+    from iscp.cli.view.dbt_manifest import read_manifest
+    from iscp.cli.view.spark_pipeline import PIPELINE_FILES, read_pipeline
+
+    path = Path(project)
+    try:
+        if project and path.is_dir():
+            candidates = [path / name for name in (*PIPELINE_FILES, "manifest.json", "target/manifest.json")]
+            path = next((each for each in candidates if each.is_file()), path)
+        readable = bool(project) and path.is_file()
+    except (OSError, ValueError):
+        readable = False
+    if not readable:
+        raise InvalidRequest(
+            "is no project", field=project or "PATH", remedy="Name a spark-pipeline.yml or a manifest.json of dbt"
+        )
+    return read_manifest(path) if path.suffix == ".json" else read_pipeline(path)

@@ -19,9 +19,8 @@ from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
-from iscp.cli.view.view_apply import apply_views_of_files
+from iscp.cli.view.view_apply import apply_views_of_files, import_views
 from iscp.cli.view.view_explain import explain_view
-from iscp.cli.view.view_import import import_views
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
     HOLD_OPTION,

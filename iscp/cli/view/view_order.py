@@ -1,4 +1,4 @@
-"""Views of one project: where each one's tables are, and in which order they can be registered."""
+"""Views of one project as jobs: the places of their tables, and the order in which they can be registered."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
+from iscp.cli.job.apply_plan import Wanted
 from iscp.cli.view.query_tables import tables_read
 from iscp.cli.view.view_statements import ViewStatement
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.api.api_views import JobView
+from iscp.core.spec.view_fields import ViewFields, view_of
 from iscp.core.values.errors import InvalidRequest
 
 _TARGET_NAME = re.compile(r"[\w-][\w .-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedView:
-    """`tables` are the places of those that its query names; `reads` are the views among them, of the same project."""
-
-    statement: ViewStatement
-    target: str
-    tables: Mapping[str, str]
-    reads: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TablePlaces:
-    """Where tables are, by their names: those that were given, and the targets of views that are registered.
+    """Places of tables by their names: those that were given, and the targets of views that are registered.
 
-    `root` is the directory or URI below which new views are kept. `aliases`: what queries call a table or a view, and
+    `root` is the directory or URI below which new views are. `aliases`: what queries call a table or a view, and
     what it is called otherwise. Names are folded to lower case everywhere.
     """
 
@@ -58,8 +52,20 @@ class TablePlaces:
         return self.aliases.get(name.casefold(), name.casefold())
 
 
-def place_views(statements: Sequence[ViewStatement], places: TablePlaces) -> list[PlacedView]:
-    """Every view after those that it reads. Raises InvalidRequest, with the place, where that cannot be had."""
+def wanted_views(
+    statements: Sequence[ViewStatement],
+    registered: Sequence[JobView],
+    root: str,
+    given: Mapping[str, str],
+    aliases: Mapping[str, str],
+    account: str,
+) -> list[Wanted]:
+    """Return the jobs of the views, each after those that it reads; `registered`: all views that are there.
+
+    Raises InvalidRequest, with the place, where one cannot be had.
+    """
+    targets = {job.name.casefold(): view.target for job in registered if (view := view_of(job.spec_json))}
+    places = TablePlaces(root, {name.casefold(): uri for name, uri in given.items()}, targets, aliases)
     by_name: dict[str, ViewStatement] = {}
     for each in statements:
         first = by_name.setdefault(each.name.casefold(), each)
@@ -73,19 +79,24 @@ def place_views(statements: Sequence[ViewStatement], places: TablePlaces) -> lis
                 field=each.place,
                 remedy="Leave out --table for it, or name the view otherwise",
             )
-    placed = {key: _place(view, by_name, places) for key, view in by_name.items()}
-    return [placed[key] for key in _ordered(placed)]
+    found = {key: _fields(view, by_name, places) for key, view in by_name.items()}
+    reads = {
+        key: [read for name in fields.tables if (read := places.view_key(name)) in by_name]
+        for key, fields in found.items()
+    }
+    there: dict[str, list[JobView]] = {}
+    for job in registered:
+        there.setdefault(job.name, []).append(job)
+    return [
+        _wanted(by_name[key], found[key], there.get(by_name[key].name, []), account) for key in _ordered(by_name, reads)
+    ]
 
 
-def _place(view: ViewStatement, views: Mapping[str, ViewStatement], places: TablePlaces) -> PlacedView:
+def _fields(view: ViewStatement, views: Mapping[str, ViewStatement], places: TablePlaces) -> ViewFields:
     tables: dict[str, str] = {}
-    reads: list[str] = []
     for name in tables_read(view.query):
-        if other := views.get(places.view_key(name)):
-            reads.append(other.name)
-            tables[name] = places.target_of(other)
-            continue
-        uri = places.of_table(name)
+        other = views.get(places.view_key(name))
+        uri = places.target_of(other) if other else places.of_table(name)
         if uri is None:
             raise InvalidRequest(
                 f"{view.name!r} reads {name!r}, which is neither a view nor given by --table",
@@ -95,18 +106,30 @@ def _place(view: ViewStatement, views: Mapping[str, ViewStatement], places: Tabl
         tables[name] = uri
     if not tables:
         raise InvalidRequest(f"{view.name!r} reads no table", field=view.query.place(0), remedy="Name one in its FROM")
-    return PlacedView(view, places.target_of(view), tables, tuple(reads))
+    return ViewFields(view.sql, tables, places.target_of(view), view.refresh, view.run)
 
 
-def _ordered(placed: Mapping[str, PlacedView]) -> list[str]:
+def _ordered(views: Mapping[str, ViewStatement], reads: Mapping[str, Sequence[str]]) -> list[str]:
     """Raises InvalidRequest for a circle."""
-    sorter = TopologicalSorter({key: [name.casefold() for name in each.reads] for key, each in placed.items()})
     try:
-        return list(sorter.static_order())
+        return list(TopologicalSorter(reads).static_order())
     except CycleError as error:
-        circle = [placed[key].statement for key in error.args[1]]
+        circle = [views[key] for key in error.args[1]]
         raise InvalidRequest(
             f"is in a circle: {' → '.join(view.name for view in reversed(circle))}",
             field=circle[0].place,
             remedy="Have one of them read tables instead",
         ) from error
+
+
+def _wanted(statement: ViewStatement, fields: ViewFields, there: Sequence[JobView], account: str) -> Wanted:
+    """Return the job on the table that the view of this name is on already, if the query still reads that table."""
+    on = [job for job in there if {job.table, job.table_id} & set(fields.tables.values())]
+    if there and not on:
+        raise InvalidRequest(
+            f"{statement.name!r} is a view on {there[0].table}, which the query does not read",
+            field=statement.place,
+            remedy=f"Delete it first: `iscp-admin view drop {statement.name}`",
+        )
+    job = JobName(on[0].table if on else fields.table, statement.name, account)
+    return Wanted(RegisterRequest(job, fields.spec_json()), statement.place, statement.replace, statement.if_missing)

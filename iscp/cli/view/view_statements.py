@@ -55,6 +55,27 @@ class ViewStatement:
         return f"SELECT * FROM (\n{self.query.text}\n) AS renamed({names})"
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOutView:
+    """`name` is empty where it has none that could be read."""
+
+    place: str
+    name: str
+    why: str
+
+
+@dataclass(slots=True)
+class ImportedViews:
+    """`aliases`: what queries of the project call a table or view, by its name folded to lower case, and its own."""
+
+    views: list[ViewStatement] = field(default_factory=list)
+    left_out: list[LeftOutView] = field(default_factory=list)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def leave_out(self, place: str, name: str, why: str) -> None:
+        self.left_out.append(LeftOutView(place, name, why))
+
+
 def parse_statements(source: SqlSource) -> Iterator[ViewStatement | InvalidRequest]:
     """Each statement, or why it cannot be taken over. Raises InvalidRequest for a text that has no end."""
     statement: list[SqlToken] = []

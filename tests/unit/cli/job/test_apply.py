@@ -200,3 +200,65 @@ def test_faults_are_json_where_the_answer_is(run: Run) -> None:
     error = json.loads(refused.stderr)["error"]
     assert (error["name"], error["field"]) == ("TABLE_NOT_FOUND", "stdin[0].table")
     assert error["message"] == f"there is no Delta table at {MISSING}/x"
+
+
+CHAIN = """
+- {table: /x/second, name: third, target: /x/third}
+- {table: /x/first, name: second, target: /x/second}
+- {table: /lake/orders, name: first, target: /x/first}
+"""
+
+
+def test_a_job_on_the_target_of_a_new_one_is_registered_once_that_is_built(run: Run, service: FakeAdmin) -> None:
+    service.absent |= {"/x/first", "/x/second"}
+    built = {"first": "/lake/orders", "second": "/x/first"}
+
+    def build(verb: str) -> None:
+        if verb == "wait":
+            name = next(iter(built))
+            service.absent.discard(f"/x/{name}")
+            service.apply(built.pop(name), name, 0)
+
+    service.before = build
+    dry = run("apply", "-f", "-", "--dry-run", stdin=CHAIN)
+    assert dry.stdout.splitlines()[:3] == [
+        "create first on /lake/orders",
+        "create second on /x/first (once built: first)",
+        "create third on /x/second (once built: second)",
+    ]
+    assert registered(run) == []
+    assert applied(run("apply", "-f", "-", "-o", "json", stdin=CHAIN)) == {"create": 3}
+    assert [job["name"] for job in registered(run)] == ["first", "second", "third"]
+
+
+def test_jobs_that_read_each_others_targets_cannot_be_built(run: Run, service: FakeAdmin) -> None:
+    service.absent |= {"/x/a", "/x/b"}
+    refused = run(
+        "apply", "-f", "-", stdin="[{table: /x/a, name: b, target: /x/b}, {table: /x/b, name: a, target: /x/a}]"
+    )
+    assert refused.exit_code == 1
+    assert refused.stderr.count("there is no Delta table") == 2
+    assert set(service.asked) == {"check"}
+
+
+def test_a_job_that_is_refused_after_the_check_keeps_no_other_from_being_registered(
+    run: Run, service: FakeAdmin
+) -> None:
+    service.absent |= {"/x/copy"}
+
+    def drop_one(verb: str) -> None:
+        if verb == "register":
+            service.absent.add("/lake/gone")
+
+    service.before = drop_one
+    text = """
+    - {table: /lake/orders, name: other, target: /x/other}
+    - {table: /lake/gone, name: copy, target: /x/copy}
+    - {table: /x/copy, name: reader, target: /x/reader}
+    """
+    result = run("apply", "-f", "-", "-o", "json", stdin=text)
+    assert result.exit_code == 1
+    refused = {each["name"]: each["error"] for each in json.loads(result.stdout)["refused"]}
+    assert "there is no Delta table" in refused["copy"]
+    assert "reads copy, which is not there" in refused["reader"]
+    assert [job["name"] for job in registered(run)] == ["other"]
