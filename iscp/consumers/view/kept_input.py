@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, merge_held
-from iscp.consumers.view.group_state import read_groups
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import ErrorCode, PermanentError
@@ -24,6 +23,7 @@ from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
 from iscp.ports.sink import CommitTag, Sink
 from iscp.views.changes.group_sums import HeldSums
 from iscp.views.changes.signed_rows import ChangedRows
+from iscp.views.direct.group_state import read_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,6 @@ from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, 
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
 from iscp.consumers.view.definition.view_spec import ViewSpec
-from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_budget import RefreshAbandonedError, abandoning_after
@@ -23,6 +22,7 @@ from iscp.consumers.view.table_spans import RefreshEnd, Spans, count_rows, hold_
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import ViewQuery
 from iscp.core.job.job_row import JobRow
+from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
 from iscp.core.values.errors import EngineError, InvariantBroken
@@ -32,6 +32,7 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
+from iscp.views.direct.group_state import UnfitGroupsError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -188,7 +189,7 @@ class ViewConsumer:
         if not len(rows):
             self._kept.follow(context, None, tag)
             return self._renew(context, tag), 0
-        self._kept.merge(context, found.kept, key_columns(groups.query), tag)
+        self._kept.merge(context, found.kept, key_columns(len(groups.query.keys)), tag)
         return replace(merge_held(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
 
     def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:

@@ -14,11 +14,10 @@ from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
-from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.table_spans import Spans, reading
-from iscp.core.query.group_query import GroupQuery
+from iscp.core.query.group_query import GroupQuery, key_columns
 from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.query.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql.sql_names import WEIGHT
@@ -29,6 +28,7 @@ from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.plan_leaves import BuildTimer
 from iscp.views.direct.group_plan import find_group_query
+from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.views.direct.join_plan import find_join_query
 
 if TYPE_CHECKING:
@@ -122,14 +122,15 @@ class ViewGroups:
         None: too many have changed, or what is kept is not at hand. Raises UnfitGroupsError.
         """
         deltas = sum_up(self.query, changes)
-        if len(deltas.keys) > GROUPS_MAX:
+        if len(deltas) > GROUPS_MAX:
             return None
         if not kept.is_at(context):
             if not self.worth.write():
                 return None
             kept.write(context, kept_frame(self.query, before()), context.position)
         self.worth.served += 1
-        return change_groups(self.query, deltas, kept.groups(context, deltas.keys), self.columns)
+        keys = deltas.select(key_columns(len(self.query.keys)))
+        return change_groups(self.query, deltas, kept.groups(context, keys), self.columns)
 
 
 @dataclass

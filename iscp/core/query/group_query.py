@@ -10,38 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from enum import StrEnum
-from operator import add
-from typing import Any, assert_never
+from typing import Any
 
-WHOLE_MOST = 2**63 - 1
-"""A sum beyond it is for the engine to compute, which says what it comes to, or that it is too large."""
+from iscp.core.values.totals import AggregateKind
+
+ROWS = "n"
+"""The number of a group's rows, where groups are stored."""
 
 _DIGITS = 38
 _DECIMALS = Context(prec=2 * _DIGITS, rounding=ROUND_HALF_UP)
 
 
-class Measure(StrEnum):
-    """What a column of the result is: a column that the rows are grouped by, or a measure of each group."""
-
-    KEY = "key"
-    ROWS = "rows"
-    COUNT = "count"
-    SUM = "sum"
-    AVERAGE = "average"
-
-
-MEASURED = (Measure.COUNT, Measure.SUM, Measure.AVERAGE)
-"""Those that count or add up a column."""
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
-    """`name` in the result; `column` of the rows (empty: of ROWS). `scale`: digits behind the point of what it is in
-    the result (None: it is no decimal)."""
+    """A column of the result: `name` there; `column` of the rows (empty: of a COUNT of all rows). `kind`: None where it
+    is a column that the rows are grouped by. `scale`: digits behind the point in the result (None: it is no decimal).
+    """
 
     name: str
-    measure: Measure
+    kind: AggregateKind | None
     column: str = ""
     scale: int | None = None
 
@@ -57,88 +44,36 @@ class GroupQuery:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Those that are counted or added up."""
-        return tuple(dict.fromkeys(each.column for each in self.outputs if each.measure in MEASURED))
+        """Return the columns that are counted or added up."""
+        return tuple(dict.fromkeys(each.column for each in self.outputs if each.kind and each.column))
 
     def key_names(self) -> tuple[str, ...]:
-        """What the keys are called in the result."""
-        names = {each.column: each.name for each in self.outputs if each.measure is Measure.KEY}
+        """Return what the keys are called in the result."""
+        names = {each.column: each.name for each in self.outputs if each.kind is None}
         return tuple(names[key] for key in self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Of some groups, or of a change of them, each of which has the same place in every list.
-
-    `counts` and `sums` have a list for each of GroupQuery.measured, in that order.
-    """
-
-    rows: list[int]
-    counts: list[list[int]]
-    sums: list[list[int]]
-
-    def plus(self, other: Totals) -> Totals:
-        return Totals(
-            _added(self.rows, other.rows),
-            list(map(_added, self.counts, other.counts)),
-            list(map(_added, self.sums, other.sums)),
-        )
-
-    @property
-    def sound(self) -> bool:
-        """Whether rows can come to all of it, and it can be kept."""
-        counted = all(
-            0 <= count <= rows for counts in self.counts for count, rows in zip(counts, self.rows, strict=True)
-        )
-        added = all(
-            abs(total) <= WHOLE_MOST and (rows or not total)
-            for sums in self.sums
-            for total, rows in zip(sums, self.rows, strict=True)
-        )
-        return min(self.rows, default=0) >= 0 and counted and added
+def key_columns(number: int) -> list[str]:
+    """Return what the keys are called where groups are stored."""
+    return [f"k{place}" for place in range(number)]
 
 
-def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return list(map(add, one, other))
+def number_names(measured: int) -> list[str]:
+    """Return what the numbers are called there: the rows, and of each that is measured a count and a sum."""
+    return [ROWS, *(f"{each}{place}" for place in range(measured) for each in ("c", "s"))]
 
 
-def result_column(
-    output: Output, query: GroupQuery, keys: Mapping[str, Sequence[Any]], totals: Totals
-) -> Sequence[Any]:
-    """A column of the groups' rows in the result. `keys`: by the rows' columns, the groups' values of them."""
-    place = query.measured.index(output.column) if output.measure in MEASURED else -1
-    match output.measure:
-        case Measure.KEY:
-            return keys[output.column]
-        case Measure.ROWS:
-            return totals.rows
-        case Measure.COUNT:
-            return totals.counts[place]
-        case Measure.SUM:
-            return _sums(output, query, totals.counts[place], totals.sums[place])
-        case Measure.AVERAGE:
-            return _averages(output, query, totals.counts[place], totals.sums[place])
-        case _:
-            assert_never(output.measure)
-
-
-def _sums(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
-    pairs = zip(counts, sums, strict=True)
+def finished_sums(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
+    """Return what a SUM or an AVERAGE comes to in the result. Averages of whole numbers are doubles, those of decimals
+    are rounded half up, as Spark has it."""
+    average, pairs = output.kind is AggregateKind.AVERAGE, zip(counts, sums, strict=True)
     if output.scale is None:
-        return [total if count else None for count, total in pairs]
-    scale = query.scales[output.column]
-    return [Decimal(total).scaleb(-scale, _DECIMALS) if count else None for count, total in pairs]
-
-
-def _averages(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
-    """Of whole numbers doubles, of decimals rounded half up, as Spark has it."""
-    pairs = zip(counts, sums, strict=True)
-    if output.scale is None:
-        return [total / count if count else None for count, total in pairs]
+        return [(total / count if average else total) if count else None for count, total in pairs]
     scale, last = query.scales[output.column], Decimal(1).scaleb(-output.scale)
+    exact = [(count, Decimal(total).scaleb(-scale, _DECIMALS)) for count, total in pairs]
+    if not average:
+        return [total if count else None for count, total in exact]
     return [
-        _DECIMALS.divide(Decimal(total).scaleb(-scale, _DECIMALS), Decimal(count)).quantize(last, context=_DECIMALS)
-        if count
-        else None
-        for count, total in pairs
+        _DECIMALS.divide(total, Decimal(count)).quantize(last, context=_DECIMALS) if count else None
+        for count, total in exact
     ]

@@ -14,18 +14,30 @@ from typing import Any
 from iscp.core.values.untrusted_values import shown
 
 
-class TotalKind(StrEnum):
-    """The aggregate function that a total is for."""
+class AggregateKind(StrEnum):
+    """What an aggregate function comes to. MOMENTS are variances and deviations; EXACT is a function of doubles that is
+    computed without rounding on the way. Of these two no total follows."""
 
     COUNT = "count"
     SUM = "sum"
     AVERAGE = "average"
     MOST = "most"
     LEAST = "least"
+    MOMENTS = "moments"
+    EXACT = "exact"
 
     @property
     def is_extreme(self) -> bool:
-        return self in (TotalKind.MOST, TotalKind.LEAST)
+        return self in (AggregateKind.MOST, AggregateKind.LEAST)
+
+    @property
+    def has_sum(self) -> bool:
+        return self in (AggregateKind.SUM, AggregateKind.AVERAGE)
+
+    def extreme(self, *values: int | None) -> int | None:
+        """Return the most of the values, or for LEAST the least, without those that are None."""
+        known = [each for each in values if each is not None]
+        return (min if self is AggregateKind.LEAST else max)(known, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +65,21 @@ Totals = tuple[Total, ...]
 """One for each function of an aggregate, in the order of its columns."""
 
 
-def moved(kind: TotalKind, before: Total, change: TotalChange) -> Total | None:
+def moved(kind: AggregateKind, before: Total, change: TotalChange) -> Total | None:
     """The total with the change; None: all rows have to be looked at, as the extreme may be gone."""
     count, total = before.count + change.count, before.sum + change.sum
     if not kind.is_extreme:
         return Total(count, total)
-    beyond = max if kind is TotalKind.MOST else min
-    reached = [each for each in (before.extreme, change.came) if each is not None]
-    extreme = beyond(reached) if reached else None
-    if change.went is not None and extreme is not None and beyond(change.went, extreme) == change.went:
+    extreme = kind.extreme(before.extreme, change.came)
+    if change.went is not None and extreme is not None and kind.extreme(change.went, extreme) == change.went:
         return None if count else Total()
     return Total(count, total, extreme)
+
+
+def merged(kind: AggregateKind, parts: Sequence[Total]) -> Total:
+    """Return the total of all values, out of those of parts of them."""
+    extreme = kind.extreme(*(each.extreme for each in parts))
+    return Total(sum(each.count for each in parts), sum(each.sum for each in parts), extreme)
 
 
 @dataclass(frozen=True, slots=True)

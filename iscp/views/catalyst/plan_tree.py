@@ -20,9 +20,9 @@ from iscp.core.query.query_plan import (
 )
 from iscp.core.sql.time_dependence import finest
 from iscp.core.values.errors import InvalidRequest
+from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.time_marks import ClockValue
-from iscp.views.catalyst.total_functions import TotalFunction, total_functions
 
 _KINDS = {
     "Project": OperatorKind.PROJECT,
@@ -82,7 +82,7 @@ class PlanNode:
     keys: tuple[tuple[Expression, ...], ...] = ()
     subqueries: tuple[PlanNode, ...] = ()
     clock: tuple[tuple[Plan, ClockValue], ...] = ()
-    functions: tuple[TotalFunction, ...] = ()
+    functions: tuple[AggregateFunction, ...] = ()
 
     def walk(self) -> Iterator[PlanNode]:
         """Each node, those that it is made of first."""
@@ -204,7 +204,7 @@ class _TreeReader:
             )
         keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
         adds_up = kind is OperatorKind.AGGREGATE and not (keys or subqueries or clock)
-        functions = total_functions(self.catalyst, plan) if adds_up else ()
+        functions = (changing_functions(self.catalyst, plan) if adds_up else None) or ()
         operator = Operator(
             kind,
             _title(plan, [value.function for _, value in clock]),

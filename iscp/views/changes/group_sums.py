@@ -7,7 +7,7 @@ result, is computed of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -18,29 +18,24 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of
 from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
+from iscp.core.query.group_query import ROWS, key_columns, number_names
 from iscp.core.query.query_plan import OperatorKind
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
-from iscp.core.values.totals import TotalKind
 from iscp.ports.source import ChangesUnavailableError
+from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions, finished_rows, stored_groups
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import (
-    WHOLE,
-    TotalFunction,
-    aggregates_of,
-    finished,
-    total_functions,
-)
 from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, collected
-from iscp.views.changes.total_reading import TotalValue, count_and_sum, value_columns
+from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _ABOVE = (
     OperatorKind.LIMIT,
@@ -51,8 +46,6 @@ _ABOVE = (
     OperatorKind.AGGREGATE,
 )
 _KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType, T.DecimalType)
-_ADDED = (TotalKind.COUNT, TotalKind.SUM, TotalKind.AVERAGE)
-_ROWS = "n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +53,11 @@ class GroupSums:
     """`node`: the groups. `functions`: in the order in which they stand in its columns."""
 
     node: PlanNode
-    functions: tuple[TotalFunction, ...]
+    functions: tuple[AggregateFunction, ...]
 
     @property
     def keys(self) -> list[str]:
-        return [f"k{number}" for number in range(len(self.node.keys[0]))]
+        return key_columns(len(self.node.keys[0]))
 
     @property
     def columns(self) -> list[str]:
@@ -72,7 +65,7 @@ class GroupSums:
 
     @property
     def measures(self) -> list[str]:
-        return [_ROWS, *[f"{each}{place}" for place in range(len(self.functions)) for each in ("c", "s")]]
+        return number_names(len(self.functions))
 
 
 def find_group_sums(catalyst: Catalyst, root: PlanNode, kept: PlanNode | None) -> GroupSums | None:
@@ -88,17 +81,13 @@ def find_group_sums(catalyst: Catalyst, root: PlanNode, kept: PlanNode | None) -
 
 
 def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
-    functions = total_functions(catalyst, node.plan)
-    columns = catalyst.items(node.plan.aggregateExpressions())
-    others = not functions and any(True for each in columns for _ in aggregates_of(catalyst, each))
-    if others or any(each.distinct or each.kind not in _ADDED for each in functions):
+    functions = changing_functions(catalyst, node.plan)
+    if functions is None or any(each.distinct or each.kind.is_extreme for each in functions):
         return None
-    keyed = all(catalyst.is_a(each, "AttributeReference") and _is_key(catalyst.type_of(each)) for each in node.keys[0])
+    keyed = all(
+        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), _KEYS) for each in node.keys[0]
+    )
     return GroupSums(node, functions) if keyed else None
-
-
-def _is_key(kind: T.DataType) -> bool:
-    return isinstance(kind, _KEYS) and (not isinstance(kind, T.StringType) or kind.isUTF8BinaryCollation())
 
 
 def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
@@ -134,11 +123,11 @@ def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> Changed
     if few is not None:
         with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
             return _checked(
-                moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, _ROWS)
+                moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, ROWS)
             )
     changes = plans.leaves.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
     now = plans.leaves.keep(_moved(sums, held.frame(), changes))
-    number, lacking = now.count(), not now.where(F.col(_ROWS) < 0).isEmpty()
+    number, lacking = now.count(), not now.where(F.col(ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(now, number) if number else None
@@ -153,7 +142,7 @@ def _moved_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
 
 
 def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
-    if pc.min(rows[_ROWS]).as_py() < 0:
+    if pc.min(rows[ROWS]).as_py() < 0:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(frame, len(rows), rows)
 
@@ -164,46 +153,23 @@ def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
     touched = held.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
     added = [F.sum(name).alias(name) for name in sums.measures]
     now = touched.select(sums.columns).unionAll(changes.select(sums.columns)).groupBy(sums.keys).agg(*added)
-    op = F.when(F.col(_ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
+    op = F.when(F.col(ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
     return now.withColumn(OP, op)
 
 
 def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, held: DataFrame) -> DataFrame:
     """All rows of the query."""
-    catalyst, plan = plans.catalyst, sums.node.plan
-    columns: list[Column] = [F.col(each) for each in sums.keys]
-    wanted: list[Expression] = list(sums.node.keys[0])
-    for place, each in enumerate(sums.functions):
-        buffers = catalyst.items(each.function.aggBufferAttributes())
-        values = _buffers(each.kind, F.col(f"c{place}"), F.col(f"s{place}"))[: len(buffers)]
-        columns += [value.cast(buffer.dataType().sql()) for value, buffer in zip(values, buffers, strict=True)]
-        wanted += buffers
-    named = held.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
-    rows = catalyst.renamed_as(catalyst.plan_of(named), wanted)
-    groups: Plan = catalyst.project(
-        [finished(catalyst, each) for each in catalyst.items(plan.aggregateExpressions())], rows
+    catalyst, node = plans.catalyst, sums.node
+    states = [each.whole_state(f"c{each.place}", f"s{each.place}") for each in sums.functions]
+    rows = lambda columns: catalyst.plan_of(held.selectExpr(*columns))  # noqa: E731
+    keys = [*zip(sums.keys, node.keys[0], strict=True)]
+    return catalyst.frame(
+        plans.above(root, node, finished_rows(catalyst, node.plan, sums.functions, states, rows, keys))
     )
-    return catalyst.frame(plans.above(root, sums.node, groups))
-
-
-def _buffers(kind: TotalKind, count: Column, total: Column) -> Sequence[Column]:
-    """What Spark's function holds after all rows."""
-    match kind:
-        case TotalKind.COUNT:
-            return [count]
-        case TotalKind.SUM:  # of a decimal it says besides whether there was none
-            return [F.when(count > 0, total), count == 0]
-        case _:
-            return [total, count]
 
 
 def _summed(plans: SignedPlans, sums: GroupSums, rows: Plan, weight: Expression | None) -> DataFrame:
-    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(sums.functions)]
-    frame = value_columns(plans, values, rows, weight, sums.node.keys[0])
-    measures = [F.sum(F.lit(1).cast("long") if weight is None else F.col(WEIGHT)).alias(_ROWS)]
-    for value in values:
-        count, total = count_and_sum(value, weighted=weight is not None)
-        scale = value.function.scale
-        measures.append(F.coalesce(count, F.lit(0).cast("long")).alias(f"c{value.place}"))
-        measures.append(F.coalesce(total, F.lit(0)).cast(f"decimal(38,{scale})").alias(f"s{value.place}"))
-    return frame.groupBy(sums.keys).agg(*measures)
+    frame = value_columns(plans, sums.functions, rows, weight, sums.node.keys[0])
+    number = F.sum(F.lit(1).cast("long") if weight is None else F.col(WEIGHT))
+    found = [(*each.count_and_sum(weighted=weight is not None), f"decimal(38,{each.scale})") for each in sums.functions]
+    return stored_groups(frame, sums.keys, number, found)

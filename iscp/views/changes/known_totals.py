@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from iscp.core.values.totals import NO_TOTALS, QueryTotals, Totals
+from iscp.views.catalyst.aggregates import finished_rows
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import total_row
 from iscp.views.changes.signed_rows import At
 
 
@@ -29,7 +29,8 @@ class KnownTotals:
     def row(self, catalyst: Catalyst, node: PlanNode, at: At) -> Plan:
         """The aggregate's one row, under its ids."""
         totals = self.after[node] if at is At.NEW else self.before[node]
-        return total_row(catalyst, node.plan, node.functions, totals)
+        states = [each.total_state(total) for each, total in zip(node.functions, totals, strict=True)]
+        return finished_rows(catalyst, node.plan, node.functions, states, catalyst.one_row)
 
     def of(self, root: PlanNode) -> QueryTotals:
         """None of them where one is not known."""

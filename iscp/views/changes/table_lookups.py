@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.rows.column_kinds import is_one_of
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.column_bounds import Bound, Bounds, HeldColumn, TableBounds
 from iscp.views.changes.plan_leaves import Leaf, TableLookup
 from iscp.views.changes.signed_rows import At, Signed
-from iscp.views.direct.join_plan import EQUAL_TYPES, is_one_of
+from iscp.views.direct.join_plan import EQUAL_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,19 +7,18 @@ the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.core.query.query_plan import Operator, OperatorKind
-from iscp.core.values.totals import Total, TotalChange, TotalKind, Totals, moved
+from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, merged, moved
+from iscp.views.catalyst.aggregates import AggregateFunction
 from iscp.views.catalyst.catalyst import Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import TotalFunction
 from iscp.views.changes.known_totals import adding_up
 from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, At, Signed
@@ -40,7 +39,7 @@ def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
             lost = [node for node in nodes if not _follow(plans, node, changes[node])]
         if lost:
             for node, found in _read(plans, lost, _all_parts).items():
-                plans.totals.after[node] = tuple(Total(each.count, each.sum, each.came) for each in found)
+                plans.totals.after[node] = tuple(map(_total, found))
 
 
 def _by_depth(root: PlanNode) -> list[list[PlanNode]]:
@@ -71,44 +70,37 @@ class _Part:
     row: DataFrame
 
 
-@dataclass(frozen=True, slots=True)
-class TotalValue:
-    """What one function takes of rows."""
-
-    place: int
-    function: TotalFunction
-    arguments: Sequence[Expression]
-
-
 def part_of_totals(plans: SignedPlans, node: PlanNode) -> DataFrame:
     """One row: what an aggregate without distinct values comes to for the rows that `plans` has, as texts."""
-    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
-    row = _part(plans, values, plans.rows(node.inputs[0], At.NEW), None).row
+    row = _part(plans, node.functions, plans.rows(node.inputs[0], At.NEW), None).row
     return row.toDF(*[f"t{place}" for place in range(len(row.columns))])
 
 
 def all_totals(node: PlanNode, parts: Sequence[Sequence[str | None]]) -> Totals:
     """Made of the rows that `part_of_totals` gave of each part."""
-    found = []
-    for place, function in enumerate(node.functions):
-        fields = [row[_FIELDS * place : _FIELDS * (place + 1)] for row in parts]
-        counts, sums, extremes, _ = zip(*fields, strict=True) if fields else ((),) * _FIELDS
-        known = [_unscaled(each, function.scale) for each in extremes if each is not None]
-        beyond = max if function.kind is TotalKind.MOST else min
-        total = sum(_unscaled(each, function.scale) for each in sums if each is not None)
-        found.append(Total(sum(int(each or 0) for each in counts), total, beyond(known, default=None)))
-    return tuple(found)
+    return tuple(
+        merged(function.kind, [_total(_change(function, row[_FIELDS * place :][:_FIELDS])) for row in parts])
+        for place, function in enumerate(node.functions)
+    )
+
+
+def _total(found: TotalChange) -> Total:
+    """What is found of rows that all came."""
+    return Total(found.count, found.sum, found.came)
 
 
 def _all_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
     rows = plans.rows(node.inputs[0], At.NEW)
-    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
-    if plain := [each for each in values if not each.function.distinct]:
+    if plain := [each for each in node.functions if not each.distinct]:
         yield _part(plans, plain, rows, None)
-    for each in values:
-        if each.function.distinct:
+    for each in node.functions:
+        if each.distinct:
             apart = plans.catalyst.distinct(each.arguments[0], rows)
-            yield _part(plans, [TotalValue(each.place, each.function, plans.catalyst.output(apart))], apart, None)
+            yield _part(plans, [_of(each, plans.catalyst.output(apart))], apart, None)
+
+
+def _of(function: AggregateFunction, arguments: Sequence[Expression]) -> AggregateFunction:
+    return replace(function, arguments=tuple(arguments))
 
 
 def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
@@ -116,46 +108,44 @@ def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
     signed = plans.delta(below)
     if signed is None:
         return
-    values = [TotalValue(place, each, each.arguments) for place, each in enumerate(node.functions)]
-    plain = [each for each in values if not (each.function.distinct or each.function.kind.is_extreme)]
+    plain = [each for each in node.functions if not (each.distinct or each.kind.is_extreme)]
     if plain:
         yield _part(plans, plain, signed.plan, signed.weight)
-    for each in values:
-        if each.function.distinct:
+    for each in node.functions:
+        if each.distinct:
             yield from _changed_distinct(plans, below, each)
-        elif each.function.kind.is_extreme:
+        elif each.kind.is_extreme:
             yield _changed_extreme(plans, each, signed)
 
 
-def _changed_distinct(plans: SignedPlans, below: PlanNode, value: TotalValue) -> Iterator[_Part]:
+def _changed_distinct(plans: SignedPlans, below: PlanNode, function: AggregateFunction) -> Iterator[_Part]:
     """By the values that are there since, or are no more."""
-    argument = value.arguments[0]
+    argument = function.arguments[0]
     operator = Operator(OperatorKind.AGGREGATE, "Distinct", (below.operator,), keyed=True)
     apart = PlanNode(operator, plans.catalyst.distinct(argument, below.plan), (below,), ((argument,),))
     if (signed := plans.delta(apart)) is not None:
-        found = TotalValue(value.place, value.function, plans.catalyst.output(apart.plan))
-        yield _part(plans, [found], signed.plan, signed.weight)
+        yield _part(plans, [_of(function, plans.catalyst.output(apart.plan))], signed.plan, signed.weight)
 
 
-def _part(plans: SignedPlans, values: Sequence[TotalValue], rows: Plan, weight: Expression | None) -> _Part:
-    frame = value_columns(plans, values, rows, weight)
-    row = [column for each in values for column in _measures(each, weighted=weight is not None)]
-    return _Part([each.place for each in values], frame.agg(*row))
+def _part(plans: SignedPlans, functions: Sequence[AggregateFunction], rows: Plan, weight: Expression | None) -> _Part:
+    frame = value_columns(plans, functions, rows, weight)
+    row = [column for each in functions for column in _measures(each, weighted=weight is not None)]
+    return _Part([each.place for each in functions], frame.agg(*row))
 
 
-def _changed_extreme(plans: SignedPlans, value: TotalValue, signed: Signed) -> _Part:
+def _changed_extreme(plans: SignedPlans, function: AggregateFunction, signed: Signed) -> _Part:
     """By how often each value is there now: one row may have come and gone in the same changes."""
-    frame = value_columns(plans, [value], signed.plan, signed.weight).where(counting(value))
-    by_value = frame.groupBy(_argument(value).alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
-    beyond = F.max if value.function.kind is TotalKind.MOST else F.min
-    whole = _as_whole(F.col("value"), value.function.type)
+    frame = value_columns(plans, [function], signed.plan, signed.weight).where(function.counting)
+    by_value = frame.groupBy(F.col(f"a{function.place}_0").alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
+    beyond = F.max if function.kind is AggregateKind.MOST else F.min
+    whole = _as_whole(F.col("value"), function.type)
     came, went = (beyond(F.when(held, whole)) for held in (F.col(WEIGHT) > 0, F.col(WEIGHT) < 0))
-    return _Part([value.place], by_value.agg(*_texts(F.sum(WEIGHT), F.lit(0), came, went)))
+    return _Part([function.place], by_value.agg(*_texts(F.sum(WEIGHT), F.lit(0), came, went)))
 
 
 def value_columns(
     plans: SignedPlans,
-    values: Sequence[TotalValue],
+    functions: Sequence[AggregateFunction],
     rows: Plan,
     weight: Expression | None,
     keys: Sequence[Expression] = (),
@@ -163,51 +153,16 @@ def value_columns(
     """What the functions take of these rows, with their `keys` as `k0`, `k1`, …"""
     catalyst = plans.catalyst
     columns = [catalyst.alias(each, f"k{number}") for number, each in enumerate(keys)]
-    columns += [
-        catalyst.alias(each, f"a{value.place}_{number}")
-        for value in values
-        for number, each in enumerate(value.arguments)
-    ]
-    columns += [
-        catalyst.alias(value.function.condition, f"f{value.place}")
-        for value in values
-        if value.function.condition is not None
-    ]
+    columns += [column for each in functions for column in each.inputs(catalyst)]
     if weight is not None:
         columns.append(catalyst.alias(weight, WEIGHT))
     return catalyst.frame(catalyst.project(columns, rows))
 
 
-def _argument(value: TotalValue) -> Column:
-    return F.col(f"a{value.place}_0")
-
-
-def counting(value: TotalValue) -> Column:
-    """Whether a row does."""
-    there = [F.col(f"a{value.place}_{number}").isNotNull() for number in range(len(value.arguments))]
-    if value.function.condition is not None:
-        there.append(F.coalesce(F.col(f"f{value.place}"), F.lit(False)))
-    return reduce(lambda one, other: one & other, there)
-
-
-def _measures(value: TotalValue, *, weighted: bool) -> list[Column]:
-    kind, extreme = value.function.kind, F.lit(None)
-    count, total = count_and_sum(value, weighted=weighted)
-    if kind.is_extreme:
-        beyond = F.max if kind is TotalKind.MOST else F.min
-        extreme = _as_whole(beyond(F.when(counting(value), _argument(value))), value.function.type)
+def _measures(function: AggregateFunction, *, weighted: bool) -> list[Column]:
+    count, total = function.count_and_sum(weighted=weighted)
+    extreme = _as_whole(function.state()[0], function.type) if function.kind.is_extreme else F.lit(None)
     return _texts(count, total, extreme, F.lit(None))
-
-
-def count_and_sum(value: TotalValue, *, weighted: bool) -> tuple[Column, Column]:
-    """Of the rows that count: how many, and what their arguments add up to (0, where the function needs no sum)."""
-    counts = counting(value)
-    count = F.sum(F.when(counts, F.col(WEIGHT) if weighted else F.lit(1).cast("long")))
-    if value.function.kind not in (TotalKind.SUM, TotalKind.AVERAGE):
-        return count, F.lit(0)
-    argument = _argument(value)
-    exact = argument if isinstance(value.function.type, T.DecimalType) else argument.cast("decimal(19,0)")
-    return count, F.sum(F.when(counts, exact * F.col(WEIGHT).cast("decimal(10,0)") if weighted else exact))
 
 
 def _texts(*columns: Column) -> list[Column]:
@@ -238,7 +193,7 @@ def _read(
     return found
 
 
-def _change(function: TotalFunction, texts: Sequence[str | None]) -> TotalChange:
+def _change(function: AggregateFunction, texts: Sequence[str | None]) -> TotalChange:
     count, *rest = texts
     total, came, went = (None if each is None else _unscaled(each, function.scale) for each in rest)
     return TotalChange(int(count or 0), total or 0, came, went)

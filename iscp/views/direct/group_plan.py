@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as T
 
-from iscp.core.query.group_query import GroupQuery, Measure, Output
+from iscp.adapters.delta.rows.column_kinds import WHOLE
+from iscp.core.query.group_query import GroupQuery, Output
 from iscp.core.query.join_query import JoinQuery
 from iscp.core.query.query_plan import OperatorKind
+from iscp.core.values.totals import AggregateKind
+from iscp.views.catalyst.aggregates import fails_beyond_type, kind_of
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import WHOLE, fails_beyond_type
 from iscp.views.direct.join_plan import EQUAL_TYPES, find_joined_columns
 
-_FUNCTIONS = {"Sum": Measure.SUM, "Average": Measure.AVERAGE, "Count": Measure.COUNT}
 _DIGITS_MAX = 18
 """Of a decimal whose values and their sums fit in a whole number of 64 bits."""
 
@@ -45,11 +46,9 @@ def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) 
     outputs = [each for each in found if each is not None]
     if None in keys or len(outputs) < len(found):
         return None
-    if {each.column for each in outputs if each.measure is Measure.KEY} != {*keys}:
+    if {each.column for each in outputs if each.kind is None} != {*keys}:
         return None
-    scales = {
-        each.column: finder.scale(each.column) for each in outputs if each.measure in (Measure.SUM, Measure.AVERAGE)
-    }
+    scales = {each.column: finder.scale(each.column) for each in outputs if each.kind and each.kind.has_sum}
     return GroupedRows(GroupQuery(tuple(key for key in keys if key), tuple(outputs), scales), rows)
 
 
@@ -73,21 +72,20 @@ class _Finder:
     def output(self, expression: Expression, field: T.StructField) -> Output | None:
         inner = expression.child() if self._catalyst.is_a(expression, "Alias") else expression
         if (name := self._named(inner)) is not None:
-            return Output(field.name, Measure.KEY, name)
+            return Output(field.name, None, name)
         if not self._catalyst.is_a(inner, "AggregateExpression") or inner.isDistinct() or inner.filter().isDefined():
             return None
-        measure = _FUNCTIONS.get(str(inner.aggregateFunction().getClass().getSimpleName()))
-        values = self._catalyst.children(inner.aggregateFunction())
-        if measure is None or len(values) != 1:
+        kind, values = kind_of(inner.aggregateFunction()), self._catalyst.children(inner.aggregateFunction())
+        if kind is None or not (kind.has_sum or kind is AggregateKind.COUNT) or len(values) != 1:
             return None
         name = self._named(values[0])
         if name is None:
             constant = self._catalyst.is_a(values[0], "Literal") and values[0].value() is not None
-            return Output(field.name, Measure.ROWS) if measure is Measure.COUNT and constant else None
-        if measure is not Measure.COUNT and not (self._adds_up(name) and fails_beyond_type(inner.aggregateFunction())):
+            return Output(field.name, kind) if kind is AggregateKind.COUNT and constant else None
+        if kind.has_sum and not (self._adds_up(name) and fails_beyond_type(inner.aggregateFunction())):
             return None
         scale = field.dataType.scale if isinstance(field.dataType, T.DecimalType) else None
-        return Output(field.name, measure, name, scale)
+        return Output(field.name, kind, name, scale)
 
     def _named(self, expression: Expression) -> str | None:
         if not self._catalyst.is_a(expression, "AttributeReference"):

@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of
 from iscp.core.query.join_query import Column, Equality, JoinedTable, JoinQuery, RowCondition
 from iscp.core.query.query_plan import JoinSide, OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import WHOLE
 
 EQUAL_TYPES = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
 """By columns of these rows are joined and grouped."""
@@ -48,11 +48,6 @@ def find_joined_columns(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     outputs = [known[catalyst.id_of(each)] for each in catalyst.output(root.plan)]
     query = JoinQuery(reader.joined(outputs), tuple(reader.equalities), tuple(outputs))
     return query if query.connected and all(each.columns for each in query.tables) else None
-
-
-def is_one_of(kind: T.DataType, kinds: tuple[type[T.DataType], ...]) -> bool:
-    """And compares as its values are written."""
-    return isinstance(kind, kinds) and not (isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation())
 
 
 class _OtherPlan(Exception):  # noqa: N818  (not a fault: it is for others to carry out)

@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
+from iscp.adapters.delta.rows.column_kinds import is_one_of
+from iscp.views.catalyst.aggregates import PLAIN_TYPES, AggregateFunction, finished_rows, read_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.catalyst.total_functions import aggregates_of, finished
 from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import At
-from iscp.views.ranges.partial_functions import (
-    PartialFunction,
-    is_plain,
-    last_of_parts,
-    partial_function,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,7 +21,7 @@ class PartialGroups:
     """`node`: the groups, by its `keys` if it has any. `functions`: in the order in which they stand in its columns."""
 
     node: PlanNode
-    functions: tuple[PartialFunction, ...]
+    functions: tuple[AggregateFunction, ...]
 
     @property
     def keys(self) -> list[str]:
@@ -37,15 +30,15 @@ class PartialGroups:
 
 def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | None:
     """None where groups of parts do not say what all groups are."""
-    columns = catalyst.items(node.plan.aggregateExpressions())
-    aggregates = [each for column in columns for each in aggregates_of(catalyst, column)]
-    found = [partial_function(catalyst, place, each) for place, each in enumerate(aggregates)]
-    functions = tuple(each for each in found if each is not None)
+    functions = read_functions(catalyst, node.plan, spark_own=False)
+    if functions is None or not all(each.follows_parts for each in functions):
+        return None
     keyed = all(
-        catalyst.is_a(each, "AttributeReference") and is_plain(catalyst.type_of(each)) for each in _keys_of(node)
+        catalyst.is_a(each, "AttributeReference") and is_one_of(catalyst.type_of(each), PLAIN_TYPES)
+        for each in _keys_of(node)
     )
-    counted = bool(found or _keys_of(node))  # one row without anything of the rows below is no group of any part
-    return PartialGroups(node, functions) if keyed and counted and len(functions) == len(found) else None
+    counted = bool(functions or _keys_of(node))  # one row without anything of the rows below is no group of any part
+    return PartialGroups(node, functions) if keyed and counted else None
 
 
 def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
@@ -55,23 +48,16 @@ def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
     for each in groups.functions:
         columns += each.inputs(catalyst)
     rows = catalyst.frame(catalyst.project(columns, plans.rows(groups.node.inputs[0], At.NEW)))
-    return _grouped(rows, groups.keys, [column for each in groups.functions for column in each.partials()])
+    return _grouped(rows, groups.keys, [column for each in groups.functions for column in each.part()])
 
 
 def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> DataFrame:
     """The columns of the groups' node, of all `parts`."""
     catalyst, node = plans.catalyst, groups.node
     merged = _grouped(parts, groups.keys, [column for each in groups.functions for column in each.merged()])
-    columns: list[Column] = [F.col(each) for each in groups.keys]
-    wanted: list[Expression] = list(_keys_of(node))
-    for each in groups.functions:
-        attributes = each.held(catalyst)
-        columns += each.buffers(attributes)
-        wanted += attributes
-    held = merged.select(*[column.alias(f"b{number}") for number, column in enumerate(columns)])
-    rows = catalyst.renamed_as(catalyst.plan_of(held), wanted)
-    expressions = catalyst.items(node.plan.aggregateExpressions())
-    return catalyst.frame(catalyst.project([finished(catalyst, each, last_of_parts) for each in expressions], rows))
+    rows = lambda columns: catalyst.plan_of(merged.selectExpr(*columns))  # noqa: E731
+    states, keys = [each.merged_names() for each in groups.functions], zip(groups.keys, _keys_of(node), strict=True)
+    return catalyst.frame(finished_rows(catalyst, node.plan, groups.functions, states, rows, [*keys]))
 
 
 def _grouped(rows: DataFrame, keys: list[str], measures: list[Column]) -> DataFrame:

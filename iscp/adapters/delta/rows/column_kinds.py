@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
 def comparable(kind: DataType) -> bool:
@@ -19,6 +34,11 @@ def is_double(kind: DataType) -> bool:
 def is_collated(kind: DataType) -> bool:
     """Whether texts that differ may be equal; rows with them are others all the same."""
     return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
+
+
+def is_one_of(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    """Whether it is, and compares as its values are written."""
+    return isinstance(kind, kinds) and not is_collated(kind)
 
 
 def parts_of(kind: DataType) -> Iterator[DataType]:

@@ -16,21 +16,26 @@ _DIGITS = 76
 
 
 def moved_groups(held: pa.Table, changes: pa.Table, keys: Sequence[str], rows: str) -> pa.Table:
-    """The groups of `changes` as they are now, with OP: gone where the column `rows` has come to 0.
+    """Return the groups of `changes` as they are now, with OP: gone where the column `rows` has come to 0.
 
-    Of each group what is `held`, where it is (of other groups too), and what is added to it: `keys`, and numbers to be
-    added up. Null equals null. Raises ArrowInvalid where a sum has more digits than its column.
+    `held`: what is stored of these groups, where it is, and of others. `changes`: each group once, with `keys` and the
+    numbers that are added to it. Null equals null. Raises ArrowInvalid where a sum has more digits than its column.
     """
     columns = changes.schema
     numbers = [name for name in columns.names if name not in keys]
     wide = pa.schema([each.with_type(_wider(each.type)) if each.name in numbers else each for each in columns])
     mine, theirs = row_codes(changes.select(keys), held.select(keys))
     touched = held.select(columns.names).filter(pa.array(np.isin(theirs, mine)))
-    both = pa.concat_tables([touched.cast(columns).cast(wide), changes.cast(wide)])
-    found = both.group_by([*keys], use_threads=False).aggregate([(name, "sum") for name in numbers])
-    summed = found.rename_columns([name.removesuffix("_sum") for name in found.schema.names])
-    now = summed.select(columns.names).cast(columns)
-    return now.append_column(OP, pc.if_else(pc.equal(now[rows], 0), Op.DELETE.value, Op.UPDATE.value))
+    both = pa.concat_tables([changes.cast(wide), touched.cast(columns).cast(wide)])
+    now = summed_groups(both, keys, numbers).cast(columns)
+    there = pc.if_else(pa.array(np.isin(mine, theirs)), Op.UPDATE.value, Op.INSERT.value)
+    return now.append_column(OP, pc.if_else(pc.equal(now[rows], 0), Op.DELETE.value, there))
+
+
+def summed_groups(rows: pa.Table, keys: Sequence[str], numbers: Sequence[str]) -> pa.Table:
+    """Return each group of `rows` once, in the order in which they are met, with its `numbers` added up."""
+    found = rows.group_by([*keys], use_threads=False).aggregate([(name, "sum") for name in numbers])
+    return found.rename_columns([name.removesuffix("_sum") for name in found.schema.names]).select([*keys, *numbers])
 
 
 def _wider(kind: pa.DataType) -> pa.DataType:

@@ -12,27 +12,29 @@ from hypothesis import strategies as st
 
 from iscp.core.values.totals import (
     NO_TOTALS,
+    AggregateKind,
     QueryTotals,
     Total,
     TotalChange,
-    TotalKind,
     exact_totals,
+    merged,
     moved,
     parse_totals,
     totals_document,
 )
 
+KINDS = [each for each in AggregateKind if each not in (AggregateKind.MOMENTS, AggregateKind.EXACT)]
 VALUES = st.lists(st.integers(-3, 3), max_size=8)
-EXTREMES = {TotalKind.MOST: max, TotalKind.LEAST: min}
+EXTREMES = {AggregateKind.MOST: max, AggregateKind.LEAST: min}
 
 
-def total_of(kind: TotalKind, values: Sequence[int]) -> Total:
+def total_of(kind: AggregateKind, values: Sequence[int]) -> Total:
     if kind not in EXTREMES:
         return Total(len(values), sum(values))
     return Total(len(values), 0, EXTREMES[kind](values) if values else None)
 
 
-def change_between(kind: TotalKind, old: Sequence[int], new: Sequence[int]) -> TotalChange:
+def change_between(kind: AggregateKind, old: Sequence[int], new: Sequence[int]) -> TotalChange:
     """Values of which there are more, or fewer, as a signed bag says it."""
     weights = Counter(new)
     weights.subtract(old)
@@ -45,8 +47,8 @@ def change_between(kind: TotalKind, old: Sequence[int], new: Sequence[int]) -> T
     return TotalChange(count, 0, beyond(came) if came else None, beyond(went) if went else None)
 
 
-@given(st.sampled_from(list(TotalKind)), VALUES, VALUES)
-def test_what_follows_is_the_total_of_all_values(kind: TotalKind, old: list[int], new: list[int]) -> None:
+@given(st.sampled_from(KINDS), VALUES, VALUES)
+def test_what_follows_is_the_total_of_all_values(kind: AggregateKind, old: list[int], new: list[int]) -> None:
     found = moved(kind, total_of(kind, old), change_between(kind, old, new))
     if found is None:  # only where the extreme that there was has gone, at least once, and is not exceeded
         beyond = EXTREMES[kind]
@@ -57,7 +59,7 @@ def test_what_follows_is_the_total_of_all_values(kind: TotalKind, old: list[int]
 
 
 @given(st.sampled_from(list(EXTREMES)), VALUES, VALUES)
-def test_an_extreme_follows_what_comes(kind: TotalKind, old: list[int], came: list[int]) -> None:
+def test_an_extreme_follows_what_comes(kind: AggregateKind, old: list[int], came: list[int]) -> None:
     new = [*old, *came]
     assert moved(kind, total_of(kind, old), change_between(kind, old, new)) == total_of(kind, new)
 
@@ -94,3 +96,9 @@ def test_others_are_refused(document: object) -> None:
 def test_a_consumer_that_gives_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match="no QueryTotals"):
         exact_totals(((1, 2),))
+
+
+@given(st.sampled_from(KINDS), st.lists(VALUES, max_size=4))
+def test_totals_of_parts_are_merged(kind: AggregateKind, parts: list[list[int]]) -> None:
+    every = [each for part in parts for each in part]
+    assert merged(kind, [total_of(kind, part) for part in parts]) == total_of(kind, every)

@@ -44,7 +44,8 @@ def test_each_group_is_what_was_held_and_what_came(seed: int) -> None:
     rows = found.to_pylist()
     assert {(row["k0"], row["k1"]): (row["n"], row["s0"]) for row in rows} == wanted
     assert len(rows) == len(wanted)
-    assert all(row[OP] == ("d" if row["n"] == 0 else "u") for row in rows)
+    ops = {key: "d" if number == 0 else "u" if key in held else "i" for key, (number, _) in wanted.items()}
+    assert {(row["k0"], row["k1"]): row[OP] for row in rows} == ops
 
 
 def test_a_sum_of_too_many_digits_is_refused() -> None:

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, weights_of
-from iscp.consumers.view.group_state import UnfitGroupsError, change_groups, key_columns, sum_up
-from iscp.core.query.group_query import WHOLE_MOST, GroupQuery, Measure, Output
+from iscp.core.query.group_query import GroupQuery, Output, key_columns
 from iscp.core.sql.sql_names import OP, WEIGHT
+from iscp.core.values.totals import AggregateKind
+from iscp.views.direct.group_state import UnfitGroupsError, change_groups, sum_up
 
 SOURCE = pa.schema(
     [("g", pa.string()), ("h", pa.date32()), ("x", pa.int32()), ("d", pa.decimal128(18, 2)), ("t", pa.string())]
@@ -31,14 +32,14 @@ VALUES: list[list[Any]] = [
 QUERY = GroupQuery(
     ("g", "h"),
     (
-        Output("n", Measure.ROWS),
-        Output("day", Measure.KEY, "h"),
-        Output("name", Measure.KEY, "g"),
-        Output("k", Measure.COUNT, "t"),
-        Output("s", Measure.SUM, "x"),
-        Output("m", Measure.AVERAGE, "x"),
-        Output("ds", Measure.SUM, "d", scale=2),
-        Output("dm", Measure.AVERAGE, "d", scale=6),
+        Output("n", AggregateKind.COUNT),
+        Output("day", None, "h"),
+        Output("name", None, "g"),
+        Output("k", AggregateKind.COUNT, "t"),
+        Output("s", AggregateKind.SUM, "x"),
+        Output("m", AggregateKind.AVERAGE, "x"),
+        Output("ds", AggregateKind.SUM, "d", scale=2),
+        Output("dm", AggregateKind.AVERAGE, "d", scale=6),
     ),
     {"x": 0, "d": 2},
 )
@@ -54,6 +55,7 @@ VIEW = pa.schema(
         ("dm", pa.decimal128(22, 6)),
     ]
 )
+KEYS = key_columns(2)
 Row = tuple[Any, ...]
 
 
@@ -112,27 +114,46 @@ def test_groups_come_change_go_and_come_back(seed: int) -> None:
         changes = [(draw.choice(["delete", "update_preimage"]), row) for row in went]
         changes += [(draw.choice(["insert", "update_postimage"]), row) for row in came]
         deltas = sum_up(QUERY, changed(changes))
-        held = table(kept, _nothing(deltas.keys).schema)
+        held = table(kept, _nothing(deltas).schema)
         found = change_groups(QUERY, deltas, held, VIEW)
-        applied(kept, found.kept, key_columns(QUERY))
+        applied(kept, found.kept, KEYS)
         applied(view, found.view, ["name", "day"])
         rows = rows + Counter(came) - Counter(went)
         assert view == result(rows)
 
 
-def _nothing(keys: pa.Table) -> pa.Table:
+def _nothing(deltas: pa.Table) -> pa.Table:
     """What is kept of no group."""
     numbers = ["n", *(f"{kind}{place}" for place in range(len(QUERY.measured)) for kind in "cs")]
-    return pa.schema([*keys.schema, *(pa.field(name, pa.int64()) for name in numbers)]).empty_table()
+    return pa.schema([*deltas.select(KEYS).schema, *(pa.field(name, pa.int64()) for name in numbers)]).empty_table()
 
 
 def test_rows_that_go_and_are_not_there_and_sums_that_are_too_large_are_not_for_here() -> None:
     row = ("p", None, 1, None, None)
     gone = sum_up(QUERY, changed([("delete", row)]))
     with pytest.raises(UnfitGroupsError):
-        change_groups(QUERY, gone, _nothing(gone.keys), VIEW)
+        change_groups(QUERY, gone, _nothing(gone), VIEW)
     came = sum_up(QUERY, changed([("insert", row)]))
-    kept = change_groups(QUERY, came, _nothing(came.keys), VIEW).kept.drop_columns([OP])
-    most = kept.set_column(kept.schema.names.index("s1"), "s1", pa.array([WHOLE_MOST], pa.int64()))
+    kept = change_groups(QUERY, came, _nothing(came), VIEW).kept.drop_columns([OP])
+    most = kept.set_column(kept.schema.names.index("s1"), "s1", pa.array([2**63 - 1], pa.int64()))
     with pytest.raises(UnfitGroupsError):
         change_groups(QUERY, came, most, VIEW)
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "total"), [(1, 2, 0), (1, -1, 0), (0, 0, 1), (-1, 0, 0), (1, 1, 2**63), (0, 3, 0)]
+)
+def test_what_rows_cannot_come_to_and_what_is_too_large_is_not_for_here(rows: int, counts: int, total: int) -> None:
+    deltas = sum_up(QUERY, changed([("insert", ("p", None, None, None, None))]))
+    for name, value in (("n", rows), ("c1", counts), ("s1", total)):
+        place = deltas.schema.names.index(name)
+        kind = deltas.schema.field(place).type
+        values = pa.array([Decimal(value) if pa.types.is_decimal(kind) else value], kind)
+        deltas = deltas.set_column(place, name, values)
+    with pytest.raises(UnfitGroupsError):
+        change_groups(QUERY, deltas, _nothing(deltas), VIEW)
+
+
+def test_a_group_to_which_nothing_is_added_does_not_change() -> None:
+    row = ("p", None, 1, None, "t")
+    assert not len(sum_up(QUERY, changed([("delete", row), ("insert", row)])))
