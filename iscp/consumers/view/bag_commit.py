@@ -33,6 +33,7 @@ from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected
+from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 HELD_ROWS_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
-
-CHANGED_ROWS_MAX = 200_000
-"""Changed rows of a result that are held here, and taken out and put in without Spark; more are left with it."""
 
 FEW_ROWS_MAX = 50_000
 """Rows of what is kept, or of a result made of it, that are read and written without Spark; more are left with it."""

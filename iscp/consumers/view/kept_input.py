@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, merge_held
-from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
@@ -24,6 +23,8 @@ from iscp.ports.sink import CommitTag, Sink
 from iscp.views.changes.group_sums import HeldSums
 from iscp.views.changes.signed_rows import ChangedRows
 from iscp.views.direct.group_state import read_groups
+from iscp.views.refresh.refresh_parts import Part, measured_as
+from iscp.views.refresh.view_memory import StoredGroups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,13 @@ class KeptInput:
 
     def held(self, context: ConsumeContext) -> HeldSums:
         return HeldSums(partial(self.rows, context), partial(self.groups, context))
+
+    def stored_groups(self, context: ConsumeContext) -> StoredGroups:
+        return StoredGroups(
+            partial(self.is_at, context),
+            lambda rows: self.write(context, rows, context.position),
+            partial(self.groups, context),
+        )
 
     @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:

@@ -20,10 +20,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.refresh_parts import measuring
-from iscp.consumers.view.table_spans import RefreshEnd, count_rows, hold_tables
-from iscp.consumers.view.view_consumer import ViewConsumer
-from iscp.consumers.view.view_query import ViewQuery
+from iscp.consumers.view.view_consumer import ViewConsumer, hold_tables
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_terms import BuildTerms
 from iscp.core.query.range_query import NotRanged
@@ -36,6 +33,9 @@ from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows
+from iscp.views.refresh.refresh_parts import measuring
+from iscp.views.refresh.table_spans import RefreshEnd, count_rows
+from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ class RangeBuiltView(ViewConsumer):
     def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
         with translating("compute a range of the view"), reading_changes("open the view's tables"):
             # In no memory of the view's: ranges of it may be computed side by side.
-            query = ViewQuery(rows.sparkSession, self._source, self._view, self._end_of(terms))
+            query = ViewQuery(rows.sparkSession, self._source, self._view.query, self._end_of(terms))
             ranged = self._ranged_by(query, terms)
             if ranged is None:
                 raise PermanentError(f"the view is built of ranges by {terms.way}, and would not be here")
@@ -141,7 +141,7 @@ class RangeBuiltView(ViewConsumer):
         return Consumed(replace(position, sources=tag.sources), rows, size)
 
     def _ranged(self, query: ViewQuery) -> RangedRows | NotRanged:
-        own = frozenset(name for name, uri in self._view.tables.items() if uri == self._own)
+        own = frozenset(name for name, uri in self._view.query.tables.items() if uri == self._own)
         return find_ranged_rows(query.analyzed.catalyst, query.analyzed.root, query.kept, query.sums, own)
 
     def _ranged_by(self, query: ViewQuery, terms: BuildTerms) -> RangedRows | None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.definition.view_spec import ViewSpec
-from iscp.consumers.view.table_spans import RefreshEnd
-from iscp.consumers.view.view_query import ViewQuery
+from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import Position, Watermark, committed_apart
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.views.refresh.table_spans import RefreshEnd
+from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ class ViewCheck:
 
     def _query(self, context: ConsumeContext) -> ViewQuery:
         end = RefreshEnd(self._versions(context.position), context.position.as_of_s)
-        return ViewQuery(context.session, self._source, self._view, end, listed=False)
+        return ViewQuery(context.session, self._source, self._view.query, end, listed=False)
 
     def _versions(self, position: Position) -> dict[str, SourceRange]:
         """The tables as they were for the last refresh. Raises ChangesUnavailableError."""

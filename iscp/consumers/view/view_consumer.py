@@ -13,15 +13,10 @@ from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
-from iscp.consumers.view.definition.view_spec import ViewSpec
 from iscp.consumers.view.kept_input import KeptInput
-from iscp.consumers.view.recent_views import RecentView
-from iscp.consumers.view.refresh_budget import RefreshAbandonedError, abandoning_after
-from iscp.consumers.view.refresh_parts import measuring
-from iscp.consumers.view.table_spans import RefreshEnd, Spans, count_rows, hold_tables, resolve_spans
-from iscp.consumers.view.view_memory import ViewMemory
-from iscp.consumers.view.view_query import ViewQuery
+from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.source_holds import holder_of
 from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
@@ -30,9 +25,15 @@ from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import CommitTag
-from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.direct.group_state import UnfitGroupsError
+from iscp.views.refresh.recent_views import RecentView
+from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
+from iscp.views.refresh.refresh_parts import measuring
+from iscp.views.refresh.table_spans import RefreshEnd, Spans, count_rows, resolve_spans
+from iscp.views.refresh.view_memory import ViewMemory
+from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,12 +111,12 @@ class ViewConsumer:
         return self._recompute(context, end, reason, warn=not order.full and self._view.policy is not Policy.FULL)
 
     def _end(self, own: SourceRange) -> RefreshEnd:
-        uris = sorted(set(self._view.tables.values()))
+        uris = sorted(set(self._view.query.tables.values()))
         newest = {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
         return RefreshEnd(newest, exact_instant_s(self._clock.now_s()))
 
     def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
-        query = ViewQuery(context.session, self._source, self._view, end, self._recent, self._memory.sizes)
+        query = ViewQuery(context.session, self._source, self._view.query, end, self._recent, self._memory.sizes)
         self._memory.by_time = query.by_time
         return query
 
@@ -135,8 +136,8 @@ class ViewConsumer:
         tag = self._tail_tag(context, end, query.as_of_s)
         follow, built_s = self._follow_kept if query.kept else self._follow_rows, self._memory.time_builds(query.timer)
         try:
-            with abandoning_after(context, choice, built_s) as within:
-                written = follow(within, query, spans, tag)
+            with abandoning_after(context.session, context.guard, choice, built_s) as guard:
+                written = follow(replace(context, guard=guard), query, spans, tag)
         except RefreshAbandonedError:
             return self._abandon(context, end, spans, began_s)
         if written is None:
@@ -175,11 +176,11 @@ class ViewConsumer:
         groups = self._memory.groups(lambda: self._query(context, end).analyzed)
         if groups is None:
             return None
-        if (changes := groups.rows.changes(context, self._source, spans)) is None:
+        if (changes := groups.rows.changes(context.session, self._source, spans)) is None:
             return None
         before = lambda: self._query(context, end).group_input_before(spans)  # noqa: E731
         try:
-            found = groups.change(context, changes, self._kept, before)
+            found = groups.change(changes, self._kept.stored_groups(context), before)
         except UnfitGroupsError:
             self._memory.give_up_groups()
             return None
@@ -196,7 +197,7 @@ class ViewConsumer:
         joined, tag = self._memory.rows(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
         if joined is None or not self._sink.marks_rows(tag):
             return None
-        if (changes := joined.changes(context, self._source, spans)) is None:
+        if (changes := joined.changes(context.session, self._source, spans)) is None:
             return None
         rows = net_rows(changes)
         if not len(rows):
@@ -299,3 +300,13 @@ class ViewConsumer:
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
         manifest = self._sink.stage(rows, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+
+def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:
+    """Where the user allows it, before anything is read; what was altered there is a version without a row."""
+    for uri in sorted(set(view.query.tables.values())) if view.hold_s else ():
+        context.guard.check()  # this commits to the table itself, which no seq protects
+        if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):
+            log.info(
+                "source.held", extra={"table": uri, "account": context.row.key.account, "job": context.row.key.job_name}
+            )

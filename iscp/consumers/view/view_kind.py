@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target, refuse_reserved
-from iscp.consumers.view.definition.result_columns import refuse_columns, refuse_reserved_names
-from iscp.consumers.view.definition.view_explanation import explain_view
-from iscp.consumers.view.definition.view_spec import ViewSpec, read_view_spec
 from iscp.consumers.view.range_view import RangeBuiltView
-from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
-from iscp.consumers.view.view_memory import ViewMemory
+from iscp.consumers.view.view_explanation import explain_view
+from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import unread_property
 from iscp.core.query.query_explanation import OperatorUpkeep, QueryExplanation
@@ -25,6 +22,9 @@ from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.views.analysis.result_columns import refuse_columns, refuse_reserved_names
+from iscp.views.refresh.recent_views import RecentViews
+from iscp.views.refresh.view_memory import ViewMemory
 
 _SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
 
@@ -76,11 +76,11 @@ class ViewKind:
         return explain_view(shape, uris, self.target_of(spec, catalog), catalog)
 
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
-        return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).tables.items()}
+        return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).query.tables.items()}
 
     def held(self, spec: ConsumerSpec) -> frozenset[str]:
         view = read_view_spec(spec)
-        return frozenset(view.tables.values()) if view.hold_s else frozenset()
+        return frozenset(view.query.tables.values()) if view.hold_s else frozenset()
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
@@ -91,8 +91,8 @@ class ViewKind:
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> RangeBuiltView:
         spec = row.spec.consumer
         view = read_view_spec(spec)
-        name = (self.name, row.job_id, view.sql)
-        memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.tables)))
+        name = (self.name, row.job_id, view.query.sql)
+        memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.query.tables)))
         return RangeBuiltView(view, row, environment, memory, self._recent.of((spec.target, *name)))
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
@@ -102,7 +102,7 @@ class ViewKind:
 
 def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
     found = {}
-    for name, uri in view.tables.items():
+    for name, uri in view.query.tables.items():
         try:
             catalog.refuse_links(uri)
             found[name] = catalog.describe(uri)
@@ -130,13 +130,15 @@ def _refuse_unread_retention(tables: Mapping[str, TableDescription]) -> None:
 
 def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Catalog) -> QueryShape:
     try:
-        return catalog.query_shape(view.sql, {name: each.schema_json for name, each in tables.items()})
+        return catalog.query_shape(view.query.sql, {name: each.schema_json for name, each in tables.items()})
     except InvalidRequest as error:
-        raise InvalidRequest(error.message + view.note, field=_SQL, remedy=error.remedy, code=error.code) from error
+        raise InvalidRequest(
+            error.message + view.query.note, field=_SQL, remedy=error.remedy, code=error.code
+        ) from error
 
 
 def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
-    if unread := sorted(set(view.tables) - shape.named):
+    if unread := sorted(set(view.query.tables) - shape.named):
         raise InvalidRequest(
             f"names {', '.join(unread)}, which the query does not read",
             field=_TABLES,

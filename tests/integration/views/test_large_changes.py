@@ -14,12 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import HELD_ROWS_MAX, commit_changes
-from iscp.consumers.view.view_memory import ViewMemory
 from iscp.core.query.refresh_choice import RefreshSample, Strategy
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows
+from iscp.views.refresh.view_memory import ViewMemory
 from tests.fakes.guards import OpenGuard
 from tests.selection import in_full
 

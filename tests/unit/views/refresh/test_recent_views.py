@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from iscp.consumers.view.recent_views import COLLECTIONS, HEAP_SHARE_MAX, RECENT_VIEWS_MAX, RecentViews
+from iscp.views.refresh.recent_views import COLLECTIONS, HEAP_SHARE_MAX, RECENT_VIEWS_MAX, RecentViews
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

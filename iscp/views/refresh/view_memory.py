@@ -13,26 +13,23 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.joined_rows import changed_join
 from iscp.adapters.delta.rows.net_changes import weights_of
-from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
-from iscp.consumers.view.kept_input import KeptInput
-from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
-from iscp.consumers.view.table_spans import Spans, reading
 from iscp.core.query.group_query import GroupQuery, key_columns
 from iscp.core.query.join_query import CHANGED_TABLES_MAX, JoinQuery, JoinStep
 from iscp.core.query.refresh_choice import RefreshSample, with_sample
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.sql.time_dependence import TimeDependence, next_refresh_at_s
 from iscp.core.values.watermark import SourceMark
-from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.plan_leaves import BuildTimer
 from iscp.views.direct.group_plan import find_group_query
 from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.views.direct.join_plan import find_join_query
+from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
+from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Spans, reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 SERVED_LEAST = 3
@@ -55,7 +52,7 @@ class ViewRows:
     columns: tuple[str, ...]
 
     @measured_as(Part.CHANGES)
-    def changes(self, context: ConsumeContext, source: ChangeSource, spans: Spans) -> pa.Table | None:
+    def changes(self, session: SparkSession, source: ChangeSource, spans: Spans) -> pa.Table | None:
         """With WEIGHT, +1 for each that came and -1 for each that went.
 
         None: they are not few, or may come out otherwise.
@@ -72,18 +69,18 @@ class ViewRows:
         if not 0 < len(moved) <= CHANGED_TABLES_MAX:  # none: it is one that the query names, and no row depends on
             return None
         with suppress(NotReadableHere), ExitStack() as stack:
-            changed = {place: self._changed_rows(context, source, place, span, stack) for place, span in moved.items()}
+            changed = {place: self._changed_rows(session, source, place, span, stack) for place, span in moved.items()}
             found = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
             count_read(sum(map(len, changed.values())))
             return found.rename_columns([*self.columns, WEIGHT])
         return None
 
     def _changed_rows(
-        self, context: ConsumeContext, source: ChangeSource, place: int, span: SourceRange, stack: ExitStack
+        self, session: SparkSession, source: ChangeSource, place: int, span: SourceRange, stack: ExitStack
     ) -> pa.Table:
         """With WEIGHT. Raises NotReadableHere."""
         uri, columns = self.uris[place], self.query.tables[place].columns
-        rows = stack.enter_context(reading(context.session, source, uri, span, columns, 1)).held
+        rows = stack.enter_context(reading(session, source, uri, span, columns, 1)).held
         if rows is None or len(rows) > CHANGED_ROWS_MAX:
             raise NotReadableHere
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))
@@ -105,6 +102,16 @@ class KeepingWorth:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredGroups:
+    """What is stored of a view's groups. `is_at_hand`: whether it is what the view's rows were made of. `find`: the
+    groups with these keys, and perhaps others."""
+
+    is_at_hand: Callable[[], bool]
+    write: Callable[[DataFrame], None]
+    find: Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
 class ViewGroups:
     """A view that is kept group by group; `columns`: of its result."""
 
@@ -114,23 +121,21 @@ class ViewGroups:
     worth: KeepingWorth
 
     @measured_as(Part.CHANGES)
-    def change(
-        self, context: ConsumeContext, changes: pa.Table, kept: KeptInput, before: Callable[[], DataFrame]
-    ) -> GroupChanges | None:
+    def change(self, changes: pa.Table, stored: StoredGroups, before: Callable[[], DataFrame]) -> GroupChanges | None:
         """How the groups change by `changes` of the rows; `before`: all rows as they were, as `c0`, `c1`, …
 
-        None: too many have changed, or what is kept is not at hand. Raises UnfitGroupsError.
+        None: too many have changed, or what is stored is not at hand. Raises UnfitGroupsError.
         """
         deltas = sum_up(self.query, changes)
         if len(deltas) > GROUPS_MAX:
             return None
-        if not kept.is_at(context):
+        if not stored.is_at_hand():
             if not self.worth.write():
                 return None
-            kept.write(context, kept_frame(self.query, before()), context.position)
+            stored.write(kept_frame(self.query, before()))
         self.worth.served += 1
         keys = deltas.select(key_columns(len(self.query.keys)))
-        return change_groups(self.query, deltas, kept.groups(context, keys), self.columns)
+        return change_groups(self.query, deltas, stored.find(keys), self.columns)
 
 
 @dataclass

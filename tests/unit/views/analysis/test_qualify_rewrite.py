@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.definition.qualify_rewrite import QUALIFIES_MAX, without_qualify
 from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.qualify_rewrite import QUALIFIES_MAX, without_qualify
 
 
 def plain(sql: str) -> str:

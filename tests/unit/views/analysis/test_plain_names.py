@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.definition.plain_names import with_plain_names
 from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.plain_names import with_plain_names
 
 
 def test_a_query_without_such_names_stays_as_it_is() -> None:

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
-from iscp.consumers.view.table_spans import WeightedRows, read_weighted
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.changes.signed_rows import At, FoundRows, TableChange
+from iscp.views.refresh.table_spans import WeightedRows, read_weighted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.consumers.view.refresh_parts import Part, count_read, measured_as, measuring
+from iscp.views.refresh.refresh_parts import Part, count_read, measured_as, measuring
 from tests.fakes.clock import FakeClock
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
-from iscp.consumers.view.changed_table import rows_before
+from iscp.views.refresh.changed_table import rows_before
 
 Row = tuple[Any, ...]
 

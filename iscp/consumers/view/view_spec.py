@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from iscp.consumers.validation import CONSUMER_PATH
-from iscp.consumers.view.definition.plain_names import with_plain_names
-from iscp.consumers.view.definition.qualify_rewrite import without_qualify
 from iscp.core.job.source_holds import HOLD_MAX_S
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import exact_float, shown
+from iscp.views.analysis.plain_names import with_plain_names
+from iscp.views.analysis.qualify_rewrite import without_qualify
+from iscp.views.refresh.view_query import NamedQuery
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
@@ -25,15 +26,11 @@ TABLES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of.
-    `deletion_vectors`: the target may have them. `hold_s`: as `source_holds` has it; 0: the tables are left as
-    they are.
-    """
+    """`deletion_vectors`: the target may have them. `hold_s`: as `source_holds` has it; 0: the tables are left as they
+    are."""
 
-    sql: str
-    tables: Mapping[str, str]
+    query: NamedQuery
     policy: Policy
-    note: str = ""
     deletion_vectors: bool = True
     hold_s: float = 0.0
 
@@ -60,7 +57,7 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
         plain, tables = with_plain_names(sql, tables)
         without = "without QUALIFY" if sql != given else "with plain names of tables"
         note = "" if plain == given else f" (in the query as it is rewritten {without}: {shown(plain)})"
-        return ViewSpec(plain, tables, policy, note, vectors, hold_s)
+        return ViewSpec(NamedQuery(plain, tables, note), policy, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error

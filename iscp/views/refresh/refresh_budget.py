@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -12,8 +12,10 @@ from pyspark.errors import PySparkException
 from iscp.adapters.delta.spark.spark_engine import JobBudget
 from iscp.core.query.refresh_choice import RefreshChoice
 from iscp.core.values.errors import Canceled, EngineError
-from iscp.ports.consumer import ConsumeContext
 from iscp.ports.system import Guard
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class RefreshAbandonedError(Exception):
@@ -34,15 +36,15 @@ class _EndingGuard:
 
 @contextmanager
 def abandoning_after(
-    context: ConsumeContext, choice: RefreshChoice, built_s: Callable[[], float]
-) -> Iterator[ConsumeContext]:
-    """What computes with the context that this gives may take the choice's budget of Spark until its first commit.
+    session: SparkSession, guard: Guard, choice: RefreshChoice, built_s: Callable[[], float]
+) -> Iterator[Guard]:
+    """Let what computes within take the choice's budget of Spark, until it checks the guard that this gives.
 
     `built_s`: how long plans were built by now that are built once. Raises RefreshAbandonedError.
     """
-    with JobBudget(context.session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
+    with JobBudget(session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
         try:
-            yield replace(context, guard=_EndingGuard(context.guard, budget))
+            yield _EndingGuard(guard, budget)
         except (Canceled, EngineError, PySparkException, Py4JJavaError) as error:
             # A cancelled job shows in as many ways as there are things that need it.
             if not budget.spent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,21 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
-from iscp.consumers.view.definition.view_spec import ViewSpec
-from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.core.job.iteration import Bounds
-from iscp.core.job.source_holds import holder_of
 from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.core.values.watermark import Position, SourceMark, SourceMarks, committed_apart
-from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.changes.signed_rows import WEIGHT
+from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-log = logging.getLogger(__name__)
+CHANGED_ROWS_MAX = 200_000
+"""Changed rows of a result that are held here, and taken out and put in without Spark; more are left with it."""
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 """A view is at one version of each table, never between two."""
@@ -128,13 +125,3 @@ def count_rows(source: ChangeSource, tables: SourceMarks) -> int:
     """Of all tables, as their logs say; below 0 where one does not."""
     sizes = [source.size(uri, mark.watermark.version) for uri, mark in tables.items()]
     return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
-
-
-def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:
-    """Where the user allows it, before anything is read; what was altered there is a version without a row."""
-    for uri in sorted(set(view.tables.values())) if view.hold_s else ():
-        context.guard.check()  # this commits to the table itself, which no seq protects
-        if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):
-            log.info(
-                "source.held", extra={"table": uri, "account": context.row.key.account, "job": context.row.key.job_name}
-            )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iscp.consumers.view.definition.result_columns import refuse_columns
 from iscp.core.values.errors import InvalidRequest
+from iscp.views.analysis.result_columns import refuse_columns
 
 COLLATED = {"__COLLATIONS": {"x": "spark.UTF8_LCASE"}}
 

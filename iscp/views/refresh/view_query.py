@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.spark_engine import without_rules
-from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
-from iscp.consumers.view.changed_table import ChangedTable
-from iscp.consumers.view.definition.view_spec import ViewSpec
-from iscp.consumers.view.recent_views import RecentView
-from iscp.consumers.view.refresh_parts import Part, measured_as
-from iscp.consumers.view.table_spans import RefreshEnd, Spans
-from iscp.consumers.view.view_memory import TableSizes
 from iscp.core.query.query_plan import said_of_undecided
 from iscp.core.query.refresh_choice import Scans
 from iscp.core.query.scan_costs import ScanEstimator
@@ -41,6 +34,11 @@ from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.views.changes.total_reading import learn_totals
 from iscp.views.ranges.range_ways import GivenRows
+from iscp.views.refresh.changed_table import ChangedTable
+from iscp.views.refresh.recent_views import RecentView
+from iscp.views.refresh.refresh_parts import Part, measured_as
+from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, RefreshEnd, Spans
+from iscp.views.refresh.view_memory import TableSizes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +51,15 @@ SMALL_BYTES_MAX = 16 * 1024**2
 _SLOW_RULES = ("ConvertToLocalRelation",)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of."""
+
+    sql: str
+    tables: Mapping[str, str]
+    note: str = ""
+
+
 @dataclass
 class ViewQuery:
     """The query of one view in one session, analyzed for its tables' columns at `end`.
@@ -63,7 +70,7 @@ class ViewQuery:
 
     session: SparkSession
     source: ChangeSource
-    view: ViewSpec
+    view: NamedQuery
     end: RefreshEnd
     recent: RecentView = field(default_factory=RecentView)
     sizes: TableSizes = field(default_factory=TableSizes)
