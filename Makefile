@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 100000
-.PHONY: help setup test test-fast test-full simulate demo lint types generate bench
+.PHONY: help setup test test-fast test-full simulate demo lint types generate limits bench
 
 help:  ## Explains the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,11 +31,13 @@ lint: setup  ## Lint and formatting, and fixes what can be fixed automatically
 types: setup  ## Types
 	@.venv/bin/mypy
 
-generate: setup  ## Generates the wire code, the limits and the diagrams, and builds the log store's jar
+generate: setup  ## Generates the wire code and the diagrams, and builds the log store's jar
 	@scripts/generate
-	@scripts/generate-limits
 	@scripts/generate-diagrams
 	@jvm/build
+
+limits: setup  ## Writes docs/limits.md, every bound of the code
+	@scripts/generate-limits
 
 bench: setup  ## One benchmark, as JSON: make bench NAME=startup
 	@.venv/bin/python -m benchmarks.$(NAME) --json

@@ -1,4 +1,4 @@
-"""Writes docs/limits.md from the code: `python -m tests.limits [--check]`.
+"""Writes docs/limits.md, which is not in git, from the code: `python -m tests.limits [--check]`.
 
 A limit is a public number of a module, or a field of a class named `…Limits` or `…Times`: its docstring says what it
 bounds, and what happens when it is reached. A setting that is a number is one too, and has bounds of its own.
@@ -18,6 +18,7 @@ from iscp.core.settings.setting_list import settings
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/limits.md"
+CONFIGURATION = ROOT / "docs/configuration.md"
 
 NOT_LIMITS = frozenset(
     {
@@ -189,18 +190,22 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").rstrip(".")
 
 
+def missing_settings(configuration: str) -> list[str]:
+    """Return the paths of settings that have no row in the text of docs/configuration.md."""
+    return [each.path for each in settings() if f"| `{each.path}` |" not in configuration]
+
+
 def main(arguments: list[str]) -> int:
     try:
         text = document(sources())
     except UndocumentedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    if arguments == ["--check"]:
-        if DOCUMENT.read_text() == text:
-            return 0
-        sys.stderr.write("docs/limits.md is out of date: run scripts/generate-limits\n")
+    if missing := missing_settings(CONFIGURATION.read_text()):
+        sys.stderr.write(f"docs/configuration.md has no rows for: {', '.join(missing)}\n")
         return 1
-    DOCUMENT.write_text(text)
+    if arguments != ["--check"]:
+        DOCUMENT.write_text(text)
     return 0
 
 

@@ -48,7 +48,6 @@ from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.settings.setting_list import settings
 from iscp.core.values.errors import ErrorCode
 from tests.chart.values_file import CHART, read_values
-from tests.limits import DOCUMENT, document
 from tests.limits import main as limits
 from tests.notebook import cells_of, compile_cell
 
@@ -347,9 +346,8 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
     assert told == {key.removeprefix("/") for key in known}
 
 
-def test_the_limits_are_those_of_the_code() -> None:
-    assert limits(["--check"]) == 0, "run scripts/generate-limits"
-    assert document({}) != DOCUMENT.read_text()
+def test_the_document_of_limits_can_be_generated() -> None:
+    assert limits(["--check"]) == 0
 
 
 def test_the_notebook_is_one_without_outputs() -> None:

@@ -1,10 +1,10 @@
-"""docs/limits.md has every limit of the code; tests/unit/test_docs.py compares it."""
+"""The generated docs/limits.md has every limit of the code."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.limits import UndocumentedError, document, limits_of
+from tests.limits import CONFIGURATION, UndocumentedError, document, limits_of, missing_settings, sources
 
 _MODULE = '''
 FIRST_MAX = 2 * 1024**2
@@ -50,3 +50,15 @@ def test_what_the_parser_reads_is_what_python_computes() -> None:
         limit.name: limit.value for limit in limits_of("b.py", 'A = 2**36\n"""A."""\nB = (1 << 47) - 1\n"""B."""\n')
     }
     assert read == {"A": 2**36, "B": (1 << 47) - 1}
+
+
+def test_the_document_has_the_limits_of_modules_and_the_settings() -> None:
+    text = document(sources())
+    assert "| `RING_BYTES_MAX` |" in text
+    assert "| `etcd.lease_ttl_s` | 10 | at least 2 |" in text
+
+
+def test_a_setting_that_configuration_does_not_have_is_found() -> None:
+    text = CONFIGURATION.read_text()
+    assert missing_settings(text) == []
+    assert missing_settings(text.replace("| `waits.node_max` |", "| waits |")) == ["waits.node_max"]
