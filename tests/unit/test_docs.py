@@ -400,9 +400,12 @@ def test_every_decision_is_in_the_index() -> None:
     assert set(re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", index)) == files
 
 
-def test_the_changelog_begins_with_what_is_not_released() -> None:
+def test_the_changelog_begins_with_what_is_not_released_and_the_version_of_the_package() -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(package.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
+    assert project["version"] == package.__version__
     assert (ROOT / "README.md").read_text().index("scripts/demo") < 1_000
 
 
