@@ -38,6 +38,9 @@ from iscp.bootstrap.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs
+from iscp.client.access_client import AccessClient
+from iscp.client.build_client import BuildClient
+from iscp.client.operator_client import OperatorClient
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
 from iscp.core.api.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
 from iscp.core.build.api_builds import BuildTaskView, BuildView
@@ -148,7 +151,7 @@ def options(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_table_of_commands_is_that_of_the_program(program: str) -> None:
     known = dict(commands(PROGRAMS[program], click.Context(PROGRAMS[program])))
-    section = re.split(rf"^## {program}$", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE)[1].split("\n#")[0]
+    section = re.split(rf"^## {program}$", (ROOT / "docs/cli.md").read_text(), flags=re.MULTILINE)[1].split("\n## ")[0]
     told: dict[str, str] = {}
     for cell, text in re.findall(r"^\| (`.+?) \| (.*) \|$", section, re.MULTILINE):
         named = [words for words in known if re.search(rf"`{words}\b", cell)]
@@ -279,6 +282,49 @@ def test_python_examples_call_what_there_is(document: Path) -> None:
                     pass
 
 
+def test_the_signatures_of_the_client_are_those_of_the_code() -> None:
+    clients = {each.__name__: each for each in (package.Client, OperatorClient, BuildClient, AccessClient)}
+    documented: dict[str, set[str]] = {name: set() for name in clients}
+    for block in blocks((ROOT / "docs/python.md").read_text(), "python"):
+        for stub in (node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)):
+            for method in (node for node in stub.body if isinstance(node, ast.FunctionDef)):
+                documented[stub.name].add(method.name)
+                known = inspect.signature(getattr(clients[stub.name], method.name))
+                assert parameters_of(method.args) == {
+                    each.name: (each.annotation, each.kind is each.KEYWORD_ONLY, shown_default(each.default))
+                    for each in known.parameters.values()
+                    if each.name != "self"
+                }
+                assert ast.unparse(method.returns or ast.Constant(None)) == known.return_annotation
+    for name, methods in documented.items():
+        public = {each for each in dir(clients[name]) if not each.startswith("_")}
+        assert methods - {"__init__"} == public, name
+
+
+def parameters_of(stub: ast.arguments) -> dict[str, tuple[str, bool, str]]:
+    """Return the annotation, whether it is by keyword only, and the default of each parameter but `self`."""
+    given = stub.args[1:]
+    required = [None] * (len(given) - len(stub.defaults))
+    by_place = zip(given, [*required, *stub.defaults], strict=True)
+    by_name = zip(stub.kwonlyargs, stub.kw_defaults, strict=True)
+    named = [*((*each, False) for each in by_place), *((*each, True) for each in by_name)]
+    named += [(stub.kwarg, None, False)] if stub.kwarg else []
+    return {
+        each.arg: (ast.unparse(each.annotation or ast.Constant(None)), keyword, ast.unparse(default) if default else "")
+        for each, default, keyword in named
+    }
+
+
+def shown_default(default: object) -> str:
+    match default:
+        case inspect.Parameter.empty:
+            return ""
+        case _ if callable(default):
+            return "..."
+        case _:
+            return repr(default)
+
+
 def test_every_error_code_is_in_the_table_and_no_other() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ErrorCode]
@@ -302,7 +348,7 @@ def test_every_error_code_is_in_the_table_and_no_other() -> None:
     ],
 )
 def test_answers_have_the_fields_that_are_documented(kind: Any, begins: str, renamed: dict[str, str]) -> None:
-    text = (ROOT / "docs/api.md").read_text()
+    text = (ROOT / "docs/cli.md").read_text()
     told = re.sub(r": \[?\{[^{}]*\}\]?", "", text[text.index(begins) :]).partition("}")[0]
     assert set(told.split(", ")) == {renamed.get(each.name, each.name) for each in fields(kind)}
 
