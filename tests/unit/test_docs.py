@@ -38,6 +38,7 @@ from iscp.bootstrap.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.iscp import iscp
 from iscp.cli.iscp_admin import cli as iscp_admin
 from iscp.cli.job.job_file import read_jobs
+from iscp.cli.view.view_explain import UPKEEP_WORDS
 from iscp.client.access_client import AccessClient
 from iscp.client.build_client import BuildClient
 from iscp.client.operator_client import OperatorClient
@@ -323,6 +324,11 @@ def shown_default(default: object) -> str:
             return "..."
         case _:
             return repr(default)
+
+
+def test_the_words_for_how_operators_are_maintained_are_those_that_are_shown() -> None:
+    text = (ROOT / "docs/views.md").read_text()
+    assert [words for words in UPKEEP_WORDS.values() if f"| {words} |" not in text] == []
 
 
 def test_every_error_code_is_in_the_table_and_no_other() -> None:
