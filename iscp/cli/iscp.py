@@ -13,6 +13,7 @@ from iscp import __version__
 from iscp.cli.changefeed.changefeed_commands import feed
 from iscp.cli.cluster.bootstrap_command import node_token
 from iscp.cli.node.certs_commands import certs
+from iscp.cli.node.home_options import config_option
 from iscp.cli.node.log_command import log
 from iscp.cli.shell.arguments import WholeNumber
 from iscp.cli.shell.completion import script
@@ -73,13 +74,7 @@ def _data(about: str) -> Callable[[F], F]:
 
 
 @iscp.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A TOML file; ISCP_* variables win over it.",
-)
+@config_option("A TOML file; ISCP_* variables win over it.")
 def node(file: Path | None) -> None:
     """Run one node until SIGTERM."""
     from iscp.cli.node.node_command import run
@@ -107,13 +102,7 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
 @iscp.command()
 @_data("The directory of `iscp up`.")
 @click.option("--port", type=WholeNumber(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help="A node's configuration, to look at what that node needs instead.",
-)
+@config_option("A node's configuration, to look at what that node needs instead.", exists=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of what was found.")
 def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
     """Check whether this machine can run a node, and say what to do if not.

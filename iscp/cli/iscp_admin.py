@@ -24,7 +24,7 @@ from iscp.cli.job.explain_command import explain
 from iscp.cli.job.job_commands import job
 from iscp.cli.job.show_logs import job_logs, node_logs
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import TABLE, anywhere, invocation
+from iscp.cli.shell.arguments import anywhere, invocation, table_argument
 from iscp.cli.shell.cluster_tables import show_cluster
 from iscp.cli.shell.completion import script
 from iscp.cli.shell.error_words import exit_status, show_error, show_usage_error
@@ -79,8 +79,7 @@ job.add_command(job_logs)
 
 
 @cli.command()
-@click.argument("table", type=TABLE, metavar="T")
-@anywhere
+@table_argument
 @invocation
 def notify(invocation: Invocation, /, table: str) -> None:
     """Report that table T has just changed: it is probed at once."""
@@ -92,7 +91,6 @@ def notify(invocation: Invocation, /, table: str) -> None:
 
 @cli.command()
 @watched
-@anywhere
 @invocation
 def status(invocation: Invocation, /) -> None:
     """Show the nodes, the owner, the shards, the queue and the lag."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, LIMIT, anywhere, invocation
+from iscp.cli.shell.arguments import DURATION, LIMIT, invocation
 from iscp.cli.shell.completion import ACCOUNT
 from iscp.cli.shell.drawing import table
 from iscp.cli.shell.invocation import Invocation
@@ -19,7 +19,6 @@ from iscp.cli.shell.invocation import Invocation
 @click.option("--since", "since_s", type=DURATION, default=None, help="Only calls of so long until now, as 2h.")
 @click.option("--method", metavar="M", default="", help="Only calls of this method, as Register.")
 @click.option("--limit", type=LIMIT, default=100, show_default=True, metavar="N", help="The newest N calls.")
-@anywhere
 @invocation
 def audit(invocation: Invocation, /, account: str, since_s: float | None, method: str, limit: int) -> None:
     """Show calls that changed something, newest first: who made them, from where, and how they ended.

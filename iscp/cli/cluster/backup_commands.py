@@ -38,7 +38,6 @@ def backup() -> None:
 @backup.command()
 @click.argument("destination", type=TARGET, metavar="DEST")
 @_home
-@anywhere
 @invocation
 def create(invocation: Invocation, /, destination: str, data: Path | None, file: Path | None) -> None:
     """Copy the job log to DEST, a directory or a prefix of S3 that holds no backup; nodes may run.
@@ -58,7 +57,6 @@ def create(invocation: Invocation, /, destination: str, data: Path | None, file:
 @backup.command()
 @click.argument("source", type=TARGET, metavar="SRC")
 @_home
-@anywhere
 @invocation
 def verify(invocation: Invocation, /, source: str, data: Path | None, file: Path | None) -> None:
     """Read the backup SRC whole, and say what is in it. --data or --config say where S3 is."""
@@ -75,7 +73,6 @@ def verify(invocation: Invocation, /, source: str, data: Path | None, file: Path
 @click.argument("source", type=TARGET, metavar="SRC")
 @click.option("--pause", is_flag=True, help="With all jobs paused, to drop those that are to run no more.")
 @_stopped
-@anywhere
 @invocation
 def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | None, file: Path | None) -> None:
     """Make the job log of the backup SRC, where none is and no node runs.

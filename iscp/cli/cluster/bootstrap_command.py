@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from iscp.cli.node.home_options import config_option
 from iscp.cli.shell.arguments import DURATION
 from iscp.cli.shell.terminal import say
 from iscp.core.values.access_roles import Role
@@ -18,13 +19,7 @@ def node_token() -> None:
 
 
 @node_token.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help="A node's configuration; ISCP_* variables win over it.",
-)
+@config_option("A node's configuration; ISCP_* variables win over it.", exists=True)
 @click.option("--ttl", "ttl_s", type=DURATION, default="1d", show_default=True, help="How long it is valid.")
 def bootstrap(file: Path | None, ttl_s: float) -> None:
     """Print a token of an admin of the cluster-wide account, kept in etcd with the rights of a node."""

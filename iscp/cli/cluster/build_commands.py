@@ -10,7 +10,14 @@ import click
 
 from iscp.cli.cluster.build_shapes import build_row, progress_line, show_bar, show_build, show_builds
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import RANGE, TABLE, account_option, anywhere, invocation
+from iscp.cli.shell.arguments import (
+    account_option,
+    any_table_argument,
+    anywhere,
+    invocation,
+    range_option,
+    table_argument,
+)
 from iscp.cli.shell.completion import JOB_NAME
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
@@ -20,9 +27,8 @@ from iscp.core.build.api_builds import BuildView
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
-_table = click.argument("table", type=TABLE, metavar="T")
 _name = click.argument("name", type=JOB_NAME, metavar="[N]", required=False, default="")
-_range = click.option("--range", "range_id", type=RANGE, default=0, help="Only this range; see `build status`.")
+_range = range_option("Only this range; see `build status`.")
 
 
 @click.group()
@@ -32,9 +38,8 @@ def build() -> None:
 
 
 @build.command("list")
-@click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@any_table_argument
 @watched
-@anywhere
 @invocation
 def build_list(invocation: Invocation, /, table: str | None) -> None:
     """Show what is built of table T, or of all: how far it is, how fast, and what is left."""
@@ -45,11 +50,10 @@ def build_list(invocation: Invocation, /, table: str | None) -> None:
 
 
 @build.command("status")
-@_table
+@table_argument
 @_name
 @account_option
 @watched
-@anywhere
 @invocation
 def build_status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
     """Show the builds of table T, or those that job N is in, with their tasks by node and by range."""
@@ -64,10 +68,9 @@ def build_status(invocation: Invocation, /, table: str, name: str, account: str)
 
 
 @build.command("watch")
-@_table
+@table_argument
 @_name
 @account_option
-@anywhere
 @invocation
 def build_watch(invocation: Invocation, /, table: str, name: str, account: str) -> None:
     """Follow the builds of table T, or those that job N is in, until nothing is left to be built, or Ctrl-C.
@@ -93,24 +96,22 @@ def _show_progress(invocation: Invocation, table: str, name: str, account: str) 
 
 
 @build.command()
-@_table
+@table_argument
 @_name
 @account_option
-@anywhere
 @invocation
 def abort(invocation: Invocation, /, table: str, name: str, account: str) -> None:
     """Pause job N, or all jobs of table T that are being built; `job resume` goes on with what is staged."""
     with invocation.client() as client:
         tasks = client.builds.abort(table, name, account=account)
     answer = {"table": table, **({"name": name} if name else {}), "tasks": tasks}
+    ended = "1 task has" if tasks == 1 else f"{tasks} tasks have"
     if not render.show(answer, invocation.output):
-        ended = "1 task has" if tasks == 1 else f"{tasks} tasks have"
         say(f"{' '.join(filter(None, (table, name)))} is paused, and {ended} ended")
 
 
 @build.command()
-@_table
-@anywhere
+@table_argument
 @invocation
 def priority(invocation: Invocation, /, table: str) -> None:
     """Build table T before all others that wait; what is being built goes on."""
@@ -121,9 +122,8 @@ def priority(invocation: Invocation, /, table: str) -> None:
 
 
 @build.command()
-@_table
+@table_argument
 @_range
-@anywhere
 @invocation
 def split(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Cut ranges of table T that are still to be built in two, so that more nodes build it."""
@@ -131,9 +131,8 @@ def split(invocation: Invocation, /, table: str, range_id: int) -> None:
 
 
 @build.command()
-@_table
+@table_argument
 @_range
-@anywhere
 @invocation
 def merge(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Put pairs of ranges of table T together that are still to be built: the smallest, or one with its other half."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, RANGE, TABLE, anywhere, invocation
+from iscp.cli.shell.arguments import (
+    DURATION,
+    any_table_argument,
+    anywhere,
+    invocation,
+    node_argument,
+    range_option,
+    table_argument,
+)
 from iscp.cli.shell.cluster_tables import show_nodes, show_placement
-from iscp.cli.shell.completion import NODE
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
@@ -30,7 +36,7 @@ DRAIN_POLL_S = 0.5
 FOLLOW_WAIT_S = 20.0
 """How long one call of `events --follow` waits for events; then the next call follows."""
 
-_range = click.option("--range", "range_id", type=RANGE, default=0, help="Only this shard of the table.")
+_range = range_option("Only this shard of the table.")
 
 
 @click.group()
@@ -41,7 +47,6 @@ def node() -> None:
 
 @node.command("list")
 @watched
-@anywhere
 @invocation
 def node_list(invocation: Invocation, /) -> None:
     """Show the nodes."""
@@ -52,8 +57,7 @@ def node_list(invocation: Invocation, /) -> None:
 
 
 @node.command()
-@click.argument("node_id", type=NODE, metavar="N")
-@anywhere
+@node_argument
 @invocation
 def cordon(invocation: Invocation, /, node_id: str) -> None:
     """Give node N no further shards; it keeps those that it has."""
@@ -63,8 +67,7 @@ def cordon(invocation: Invocation, /, node_id: str) -> None:
 
 
 @node.command()
-@click.argument("node_id", type=NODE, metavar="N")
-@anywhere
+@node_argument
 @invocation
 def uncordon(invocation: Invocation, /, node_id: str) -> None:
     """Take back `cordon` and `drain`."""
@@ -83,10 +86,9 @@ def _change_node(
 
 
 @node.command()
-@click.argument("node_id", type=NODE, metavar="N")
+@node_argument
 @click.option("--wait", is_flag=True, help="Return when it holds no shard any more.")
 @click.option("--timeout", "timeout_s", type=DURATION, default="5m", help="How long to wait; 5m if not given.")
-@anywhere
 @invocation
 def drain(invocation: Invocation, /, node_id: str, wait: bool, timeout_s: float) -> None:
     """Move all shards away from node N, and give it none until `uncordon`."""
@@ -110,9 +112,8 @@ def shard() -> None:
 
 
 @shard.command("list")
-@click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@any_table_argument
 @watched
-@anywhere
 @invocation
 def shard_list(invocation: Invocation, /, table: str | None) -> None:
     """Show the shards of table T, or all, with their state and node."""
@@ -120,10 +121,9 @@ def shard_list(invocation: Invocation, /, table: str | None) -> None:
 
 
 @shard.command()
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("node_id", type=NODE, metavar="N")
+@table_argument
+@node_argument
 @_range
-@anywhere
 @invocation
 def move(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> None:
     """Bring table T to node N, until the next rebalance (`pin` keeps it there)."""
@@ -134,10 +134,9 @@ def move(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> 
 
 
 @shard.command()
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("node_id", type=NODE, metavar="N")
+@table_argument
+@node_argument
 @_range
-@anywhere
 @invocation
 def pin(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> None:
     """Bring table T to node N and keep it there, whatever the ring says, as long as N is there."""
@@ -148,9 +147,8 @@ def pin(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> N
 
 
 @shard.command()
-@click.argument("table", type=TABLE, metavar="T")
+@table_argument
 @_range
-@anywhere
 @invocation
 def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Take back `pin`; the table returns to its preferred node with the next rebalance."""
@@ -161,9 +159,8 @@ def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
 
 
 @shard.command()
-@click.argument("table", type=TABLE, metavar="T")
+@table_argument
 @_range
-@anywhere
 @invocation
 def split(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Cut table T's ranges of keys in two, so that more nodes work on it.
@@ -174,9 +171,8 @@ def split(invocation: Invocation, /, table: str, range_id: int) -> None:
 
 
 @shard.command()
-@click.argument("table", type=TABLE, metavar="T")
+@table_argument
 @_range
-@anywhere
 @invocation
 def merge(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Put pairs of table T's ranges together again: the smallest, or the one that is named with its other half."""
@@ -191,9 +187,8 @@ def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]
 
 
 @click.command()
-@click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@any_table_argument
 @watched
-@anywhere
 @invocation
 def ring(invocation: Invocation, /, table: str | None) -> None:
     """Show where the ring wants the shards of T, or all, where they are, and why that is not the same."""
@@ -209,7 +204,6 @@ def _show_placement(invocation: Invocation, table: str | None, *, ring: bool) ->
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
-@anywhere
 @invocation
 def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
     """Move shards to their preferred nodes now; it happens by itself once the nodes have settled."""
@@ -222,7 +216,6 @@ def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
 
 @click.command()
 @click.option("--follow", is_flag=True, help="Go on as they come, over changes of the owner too, until Ctrl-C.")
-@anywhere
 @invocation
 def events(invocation: Invocation, /, follow: bool) -> None:
     """Show what owners have seen and decided, and why; with `-o json` one object a line."""
@@ -245,8 +238,5 @@ def _following(client: Client) -> Iterator[list[EventView]]:
 
 def _show_events(some: list[EventView], output: str) -> None:
     for event in some:
-        row: dict[str, Any] = dataclasses.asdict(event)
-        if output == "json":
-            say(json.dumps(row))
-        elif not render.show([row] if output == "yaml" else row, output):
+        if not render.show_line(dataclasses.asdict(event), output):
             say(render.event_line(event))

@@ -29,7 +29,6 @@ def context() -> None:
 
 
 @context.command("list")
-@anywhere
 @invocation
 def list_contexts(invocation: Invocation, /) -> None:
     """Show the contexts; the current one has a star."""
@@ -44,7 +43,6 @@ def list_contexts(invocation: Invocation, /) -> None:
 
 @context.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_context)
-@anywhere
 @invocation
 def show(invocation: Invocation, /, name: str | None) -> None:
     """Show a context, or without NAME where commands go, and what says so."""

@@ -41,7 +41,6 @@ def token() -> None:
 @click.option("--ttl", "ttl_s", type=DURATION, default=TTL_DEFAULT, show_default=True, help="How long it is valid.")
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
 @_account
-@anywhere
 @invocation
 def create(invocation: Invocation, /, role: str, ttl_s: float, note: str, account: str) -> None:
     """Make a token, and print it: it is kept nowhere, and cannot be shown again."""
@@ -55,7 +54,6 @@ def create(invocation: Invocation, /, role: str, ttl_s: float, note: str, accoun
 
 @token.command("list")
 @_account
-@anywhere
 @invocation
 def list_tokens(invocation: Invocation, /, account: str) -> None:
     """Show the tokens of an account, and of the cluster-wide account all, without their secrets."""
@@ -78,7 +76,6 @@ def list_tokens(invocation: Invocation, /, account: str) -> None:
 @token.command()
 @click.argument("token_id", metavar="ID")
 @_account
-@anywhere
 @invocation
 def revoke(invocation: Invocation, /, token_id: str, account: str) -> None:
     """Revoke the token ID: within seconds all nodes refuse it, and calls of its bearer that wait are ended.

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from iscp.cli.job.bulk import MATCHES_MAX
-from iscp.cli.shell.arguments import TABLES, anywhere, files_option, invocation, matching
-from iscp.cli.shell.completion import ACCOUNT, JOB_NAME
+from iscp.cli.shell.arguments import files_option, invocation, jobs_arguments, matching, of_account
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import json_text, say, yaml_text
 
@@ -19,7 +18,6 @@ from iscp.cli.shell.terminal import json_text, say, yaml_text
 @click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
 @click.option("--resync", is_flag=True, help="Rebuild targets where what they hold changes.")
 @click.option("--yes", is_flag=True, help="Delete jobs without a question.")
-@anywhere
 @invocation
 def apply(invocation: Invocation, /, paths: tuple[str, ...], **flags: Any) -> None:
     """Make the jobs as files say: create, update, and leave alone what is so already.
@@ -36,10 +34,8 @@ def apply(invocation: Invocation, /, paths: tuple[str, ...], **flags: Any) -> No
 
 
 @click.command()
-@click.argument("tables", type=TABLES, metavar="[T]", default="*")
-@click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
-@click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
-@anywhere
+@jobs_arguments
+@of_account
 @invocation
 def export(invocation: Invocation, /, tables: str, names: str, account: str) -> None:
     """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""

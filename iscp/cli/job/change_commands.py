@@ -9,8 +9,7 @@ import click
 from iscp.cli.job.bulk import Choice, change_matching, choosing
 from iscp.cli.job.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import TABLE, account_option, anywhere, invocation
-from iscp.cli.shell.completion import JOB_NAME
+from iscp.cli.shell.arguments import TABLE, account_option, invocation, job_arguments
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
@@ -27,7 +26,6 @@ SPEC_CHARS_MAX = 1_000_000
 
 @click.command()
 @choosing
-@anywhere
 @invocation
 def unregister(invocation: Invocation, /, choice: Choice) -> None:
     """Delete a job; its target stays as it is.
@@ -45,13 +43,11 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
 
 
 @click.command()
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", type=JOB_NAME, metavar="N")
+@job_arguments
 @run_options
 @click.option("--default", "defaults", type=click.Choice(RUN_OPTIONS), multiple=True, help="Give up what was set.")
 @click.option("--interrupt", is_flag=True, help="Cancel what runs by the spec before, and start over.")
 @account_option
-@anywhere
 @invocation
 def update(
     invocation: Invocation,
@@ -79,7 +75,6 @@ def update(
 
 @click.command()
 @choosing
-@anywhere
 @invocation
 def pause(invocation: Invocation, /, choice: Choice) -> None:
     """Start no more iterations of a job until it is resumed.
@@ -91,7 +86,6 @@ def pause(invocation: Invocation, /, choice: Choice) -> None:
 
 @click.command()
 @choosing
-@anywhere
 @invocation
 def resume(invocation: Invocation, /, choice: Choice) -> None:
     """Go on with a job that is paused, quarantined or failed, or retry one at once.
@@ -131,7 +125,6 @@ def _change(
 @choosing
 @click.option("--table", "new_table", type=TABLE, metavar="T", help="Of one job: where its source is now.")
 @click.option("--spec", metavar="JSON", help="Of one job: what its job_spec is to be; @FILE reads it from a file.")
-@anywhere
 @invocation
 def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spec: str | None) -> None:
     """Rebuild a job's target from its source.

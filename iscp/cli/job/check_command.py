@@ -12,8 +12,7 @@ import click
 
 from iscp.cli.job.bulk import MATCHES_MAX, job_words
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, TABLES, anywhere, invocation, matching
-from iscp.cli.shell.completion import ACCOUNT, JOB_NAME
+from iscp.cli.shell.arguments import DURATION, invocation, jobs_arguments, matching, of_account
 from iscp.cli.shell.drawing import table
 from iscp.cli.shell.error_words import show_error
 from iscp.cli.shell.exit_status import ExitStatus
@@ -47,11 +46,9 @@ class Finding:
 
 
 @click.command()
-@click.argument("tables", type=TABLES, metavar="[T]", default="*")
-@click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
+@jobs_arguments
 @click.option("--max-lag", "max_lag_s", type=DURATION, metavar="D", help="As in 5m.  [default: each job's target lag]")
-@click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
-@anywhere
+@of_account
 @invocation
 def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float | None, account: str) -> None:
     """Check that jobs, all or those that match, are fresh: for cron and CI.

@@ -10,9 +10,8 @@ import click
 
 from iscp.cli.job.next_start import next_start, warnings_of
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import TABLE, WholeNumber, account_option, anywhere, invocation
+from iscp.cli.shell.arguments import WholeNumber, account_option, invocation, job_arguments
 from iscp.cli.shell.cluster_tables import show_placement
-from iscp.cli.shell.completion import JOB_NAME
 from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
@@ -41,12 +40,10 @@ class JobDescription:
 
 
 @click.command()
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", type=JOB_NAME, metavar="N")
+@job_arguments
 @click.option("--limit", type=WholeNumber(1, 1_000), default=5, show_default=True, help="How many iterations.")
 @account_option
 @watched
-@anywhere
 @invocation
 def describe(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
     """Show all that is known of a job: spec, state, warnings, next start, place, iterations, events."""

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from iscp.cli.job.json_schema import NAMING, job_file_schema
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import anywhere, invocation
+from iscp.cli.shell.arguments import invocation
 from iscp.cli.shell.completion import beginning
 from iscp.cli.shell.drawing import pairs, table
 from iscp.cli.shell.invocation import Invocation
@@ -30,7 +30,6 @@ def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.command()
 @click.argument("path", default="job", metavar="[PATH]", shell_complete=_complete_path)
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of job files.")
-@anywhere
 @invocation
 def explain(invocation: Invocation, /, path: str, json_schema: bool) -> None:
     """Explain the fields of job files, by their types, defaults and meanings.

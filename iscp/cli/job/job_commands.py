@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -15,18 +16,19 @@ from iscp.cli.job.register_command import register
 from iscp.cli.job.verify_command import verify
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import (
-    DURATION,
     LIMIT,
     TABLE,
-    TABLES,
     VERSION,
     WholeNumber,
     account_option,
     anywhere,
     invocation,
+    job_arguments,
+    jobs_arguments,
     matching,
+    of_account,
+    timeout_option,
 )
-from iscp.cli.shell.completion import ACCOUNT, JOB_NAME
 from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
@@ -35,10 +37,9 @@ from iscp.core.api.api_requests import JobFilter
 from iscp.core.job.job_row import JobState, Reason
 from iscp.core.job.name_patterns import is_pattern
 
-ALIASES = {"create": "register", "delete": "unregister"}
+F = TypeVar("F", bound=Callable[..., Any])
 
-_table = click.argument("table", type=TABLE, metavar="T")
-_name = click.argument("name", type=JOB_NAME, metavar="N")
+ALIASES = {"create": "register", "delete": "unregister"}
 
 
 class AliasedGroup(click.Group):
@@ -67,14 +68,20 @@ def job() -> None:
     """
 
 
-_state = click.option("--state", type=click.Choice([state.value for state in JobState]))
-_reason = click.option("--reason", type=click.Choice([reason.value for reason in Reason]))
-_of_table = click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table.")
-_late = click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag.")
-_failed = click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error.")
-_tables = click.argument("tables", type=TABLES, metavar="[T]", default="*")
-_names = click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
-_of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
+def _filtered(command: F) -> F:
+    """Give a command the arguments and options that say which jobs are meant, as `_filter` takes them."""
+    options = (
+        jobs_arguments,
+        click.option("--state", type=click.Choice([state.value for state in JobState])),
+        click.option("--reason", type=click.Choice([reason.value for reason in Reason])),
+        click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table."),
+        of_account,
+        click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag."),
+        click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def _filter(
@@ -90,18 +97,10 @@ def _filter(
 
 
 @job.command(name="list")
-@_tables
-@_names
-@_state
-@_reason
-@_of_table
-@_of_account
-@_late
-@_failed
+@_filtered
 @click.option("--sort-by", type=SortType(), metavar="[-]FIELD", help="As in lag_s, or -status.rows: greatest first.")
 @click.option("--limit", type=LIMIT, default=JobFilter().limit, show_default=True)
 @watched
-@anywhere
 @invocation
 def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wanted: Any) -> None:
     """Show jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
@@ -115,16 +114,8 @@ def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wa
 
 
 @job.command()
-@_tables
-@_names
-@_state
-@_reason
-@_of_table
-@_of_account
-@_late
-@_failed
+@_filtered
 @watched
-@anywhere
 @invocation
 def count(invocation: Invocation, /, **wanted: Any) -> None:
     """Count jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
@@ -135,11 +126,9 @@ def count(invocation: Invocation, /, **wanted: Any) -> None:
 
 
 @job.command()
-@_table
-@_name
+@job_arguments
 @account_option
 @watched
-@anywhere
 @invocation
 def status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
     """Show a job's status: what is applied, its lag, its last error."""
@@ -150,12 +139,10 @@ def status(invocation: Invocation, /, table: str, name: str, account: str) -> No
 
 
 @job.command()
-@_table
-@_name
+@job_arguments
 @click.option("--version", type=VERSION, help="The source version.  [default: the newest at the call]")
-@click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
+@timeout_option("60s", "As in 60s or 2m.")
 @account_option
-@anywhere
 @invocation
 def wait(invocation: Invocation, /, table: str, name: str, version: int | None, timeout_s: float, account: str) -> None:
     """Wait until a job has applied a version of its table.
@@ -173,12 +160,10 @@ for command in (register, unregister, update, pause, resume, resync, verify, des
 
 
 @job.command()
-@_table
-@_name
+@job_arguments
 @click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
 @account_option
 @watched
-@anywhere
 @invocation
 def history(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
     """Show a job's iterations, the newest first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +16,6 @@ import yaml
 
 from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
 from iscp.cli.job.apply_plan import Wanted
-from iscp.cli.job.view_entry import view_options
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
@@ -24,7 +23,7 @@ from iscp.core.api.api_views import JobView
 from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
-from iscp.core.spec.view_fields import VIEW_KIND
+from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
@@ -162,7 +161,7 @@ def _spec(entry: dict[str, Any], path: str) -> str:
     target = _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
     fields["target"] = absolute_target(target)
     if fields["consumer"] == VIEW_KIND:
-        fields["options"] = view_options(fields.get("options"), f"{path}.options")
+        fields["options"] = _view_options(fields.get("options"), f"{path}.options")
     for name in fields.keys() & {"key", "columns"}:
         fields[name] = _columns(entry, name, path)
     for name in fields.keys() & DURATIONS:
@@ -177,6 +176,26 @@ def _spec(entry: dict[str, Any], path: str) -> str:
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"cannot be written as JSON: {error}", field=path, remedy=_PLAIN) from error
     return spec_json
+
+
+def _view_options(options: Any, path: str) -> dict[str, Any]:
+    """Return the options with absolute paths of tables; the query itself is for the node to check.
+
+    Raises InvalidRequest with the place below `path` that is at fault.
+    """
+    if not isinstance(options, Mapping):
+        raise InvalidRequest("is missing", field=path, remedy="Write `options: {sql: SELECT …, tables: {name: URI}}`")
+    if not isinstance(sql := options.get("sql"), str) or not sql.strip():
+        raise InvalidRequest("is missing", field=f"{path}.sql", remedy="Write `sql: SELECT …`")
+    tables = options.get("tables")
+    if not isinstance(tables, Mapping) or not tables:
+        raise InvalidRequest("is missing", field=f"{path}.tables", remedy="Write `tables: {orders: /lake/orders}`")
+    for name, uri in tables.items():
+        if not isinstance(name, str) or not isinstance(uri, str) or not uri:
+            raise InvalidRequest("must be a text", field=f"{path}.tables.{name}", remedy="Write as in orders: /lake/o")
+    if options.get("refresh", REFRESH_POLICIES[0]) not in REFRESH_POLICIES:
+        raise InvalidRequest("is not known", field=f"{path}.refresh", remedy=f"Use {', '.join(REFRESH_POLICIES)}")
+    return {**options, "tables": {name: absolute_table(uri) for name, uri in tables.items()}}
 
 
 def _check(spec: Any, path: str) -> JobSpec:

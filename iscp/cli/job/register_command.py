@@ -10,16 +10,7 @@ import click
 from iscp.cli.job.apply_plan import changes_of
 from iscp.cli.job.spec_options import OBJECT, run_options
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import (
-    ACCOUNT_VARIABLE,
-    COLUMNS,
-    TABLE,
-    TARGET,
-    VERSION,
-    WholeNumber,
-    anywhere,
-    invocation,
-)
+from iscp.cli.shell.arguments import ACCOUNT_VARIABLE, COLUMNS, TABLE, TARGET, VERSION, WholeNumber, invocation
 from iscp.cli.shell.completion import ACCOUNT
 from iscp.cli.shell.error_words import option_of, options_named, places_named, show_error
 from iscp.cli.shell.exit_status import ExitStatus
@@ -54,7 +45,6 @@ ADOPT_WAIT_S = 3_600.0
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
 @click.option("--from-version", type=VERSION, metavar="V", help="With --adopt: as of this source version.")
 @click.option("--account", type=ACCOUNT, metavar="A", envvar=ACCOUNT_VARIABLE, help="The tenant.  [default: default]")
-@anywhere
 @invocation
 def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:
     """Create a job; one that is there already is left as it is, and if it is another one, the exit status is 1.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber, account_option, anywhere, invocation
-from iscp.cli.shell.completion import JOB_NAME, NODE
+from iscp.cli.shell.arguments import DURATION, WholeNumber, account_option, invocation, job_arguments, node_argument
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.core.api.log_lines import LINES_MAX, LogLine, LogPage, LogPlace
@@ -61,9 +60,8 @@ def _selecting(command: F) -> F:
 
 
 @click.command("logs")
-@click.argument("node_id", type=NODE, metavar="N")
+@node_argument
 @_selecting
-@anywhere
 @invocation
 def node_logs(invocation: Invocation, /, node_id: str, follow: bool, tail: int, **wanted: Any) -> None:
     """Show the newest lines of node N's log; with `-o json` one object a line."""
@@ -73,11 +71,9 @@ def node_logs(invocation: Invocation, /, node_id: str, follow: bool, tail: int, 
 
 
 @click.command("logs")
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", type=JOB_NAME, metavar="N")
+@job_arguments
 @_selecting
 @account_option
-@anywhere
 @invocation
 def job_logs(
     invocation: Invocation, /, table: str, name: str, account: str, follow: bool, tail: int, **wanted: Any
@@ -147,10 +143,8 @@ class _Printer:
             say(sentence, err=True)
 
     def _print(self, line: LogLine) -> None:
-        fields, output = _fields(line.text), self._invocation.output
-        if output == "json":
-            say(json.dumps(fields))
-        elif not render.show([fields] if output == "yaml" else fields, output):
+        fields = _fields(line.text)
+        if not render.show_line(fields, self._invocation.output):
             for each in _text(fields, self._of_nodes):
                 say(each)
 

@@ -7,8 +7,7 @@ import dataclasses
 import click
 
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, TABLE, account_option, anywhere, invocation
-from iscp.cli.shell.completion import JOB_NAME
+from iscp.cli.shell.arguments import account_option, invocation, job_arguments, timeout_option
 from iscp.cli.shell.drawing import pairs, table
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
@@ -16,12 +15,10 @@ from iscp.core.job.verification import VerifyReport
 
 
 @click.command()
-@click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", type=JOB_NAME, metavar="N")
+@job_arguments
 @click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
-@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="As in 60s or 10m.")
+@timeout_option("10m", "As in 60s or 10m.")
 @account_option
-@anywhere
 @invocation
 def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:
     """Compare a job's target with its source.

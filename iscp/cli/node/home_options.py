@@ -11,25 +11,20 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def config_option(about: str, *, exists: bool = False) -> Callable[[F], F]:
+    """Return the option --config, as `file`, which has to be there if `exists`."""
+    path = click.Path(dir_okay=False, exists=exists, path_type=Path)
+    return click.option("--config", "file", type=path, metavar="FILE", help=about)
+
+
 def home_options(data: str, config: str) -> Callable[[F], F]:
-    """--data and --config, of which a command needs one (`require_one_home`), with what their help says."""
-
-    def add(command: F) -> F:
-        command = click.option(
-            "--config",
-            "file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help=config,
-        )(command)
-        return click.option(
-            "--data", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIR", help=data
-        )(command)
-
-    return add
+    """Return --data and --config, of which a command needs one (`require_one_home`), with what their help says."""
+    path = click.Path(file_okay=False, exists=True, path_type=Path)
+    data_option = click.option("--data", type=path, metavar="DIR", help=data)
+    return lambda command: data_option(config_option(config)(command))
 
 
 def require_one_home(data: Path | None, file: Path | None) -> None:
-    """Raises click.UsageError."""
+    """Raises click.UsageError unless exactly one of both is given."""
     if (data is None) == (file is None):
         raise click.UsageError("give either --data or --config")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from iscp.cli.shell.completion import ACCOUNT, ask_cluster, beginning, complete_context, tables_of
+from iscp.cli.shell.completion import ACCOUNT, JOB_NAME, NODE, ask_cluster, beginning, complete_context, tables_of
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.json_path import parse_path
 from iscp.core.job.name_patterns import is_pattern
@@ -233,6 +233,30 @@ def anywhere(command: F) -> F:
     return command
 
 
+table_argument = click.argument("table", type=TABLE, metavar="T")
+any_table_argument = click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+node_argument = click.argument("node_id", type=NODE, metavar="N")
+
+
+def job_arguments(command: F) -> F:
+    """Give a command the arguments T and N, which name a job."""
+    return table_argument(click.argument("name", type=JOB_NAME, metavar="N")(command))
+
+
+def jobs_arguments(command: F) -> F:
+    """Give a command the arguments T and N, which may be patterns and match all jobs where they are not given."""
+    names = click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
+    return click.argument("tables", type=TABLES, metavar="[T]", default="*")(names(command))
+
+
+def range_option(about: str) -> Callable[[F], F]:
+    return click.option("--range", "range_id", type=RANGE, default=0, help=about)
+
+
+def timeout_option(default: str, about: str) -> Callable[[F], F]:
+    return click.option("--timeout", "timeout_s", type=DURATION, default=default, show_default=True, help=about)
+
+
 def files_option(about: str) -> Callable[[F], F]:
     """Return the option -f, which names files, as `paths`."""
     return click.option(
@@ -257,4 +281,11 @@ account_option = click.option(
 )
 """Of commands that name a job."""
 
-invocation = click.make_pass_decorator(Invocation)
+of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
+"""Of commands that select jobs."""
+
+
+def invocation(command: F) -> F:
+    """Give a command the options of `anywhere`, and the Invocation that they make as its first argument."""
+    passing: F = click.make_pass_decorator(Invocation)(command)  # type: ignore[assignment]
+    return anywhere(passing)

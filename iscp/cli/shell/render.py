@@ -105,6 +105,14 @@ def show(value: Any, output: str) -> bool:
     return True
 
 
+def show_line(row: Row, output: str) -> bool:
+    """Print a row that others follow as `show` does, but as JSON on one line, and as YAML as an item of a list."""
+    if output == "json":
+        say(json.dumps(row))
+        return True
+    return show([row] if output == "yaml" else row, output)
+
+
 def _show_part(value: Any, path: str) -> None:
     try:
         found = values_at(value, parse_path(path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.cli.shell.arguments import DURATION, TARGET, account_option, anywhere, files_option, invocation
+from iscp.cli.shell.arguments import TARGET, account_option, files_option, invocation, timeout_option
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.view.view_options import TABLE_OPTION, read_text
@@ -33,14 +33,7 @@ _OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
     click.option("--resync", is_flag=True, help="Rebuild targets where a query has changed."),
     click.option("--yes", is_flag=True, help="Rebuild what is written CREATE OR REPLACE without a question."),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=DURATION,
-        default="1h",
-        show_default=True,
-        help="How long to wait for a new view that another one reads, before that one is registered.",
-    ),
+    timeout_option("1h", "How long to wait for a new view that another one reads, before that one is registered."),
     account_option,
 )
 
@@ -55,7 +48,6 @@ def project_options(command: F) -> F:
 @click.command(name="apply")
 @files_option("A file of CREATE MATERIALIZED VIEW statements, a directory of *.sql, or -.")
 @project_options
-@anywhere
 @invocation
 def apply_views_of_files(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> None:
     """Make the views as files of SQL say: create, update, and leave alone what is so already.
@@ -69,7 +61,6 @@ def apply_views_of_files(invocation: Invocation, /, paths: tuple[str, ...], **op
 @click.command(name="import")
 @click.argument("project", type=click.Path(), metavar="PATH")
 @project_options
-@anywhere
 @invocation
 def import_views(invocation: Invocation, /, project: str, **options: Any) -> None:
     """Take over the materialized views of a Spark Declarative Pipelines project or a dbt project.

@@ -11,17 +11,16 @@ import click
 from iscp.cli.job.next_start import next_start
 from iscp.cli.job.register_command import show_registered, unlike_of
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import DURATION, LIMIT, TARGET, account_option, anywhere, invocation
+from iscp.cli.shell.arguments import LIMIT, TARGET, account_option, anywhere, invocation, timeout_option
 from iscp.cli.shell.completion import ACCOUNT
 from iscp.cli.shell.drawing import pairs, table
 from iscp.cli.shell.error_words import options_named
-from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files, import_views
 from iscp.cli.view.view_explain import explain_view
-from iscp.cli.view.view_lookup import find_view
+from iscp.cli.view.view_lookup import find_view, refreshes_of, show_refreshes
 from iscp.cli.view.view_options import (
     HOLD_OPTION,
     OWN_OPTIONS,
@@ -36,18 +35,14 @@ from iscp.cli.view.view_options import (
     run_options_of_views,
     view_fields,
 )
-from iscp.cli.view.view_schedule import shown_schedule
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
+from iscp.core.spec.cron_schedule import DEFAULT_ZONE
 from iscp.core.spec.view_fields import ViewFields, shown_tables, view_of
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-
-
-REFRESHES_SHOWN = 5
-"""Of a view's refreshes `view show` shows the newest; `job history` shows all."""
 
 
 @click.group()
@@ -74,7 +69,6 @@ for command in (explain_view, apply_views_of_files, import_views):
 @HOLD_OPTION
 @run_options_of_views
 @account_option
-@anywhere
 @invocation
 def create(
     invocation: Invocation,
@@ -107,7 +101,6 @@ def create(
 @click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only views of this tenant.")
 @click.option("--limit", type=LIMIT, default=JobFilter().limit, show_default=True)
 @watched
-@anywhere
 @invocation
 def list_views(invocation: Invocation, /, account: str, limit: int) -> None:
     """Show the views, each with its lag and target."""
@@ -129,7 +122,7 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
             "" if job.reason.value == "none" else job.reason.value,
             render.lag(job),
             fields.refresh,
-            shown_schedule(fields),
+            _shown_schedule(fields),
             next_start(job, time.time()),
             fields.target,
             shown_tables(fields.tables),
@@ -141,21 +134,28 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
     table(columns, rows, spare=("NEXT", "TABLES", "REFRESH", "SCHEDULE", "REASON"), wide=wide)
 
 
+def _shown_schedule(view: ViewFields) -> str:
+    """Return in words when a view is refreshed, as its spec says."""
+    if cron := view.run.get("cron"):
+        return f"cron {cron} in {view.run.get('time_zone') or DEFAULT_ZONE}"
+    every_s = view.run.get("every")
+    return f"every {render.seconds(every_s)}" if isinstance(every_s, (int, float)) else "on change"
+
+
 @view.command()
 @one_view
 @watched
-@anywhere
 @invocation
 def show(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
     """Show a view: its query, its tables, its target, how far it is, and its last refreshes."""
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
         job = client.status(job.table_id, job.name, account=job.account)
-        refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
+        refreshes = refreshes_of(client, job)
     shown = {**render.job_row(job), "refreshes": [render.history_row(each) for each in refreshes]}
     if render.show(shown, invocation.output):
         return
-    about = {"target": fields.target, "refresh": fields.refresh, "schedule": shown_schedule(fields)}
+    about = {"target": fields.target, "refresh": fields.refresh, "schedule": _shown_schedule(fields)}
     about["next refresh"] = next_start(job, time.time())
     if fields.hold_s:
         about["tables keep"] = f"what was removed for {render.seconds(fields.hold_s)}, until the view is dropped"
@@ -164,31 +164,27 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
     pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})
     say(f"\n{fields.sql}\n")
     render.show_job(job)
-    if refreshes:
-        say("\nlast refreshes")
-        show_history(refreshes, wide=invocation.wide)
+    show_refreshes(refreshes, wide=invocation.wide)
 
 
 @view.command()
 @one_view
-@anywhere
 @invocation
 def drop(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
     """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state_2."""
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
         deleted = client.unregister(job.table_id, job.name, account=job.account)
+    beside = f"{fields.target}{VIEW_STATE_SUFFIX}"
+    stays = f"deleted; {fields.target} stays as it is, and so does {beside}, if more was kept of the view"
     if not render.show({"deleted": deleted}, invocation.output):
-        beside = f"{fields.target}{VIEW_STATE_SUFFIX}"
-        stays = f"deleted; {fields.target} stays as it is, and so does {beside}, if more was kept of the view"
         say(stays if deleted else f"there is no view {name}")
 
 
 @view.command()
 @one_view
 @VERSIONS_OPTION
-@click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
-@anywhere
+@timeout_option("60s", "As in 60s or 2m.")
 @invocation
 def wait(
     invocation: Invocation, /, name: str, table: str | None, account: str, versions: dict[str, int], timeout_s: float
@@ -214,7 +210,6 @@ def _versions(job: JobView, fields: ViewFields) -> str:
 @view.command()
 @one_view
 @click.option("--full", is_flag=True, help="Compute all of it, instead of what has changed.")
-@anywhere
 @invocation
 def refresh(invocation: Invocation, /, name: str, table: str | None, account: str, full: bool) -> None:
     """Have a view's tables probed at once, so that it is refreshed where one has moved.

@@ -8,15 +8,14 @@ from typing import assert_never
 import click
 
 from iscp.cli.shell import render
-from iscp.cli.shell.arguments import TABLE, account_option, anywhere, invocation
+from iscp.cli.shell.arguments import TABLE, account_option, invocation
 from iscp.cli.shell.completion import VIEW_NAME
 from iscp.cli.shell.drawing import pairs
 from iscp.cli.shell.drawing import table as draw_table
 from iscp.cli.shell.error_words import options_named
-from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.cli.view.view_lookup import find_view
+from iscp.cli.view.view_lookup import find_view, refreshes_of, show_refreshes
 from iscp.cli.view.view_options import (
     NAMED_TABLE,
     OWN_OPTIONS,
@@ -47,8 +46,6 @@ UPKEEP_WORDS = {
 }
 COST = f"COST OF {CHANGED_ROWS:,} ROWS"
 COLUMNS = ("OPERATOR", "KEPT", COST, "STATE NEEDED", "WHY", "REMEDY")
-REFRESHES_SHOWN = 5
-"""Of a view's refreshes `view explain` shows how long the newest took."""
 
 
 @click.command(name="explain")
@@ -64,7 +61,6 @@ REFRESHES_SHOWN = 5
 )
 @REFRESH_OPTION
 @account_option
-@anywhere
 @invocation
 def explain_view(
     invocation: Invocation,
@@ -89,7 +85,7 @@ def explain_view(
             _refuse_both(sql, sql_file, refresh, given)
             job, _ = find_view(client, name, TABLE.convert(given[0], None, None) if given else None, account)
             explained = client.explain(job.table_id, job.name, timeout_s=timeout_s, account=job.account)
-            refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
+            refreshes = refreshes_of(client, job)
         else:
             if sql is None and sql_file is None:
                 raise InvalidRequest("is missing", field="NAME", remedy="Name a view, or give a query by --sql")
@@ -101,9 +97,7 @@ def explain_view(
     if render.show(shown, invocation.output):
         return
     show_explanation(explained, wide=invocation.wide)
-    if refreshes:
-        say("\nlast refreshes")
-        show_history(refreshes, wide=invocation.wide)
+    show_refreshes(refreshes, wide=invocation.wide)
 
 
 def _refuse_both(sql: str | None, sql_file: str | None, refresh: str | None, given: tuple[str, ...]) -> None:
