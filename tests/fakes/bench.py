@@ -8,7 +8,7 @@ from typing import Any
 
 from iscp.core.job.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.spec.spec import POLICIES, ConsumerSpec, JobSpec
+from iscp.core.spec.spec import ConsumerSpec, JobSpec, schema_of_spec
 from iscp.core.values.ids import JobKey
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.worker.runner import Runner
@@ -70,7 +70,8 @@ class Bench:
 
 def job(name: str, registration: int = 1, **given: Any) -> JobRow:
     """`given`: policies, and fields of the consumer."""
-    policies = {field: given.pop(field) for field in (*POLICIES, "enable_cdf") if field in given}
+    known = {each.name for each in schema_of_spec() if each.holder is JobSpec}
+    policies = {field: given.pop(field) for field in known & given.keys()}
     spec = JobSpec(
         ConsumerSpec(**{"kind": "replica", "target": f"/targets/{name}", "key": ("id",), **given}), **policies
     )

@@ -16,7 +16,7 @@ from iscp.cli.shell.completion import beginning
 from iscp.cli.shell.drawing import pairs, table
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import json_text, say
-from iscp.core.spec.spec_schema import SpecField, schema_of_spec
+from iscp.core.spec.spec import SpecField, schema_of_spec
 
 Place = tuple[str, ...]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from iscp.core.spec.spec_fields import DURATIONS
-from iscp.core.spec.spec_schema import SpecField, schema_of_spec
+from iscp.core.spec.spec import SpecField, schema_of_spec
 from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -108,7 +107,7 @@ def _type(each: SpecField, *, in_file: bool) -> Schema:
     if each.seconds:
         seconds = {"type": ["number", "null"], "exclusiveMinimum": 0}
         written = {"type": "string", "pattern": DURATION_PATTERN}
-        return {"anyOf": [seconds, written]} if in_file and each.name in DURATIONS else seconds
+        return {"anyOf": [seconds, written]} if in_file else seconds
     if each.kind == tuple[str, ...]:
         names = {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
         return {"anyOf": [names, {"type": "string", "minLength": 1}]} if in_file else names

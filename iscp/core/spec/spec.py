@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from iscp.core.spec.spec_fields import PATHS
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -159,54 +162,102 @@ class JobSpec:
         return json.dumps(self._document(), separators=(",", ":"))
 
     def _document(self) -> dict[str, Any]:
-        consumer, trigger = self.consumer, self.trigger
-        job_type = None if trigger.job_type is TriggerType.DEFAULT else trigger.job_type.value
-        schedule = _given(
-            interval=trigger.interval_s,
-            cron=trigger.cron or None,
-            time_zone=trigger.time_zone or None,
-            share=trigger.share or None,
-        )
-        return _given(
-            trigger=_given(
-                job_type=job_type,
-                schedule=schedule or None,
-                name=trigger.name or None,
-                options=dict(trigger.options) or None,
-            )
-            or None,
-            target_lag=self.target_lag_s,
-            independent=self.independent or None,
-            iteration={
-                "consumer": {"kind": consumer.kind, "target": consumer.target}
-                | _given(
-                    key=list(consumer.key) or None,
-                    columns=list(consumer.columns) or None,
-                    where=consumer.where or None,
-                    options=dict(consumer.options) or None,
-                ),
-                **_given(
-                    priority=self.priority or None, enable_cdf=self.enable_cdf or None, adopt_from=self.adopt_from
-                ),
-                **{
-                    name: value for name, kind in POLICIES.items() if (value := getattr(self, name)) != default_of(kind)
-                },
-            },
-        )
-
-
-POLICIES: dict[str, type[StrEnum]] = {
-    "change_source": ChangeMode,
-    "on_replace": OnReplace,
-    "on_duplicate": OnDuplicate,
-    "on_schema_change": OnSchemaChange,
-}
-"""The fields of `iteration` that choose between ways; the first of each is its default."""
+        holders = {ConsumerSpec: self.consumer, TriggerSpec: self.trigger, JobSpec: self}
+        root: dict[str, Any] = {}
+        for each in _fields_as_written():
+            value = getattr(holders[each.holder], each.attribute)
+            if value == each.unset:
+                continue
+            place = root
+            for section in each.path[:-1]:
+                place = place.setdefault(section, {})
+            place[each.path[-1]] = list(value) if isinstance(value, tuple) else value
+        return root
 
 
 def default_of(kind: type[E]) -> E:
     return next(iter(kind))
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+@dataclass(frozen=True, slots=True)
+class SpecField:
+    """A field of a job_spec as it is written: `name` is its flat one, `path` its place in a job_spec.
+
+    The dataclass `holder` has it as `attribute`, which is `unset` where nothing was given (MISSING: it has to be).
+    `default` is None where there is none. `seconds`: it is a span of time. `least` and `most` are inclusive.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    holder: type[ConsumerSpec | TriggerSpec | JobSpec]
+    attribute: str
+    kind: Any
+    unset: Any
+    default: Any
+    about: str
+    seconds: bool
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Of a field that chooses between ways: their names."""
+        one_of = isinstance(self.kind, type) and issubclass(self.kind, StrEnum)
+        return tuple(each.value for each in self.kind) if one_of else ()
+
+    @property
+    def type_name(self) -> str:
+        """As people say it."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.seconds:
+            return "duration"
+        return _TYPE_NAMES[self.kind]
+
+
+_TYPE_NAMES: dict[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "whole number",
+    int | None: "whole number",
+    tuple[str, ...]: "list of texts",
+    Mapping[str, Any]: "object",
+}
+
+
+@cache
+def schema_of_spec() -> tuple[SpecField, ...]:
+    """Return all fields, in the order of `iscp.core.spec.spec_fields.PATHS`."""
+    return tuple(_field_of(name, path) for name, path in PATHS.items())
+
+
+def _field_of(name: str, path: tuple[str, ...]) -> SpecField:
+    holder = ConsumerSpec if "consumer" in path else TriggerSpec if path[0] == "trigger" else JobSpec
+    known = {each.name: each for each in fields(holder)}
+    seconds = f"{path[-1]}_s" in known
+    held = known[f"{path[-1]}_s" if seconds else path[-1]]
+    unset = held.default_factory() if held.default_factory is not MISSING else held.default
+    return SpecField(
+        name=name,
+        path=path,
+        holder=holder,
+        attribute=held.name,
+        kind=get_type_hints(holder)[held.name],
+        unset=unset,
+        default=unset if unset not in (MISSING, "", (), {}) else None,
+        about=held.metadata["about"],
+        seconds=seconds,
+        least=held.metadata["least"],
+        most=held.metadata["most"],
+    )
+
+
+@cache
+def _fields_as_written() -> tuple[SpecField, ...]:
+    """Return all fields in the order of the JSON in job logs: the trigger first, and policies last."""
+    sections = ("trigger", "target_lag", "independent", "iteration")
+
+    def rank(each: SpecField) -> tuple[int, bool]:
+        return sections.index(each.path[0]), each.holder is JobSpec and bool(each.choices)
+
+    return tuple(sorted(schema_of_spec(), key=rank))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import Any
 
 from iscp.core.spec.cron_schedule import parse_cron
 from iscp.core.spec.spec import (
-    POLICIES,
     PRIORITY_MAX,
     PRIORITY_MIN,
     ChangeMode,
     ConsumerSpec,
     E,
     JobSpec,
-    OnDuplicate,
-    OnReplace,
-    OnSchemaChange,
     TriggerSpec,
     TriggerType,
     default_of,
+    schema_of_spec,
 )
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import shown
@@ -46,23 +44,12 @@ def parse_spec(text: str) -> JobSpec:
 
     Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not checked here.
     """
-    root = parse_object(text, _AS_JSON)
-    _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
-    path = "spec.iteration"
-    iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})
-    spec = JobSpec(
-        consumer=_consumer(iteration, f"{path}.consumer"),
-        trigger=_trigger(root, "spec.trigger"),
-        target_lag_s=_seconds(root.get("target_lag"), "spec.target_lag"),
-        independent=_flag(root.get("independent"), "spec.independent"),
-        priority=_priority(iteration.get("priority")),
-        change_source=_choice(ChangeMode, iteration.get("change_source"), f"{path}.change_source"),
-        on_replace=_choice(OnReplace, iteration.get("on_replace"), f"{path}.on_replace"),
-        on_duplicate=_choice(OnDuplicate, iteration.get("on_duplicate"), f"{path}.on_duplicate"),
-        on_schema_change=_choice(OnSchemaChange, iteration.get("on_schema_change"), f"{path}.on_schema_change"),
-        enable_cdf=_flag(iteration.get("enable_cdf"), f"{path}.enable_cdf"),
-        adopt_from=_version(iteration.get("adopt_from"), f"{path}.adopt_from"),
-    )
+    values = _read_fields(parse_object(text, _AS_JSON))
+    consumer, trigger = ConsumerSpec(**values[ConsumerSpec]), TriggerSpec(**values[TriggerSpec])
+    if not consumer.kind:
+        raise InvalidRequest("is missing", field="spec.iteration.consumer.kind", remedy="Name a consumer, as replica")
+    _check_trigger(trigger, "spec.trigger")
+    spec = JobSpec(consumer, trigger, **values[JobSpec])
     if spec.independent and spec.trigger.job_type is not TriggerType.DEFAULT:
         raise InvalidRequest(
             "goes only with the default trigger", field="spec.independent", remedy="Leave it out: only that one shares"
@@ -70,39 +57,53 @@ def parse_spec(text: str) -> JobSpec:
     if spec.enable_cdf and spec.change_source not in (ChangeMode.AUTO, ChangeMode.CDF):
         raise InvalidRequest(
             f"is of no use to a job whose change_source is {spec.change_source}",
-            field=f"{path}.enable_cdf",
+            field="spec.iteration.enable_cdf",
             remedy="Leave it out, or choose auto or cdf",
         )
     return spec
 
 
-def _consumer(iteration: dict[str, Any], path: str) -> ConsumerSpec:
-    given = _section(iteration, "consumer", path, {"kind", "target", "key", "columns", "where", "options"})
-    kind = _text(given.get("kind"), f"{path}.kind")
-    if not kind:
-        raise InvalidRequest("is missing", field=f"{path}.kind", remedy="Name a consumer, as replica")
-    return ConsumerSpec(
-        kind=kind,
-        target=_text(given.get("target"), f"{path}.target"),
-        key=_names(given.get("key"), f"{path}.key"),
-        columns=_names(given.get("columns"), f"{path}.columns"),
-        where=_text(given.get("where"), f"{path}.where"),
-        options=_object(given.get("options"), f"{path}.options"),
+def _read_fields(root: dict[str, Any]) -> dict[type, dict[str, Any]]:
+    """Return the values of all fields by the dataclass that has them, and by its attributes."""
+    values: dict[type, dict[str, Any]] = {ConsumerSpec: {}, TriggerSpec: {}, JobSpec: {}}
+    given = {"spec": root}
+    for parent, name, path, known in _sections():
+        given[path] = _object(given[parent].get(name), path) if name else root
+        _refuse_unknown(given[path], path, known)
+    for section, name, path, read, holder, attribute in _readings():
+        values[holder][attribute] = read(given[section].get(name), path)
+    return values
+
+
+@cache
+def _sections() -> tuple[tuple[str, str, str, set[str]], ...]:
+    """Return for each section, outer ones first: the one around it, its name and path there, and the names in it."""
+    found: dict[str, set[str]] = {}
+    for each in schema_of_spec():
+        place = ("spec", *each.path)
+        for depth in range(1, len(place)):
+            found.setdefault(".".join(place[:depth]), set()).add(place[depth])
+    parts = ((*path.rpartition("."), path) for path in sorted(found, key=lambda path: path.count(".")))
+    return tuple((parent, name if parent else "", path, found[path]) for parent, _, name, path in parts)
+
+
+@cache
+def _readings() -> tuple[tuple[str, str, str, Callable[[Any, str], Any], type, str], ...]:
+    """Return for each field: its section, its name and path there, what reads it, and where the value goes."""
+    return tuple(
+        (
+            ".".join(("spec", *each.path[:-1])),
+            each.path[-1],
+            ".".join(("spec", *each.path)),
+            partial(_choice, each.kind) if each.choices else _READERS[each.kind],
+            each.holder,
+            each.attribute,
+        )
+        for each in schema_of_spec()
     )
 
 
-def _trigger(root: dict[str, Any], path: str) -> TriggerSpec:
-    given = _section(root, "trigger", path, {"job_type", "schedule", "name", "options"})
-    schedule = _section(given, "schedule", f"{path}.schedule", {"interval", "cron", "time_zone", "share"})
-    trigger = TriggerSpec(
-        job_type=_choice(TriggerType, given.get("job_type"), f"{path}.job_type"),
-        interval_s=_seconds(schedule.get("interval"), f"{path}.schedule.interval"),
-        cron=_text(schedule.get("cron"), f"{path}.schedule.cron"),
-        time_zone=_text(schedule.get("time_zone"), f"{path}.schedule.time_zone"),
-        share=_flag(schedule.get("share"), f"{path}.schedule.share"),
-        name=_text(given.get("name"), f"{path}.name"),
-        options=_object(given.get("options"), f"{path}.options"),
-    )
+def _check_trigger(trigger: TriggerSpec, path: str) -> None:
     periodic, custom = trigger.job_type is TriggerType.PERIODIC, trigger.job_type is TriggerType.CUSTOM
     _refuse_stray(trigger.interval_s is not None and not periodic, f"{path}.schedule.interval", TriggerType.PERIODIC)
     _refuse_stray(bool(trigger.cron) and not periodic, f"{path}.schedule.cron", TriggerType.PERIODIC)
@@ -122,7 +123,6 @@ def _trigger(root: dict[str, Any], path: str) -> TriggerSpec:
             field=f"{path}.name",
             remedy="Name an entry point of the group iscp.triggers",
         )
-    return trigger
 
 
 def _check_cron(trigger: TriggerSpec, path: str) -> None:
@@ -141,12 +141,6 @@ def _refuse_stray(stray: bool, path: str, of: TriggerType) -> None:
         raise InvalidRequest(
             f"goes only with the {of} trigger", field=path, remedy=f"Leave it out, or choose the trigger {of}"
         )
-
-
-def _section(parent: dict[str, Any], name: str, path: str, known: set[str]) -> dict[str, Any]:
-    value = _object(parent.get(name), path)
-    _refuse_unknown(value, path, known)
-    return value
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:
@@ -213,14 +207,26 @@ def _choice(kind: type[E], value: Any, path: str) -> E:
     return kind(value)
 
 
-def _priority(value: Any) -> int:
+def _priority(value: Any, path: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not PRIORITY_MIN <= value <= PRIORITY_MAX:
         wanted = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
-        raise _wrong(value, wanted, "spec.iteration.priority", "Higher goes first; leave it out for 0")
+        raise _wrong(value, wanted, path, "Higher goes first; leave it out for 0")
     return value
 
 
 def _wrong(value: Any, wanted: str, path: str, remedy: str) -> InvalidRequest:
     return InvalidRequest(f"is {shown(value)}: must be {wanted}", field=path, remedy=remedy)
+
+
+_READERS: dict[Any, Callable[[Any, str], Any]] = {
+    str: _text,
+    bool: _flag,
+    int: _priority,
+    int | None: _version,
+    float | None: _seconds,
+    tuple[str, ...]: _names,
+    Mapping[str, Any]: _object,
+}
+"""What reads a field, by its type, and refuses other values."""
