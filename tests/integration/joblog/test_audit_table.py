@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.audit_table import APPENDS_PER_COMPACTION, AUDIT_TABLE, ROWS_AT_ONCE, AuditTable
+from iscp.adapters.delta.joblog.appended_table import APPENDS_PER_COMPACTION
+from iscp.adapters.delta.joblog.audit_table import AUDIT_TABLE, ROWS_AT_ONCE, AuditTable
 from iscp.core.access.audit_entry import AuditEntry, AuditQuery
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.runtime.access.audit_writer import AuditWriter

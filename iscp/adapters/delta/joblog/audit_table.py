@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,30 +10,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, open_or_create
+from iscp.adapters.delta.joblog.appended_table import APPENDED_TABLE, AppendedTable
+from iscp.adapters.delta.joblog.log_opening import open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT_PROPERTY
-from iscp.adapters.delta.log.table_opening import bring_up, open_delta
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
-from iscp.adapters.delta.storage.locations import local_path
 from iscp.core.access.audit_entry import AuditEntry, AuditQuery
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import error_text
-
-log = logging.getLogger(__name__)
 
 AUDIT_TABLE = "iscp_audit"
 
 FORMAT = 1
 """Of the table's columns."""
-
-ATTEMPTS_MAX = 8
-"""Attempts to append to the audit, each after another node's commit was in the way; then it is tried again later."""
-
-APPENDS_PER_COMPACTION = 200
-"""Appends of a node to the audit after which it merges small files. Entries are never deleted."""
 
 ROWS_AT_ONCE = 2_000
 """Rows of the audit in memory while it is read, besides those that the answer has so far."""
@@ -60,26 +51,17 @@ class AuditTable:
 
     def __init__(self, uri: str) -> None:
         self._uri = f"{uri.rstrip('/')}/{AUDIT_TABLE}"
-        self._table: DeltaTable | None = None
-        self._appends = 0
+        self._table = AppendedTable(
+            self._uri,
+            "audit",
+            lambda: open_or_create(self._uri, SCHEMA, _PROPERTIES),
+            not_compacted="audit.not_compacted",
+            shared=True,
+        )
 
     def append(self, entries: Sequence[AuditEntry]) -> None:
-        if not entries:
-            return
-        rows = _rows_of(entries)
-        cause: BaseException | None = None
-        for _ in range(ATTEMPTS_MAX):
-            # Of several nodes that make the table all but one meet it half made; of those that merge files, one wins.
-            try:
-                write_deltalake(self._open(), rows, mode="append")
-                break
-            except FOREIGN_ERRORS as error:
-                self._table, cause = None, error
-        else:
-            raise storage_error(cause or OSError(), "cannot write the audit") from cause
-        self._appends += 1
-        if self._appends % APPENDS_PER_COMPACTION == 0:
-            self._compact()
+        if entries:
+            self._table.append(_rows_of(entries))
 
     def read(self, query: AuditQuery) -> list[AuditEntry]:
         try:
@@ -89,26 +71,6 @@ class AuditTable:
         except FOREIGN_ERRORS as error:
             raise storage_error(error, "cannot read the audit") from error
         return [_entry(row) for row in found.to_pylist()]
-
-    def _open(self) -> DeltaTable:
-        path = local_path(self._uri)
-        if path is not None and not path.is_dir():
-            self._table = None  # an open one would be written as if its directory were there
-        if self._table is None:
-            self._table = open_or_create(self._uri, SCHEMA, _PROPERTIES)
-        else:
-            bring_up(self._table)
-        return self._table
-
-    def _compact(self) -> None:
-        """Other nodes do so too: whoever comes second has nothing to do, or fails, which costs nothing."""
-        try:
-            table = self._open()
-            table.optimize.compact()
-            table.vacuum(dry_run=False, full=True)
-        except FOREIGN_ERRORS as error:
-            self._table = None
-            log.info("audit.not_compacted", extra={"error": error_text(error)})
 
 
 def _rows_of(entries: Sequence[AuditEntry]) -> pa.Table:

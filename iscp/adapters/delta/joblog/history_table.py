@@ -14,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
+from iscp.adapters.delta.joblog.appended_table import APPENDED_TABLE, AppendedTable
 from iscp.adapters.delta.joblog.log_check import find_damage, is_there
 from iscp.adapters.delta.joblog.log_format import format_of, history_schema, keep_up
-from iscp.adapters.delta.joblog.log_opening import APPENDED_TABLE, open_or_create
+from iscp.adapters.delta.joblog.log_opening import open_or_create
 from iscp.adapters.delta.joblog.log_schema import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -26,7 +27,7 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_entries,
     history_table,
 )
-from iscp.adapters.delta.log.table_opening import bring_up, open_delta
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path, place
@@ -40,8 +41,6 @@ log = logging.getLogger(__name__)
 
 USED = "iscp_history.used"
 """The file beside the table that says that there was one."""
-APPENDS_PER_COMPACTION = 200
-"""Appends after which small files are merged and old entries and files deleted."""
 
 KEPT_S = 30 * 86_400
 """How long an entry of the history is kept; older ones are deleted with the next compaction."""
@@ -59,34 +58,19 @@ class HistoryTable:
         self._uri = uri
         self._clock = clock
         self._made_of = made_of
-        self._table: DeltaTable | None = None
-        self._appends = 0
+        self._table = AppendedTable(
+            uri,
+            "history",
+            self._open,
+            not_compacted="history.not_compacted",
+            conform=_conform,
+            fault=self._fault,
+            expired=self._expired,
+        )
 
     def append(self, entries: Sequence[HistoryEntry]) -> None:
-        if not entries:
-            return
-        rows = _rows_of(entries)
-        path = local_path(self._uri)
-        if path is not None and not path.is_dir():
-            self._table = None
-        if self._table is None:
-            # With an open table deltalake would recreate the directories that are gone, the job log's own with them:
-            # an owner that starts then would find no log there, and begin an empty one.
-            self._table = self._open()
-        try:
-            bring_up(self._table)
-            keep_up(self._table, HISTORY_SCHEMA)
-            known = history_schema(format_of(self._table)).names
-            write_deltalake(self._table, rows.select(known), mode="append")
-        except FOREIGN_ERRORS as error:
-            self._table = None  # what it has in memory may be of a directory that is gone
-            raise self._fault(error, "cannot write the history") from error
-        self._appends += 1
-        if self._appends % APPENDS_PER_COMPACTION == 0:
-            try:
-                self._compact(self._table)
-            except FOREIGN_ERRORS as error:  # the entries are written; the next time comes
-                log.warning("history.not_compacted", extra={"error": str(self._fault(error, "cannot compact"))})
+        if entries:
+            self._table.append(_rows_of(entries))
 
     def read(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """The newest `limit` entries of a job, newest first."""
@@ -139,13 +123,14 @@ class HistoryTable:
             found = ""
         return damaged(found) if found else storage_error(error, what)
 
-    def _compact(self, table: DeltaTable) -> None:
-        """Put small files together, forget old iterations, delete files that are no longer needed."""
-        bring_up(table)
+    def _expired(self) -> str:
         before = datetime.fromtimestamp(self._clock.now_s() - KEPT_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        table.delete(f"end_at < '{before}'")
-        table.optimize.compact()
-        table.vacuum(dry_run=False, full=True)
+        return f"end_at < '{before}'"
+
+
+def _conform(table: DeltaTable, rows: pa.Table) -> pa.Table:
+    keep_up(table, HISTORY_SCHEMA)
+    return rows.select(history_schema(format_of(table)).names)
 
 
 def damaged(fault: str) -> HistoryDamaged:

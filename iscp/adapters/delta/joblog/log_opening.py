@@ -18,14 +18,6 @@ from iscp.core.values.errors import ConfigurationError, StorageError
 CLUSTER_PROPERTY = "iscp.cluster"
 """Two clusters on one log would take the term from each other for ever."""
 
-APPENDED_TABLE = {
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.enableExpiredLogCleanup": "true",
-}
-"""Properties of the tables that are appended to all the time, and read now and then."""
-
 
 def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], cluster: str = "") -> DeltaTable:
     """The table at `uri`, made if it is not there; of several that make it at once all get the same.

@@ -26,9 +26,7 @@ from iscp.core.values.errors import ConfigurationError
 KEY = "[default]\naws_access_key_id = who\naws_secret_access_key = hush%h=\n"
 SETTING = "storage.s3.buckets.acme.credentials_file"
 HOME = Path(iscp.__file__).parent
-ON_HANDLES = {"adapters/delta/sink/arrow_write.py", "adapters/delta/joblog/audit_table.py"} | {
-    "adapters/delta/joblog/history_table.py"
-}
+ON_HANDLES = {"adapters/delta/sink/arrow_write.py", "adapters/delta/joblog/appended_table.py"}
 """Where `write_deltalake` writes to a table that is open."""
 
 
