@@ -59,7 +59,8 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
     node_name = config.node_name if config.security.tls.used else ""
     if not node_name:
         log.warning("access.nodes_unknown", extra={"why": "there is no TLS: everybody may call what is for nodes"})
-    tokens, audit_table = TokenWatch(etcd, keys, clock, THREADS), AuditTable(config.log.uri)
+    tokens = TokenWatch(etcd, keys, clock, THREADS)
+    audit_table = AuditTable(config.log.uri)
     audit = AuditWriter(audit_table)
     certificates = {
         name.lower(): CertificateCaller(account, role)
@@ -72,5 +73,9 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
     authorizer = RoleAuthorizer(cluster_account)
     parts = AccessParts(callers, authorizer, callers.still_valid, audit, clock, config.node_id, node_name)
     service = TokenService(EtcdTokens(etcd, keys, cluster_account), audit_table, clock, secrets.token_hex)
-    beside = (tokens, audit, *((provider,) if provider else ()))
-    return AccessSide(AccessServer(service), (AccessInterceptor(parts),), beside, audit.counters)
+    return AccessSide(
+        server=AccessServer(service),
+        interceptors=[AccessInterceptor(parts)],
+        beside=[tokens, audit, provider] if provider else [tokens, audit],
+        counters=audit.counters,
+    )

@@ -41,6 +41,12 @@ class Cluster:
         keys, lease_ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
         election = EtcdElection(etcd, keys, clock, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
         membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
-        stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
-        ports = ClusterPorts(membership, election, *stores, EtcdLogMarks(etcd, election, keys))
-        return cls(etcd, membership, election, ports, EtcdBuilds(etcd, election, keys, THREADS))
+        ports = ClusterPorts(
+            membership=membership,
+            election=election,
+            overrides=EtcdOverrides(etcd, election, keys),
+            checkpoints=EtcdCheckpoint(etcd, election, keys),
+            marks=EtcdLogMarks(etcd, election, keys),
+        )
+        builds = EtcdBuilds(etcd, election, keys, THREADS)
+        return cls(etcd=etcd, membership=membership, election=election, ports=ports, builds=builds)

@@ -2,122 +2,121 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import get_args
 
 from iscp import __version__
 from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
-from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.bootstrap.access_parts import AccessSide, compose_access
-from iscp.bootstrap.build_parts import both, compose_builds
+from iscp.bootstrap.build_parts import compose_build_worker, compose_builder
 from iscp.bootstrap.cluster_parts import Cluster
+from iscp.bootstrap.coordination_parts import Coordination, Listeners, compose_coordination
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.owner_parts import compose_alerts, compose_owner_loop, compose_services
+from iscp.bootstrap.owner_parts import compose_alerts, compose_services
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
-from iscp.coordination.protocol.effects import ShardOrder
-from iscp.coordination.protocol.messages import OwnerMessage
-from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.settings.config import NodeConfig
 from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
-from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.ports.cluster import NodeCalls
 from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
-from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
-from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.owner_ports import OwnerHooks
-from iscp.runtime.worker.maintenance import UpkeepOrder
-from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
-def compose(on: Foundation) -> Node:
-    """A node on its adapters, not started."""
-    config, clock, moved = on.config, on.clock, ProgressSignal()
+def compose(foundation: Foundation) -> Node:
+    """A node on its adapters, not started. What is built later is reached by functions, once all runs."""
+    config, clock = foundation.config, foundation.clock
+
+    def notify_of_tables(table_ids: Iterable[str]) -> None:
+        ids = tuple(table_ids)
+        alerts.on_tables(ids)
+        builder.on_tables(ids)
+
+    def further_counters() -> Mapping[str, int]:
+        borders = (coordination.worker, coordination.peers, served, coordination.owner)
+        quarantined = sum(border.quarantined for border in borders)
+        return {"quarantined": quarantined, **alerts.counters(), **access.counters()}
+
+    def calls_of(to: NodeRecord) -> NodeCalls:
+        return local_calls if to.node_id == config.node_id else coordination.peers.call(to)
+
     cluster = Cluster.connect(config, clock)
-    times = replace(CoordinationTimes(), lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
-    record = _record_of(config, clock.now_s())
-    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, said: owner.receive(node_id, said), tls=on.tls)
-
-    def send(to: NodeRecord, message: OwnerMessage) -> None:
-        worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
-
-    hooks = OwnerHooks(
-        *(send, peers.keep, moved.notify, on.on_broken),
-        on_tables=lambda tables: on_tables(tables),
+    access = compose_access(config, cluster.etcd, clock)
+    listeners = Listeners(
+        send_to_owner=lambda owner_id, message: served.send(owner_id, message),
+        on_tables=notify_of_tables,
         on_synced=lambda record: collector.collect(record),
         on_woken=lambda shard: nodes.notify(shard, targets=False),
     )
-    owner = compose_owner_loop(on, cluster, times, hooks)
-    worker = WorkerLoop(
-        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
-        cluster.election,
-        clock,
-        send=lambda owner_id, message: (
-            owner.receive(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
-        ),
-        on_broken=on.on_broken,
+    coordination = compose_coordination(foundation, cluster, listeners)
+    owner, worker, keeper = coordination.owner, coordination.worker, coordination.keeper
+    ports, target_probes = compose_iteration_ports(foundation, lambda: keeper.epoch), compose_target_probes(foundation)
+    engine = compose_engine(foundation, ports, target_probes, keeper, worker)
+    build_worker = compose_build_worker(foundation, cluster, ports, keeper)
+    local_calls = engine.answer_calls(
+        foundation.node_log, build_worker, owner.decisions.of_other_terms, further_counters
     )
-    lease_hooks = worker.on_lease_lost, worker.on_lease_regained, on.on_broken
-    keeper = LeaseKeeper(cluster.membership, record, clock, *lease_hooks)
-    ports, target_probes = compose_iteration_ports(on, lambda: keeper.epoch), compose_target_probes(on)
-    scheduler, executor, upkeep, here = compose_engine(on, ports, target_probes, keeper, worker)
-    worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
-    worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
-    who = config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__
-    served = NodeServer(*who, here, worker.receive, node_name=config.node_name if on.tls else "")
-    here.borders, here.kept_events = (worker, peers, served, owner), owner.decisions.of_other_terms
-    calls_of = lambda to: here if to.node_id == config.node_id else peers.call(to)  # noqa: E731
+    served = _serve_owners(foundation, coordination, local_calls)
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
-    alerts, access = compose_alerts(on, owner, nodes), compose_access(config, cluster.etcd, clock)
-    here.further_counters = lambda: {**alerts.counters(), **access.counters()}
-    build_side = compose_builds(on, ports, cluster, owner, nodes, calls_of, keeper)
-    here.build_worker, on_tables = build_side.worker, both(alerts.on_tables, build_side.on_tables)
-    forwarding = _forward_to(owner, worker, on)
-    admin, operator, shown = compose_services(on, cluster, moved, owner, nodes, target_probes, build_side.access)
-    serving = _serve(on, admin, [served, operator, shown], forwarding, access)
-    ends = nodes, collector, peers, forwarding, cluster.etcd
-    work = keeper, owner, worker, scheduler, executor, upkeep
-    parts = NodeParts(serving, *work, moved, ends, [alerts, *build_side.beside, *access.beside])
-    preflight = partial(refuse_misfit, config, record, cluster.membership, on.tls)
+    alerts = compose_alerts(foundation, owner, nodes)
+    builder = compose_builder(foundation, cluster, owner, nodes, calls_of)
+    services = compose_services(foundation, cluster, coordination, nodes, target_probes, builder)
+    forwarding = _forward(foundation, coordination)
+    parts = NodeParts(
+        server=_serve(foundation, services.admin, [served, services.operator, services.builds], forwarding, access),
+        keeper=keeper,
+        owner=owner,
+        worker=worker,
+        scheduler=engine.scheduler,
+        executor=engine.executor,
+        upkeep=engine.upkeep,
+        moved=coordination.progress,
+        connections=[nodes, collector, coordination.peers, forwarding, cluster.etcd],
+        beside_owner=[alerts, build_worker, builder, *access.beside],
+    )
+    preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)
 
 
-def _record_of(config: NodeConfig, now_s: float) -> NodeRecord:
-    who = config.node_id, 0, config.address, os.getpid(), __version__, now_s
-    return NodeRecord(*who, authenticates=config.security.authentication)
+def _serve_owners(foundation: Foundation, coordination: Coordination, calls: NodeCalls) -> NodeServer:
+    config = foundation.config
+    return NodeServer(
+        node_id=config.node_id,
+        epoch=lambda: coordination.keeper.epoch,
+        cluster=config.etcd_prefix,
+        version=__version__,
+        calls=calls,
+        heard=coordination.worker.receive,
+        node_name=config.node_name if foundation.tls else "",
+    )
 
 
-def _forward_to(owner: OwnerLoop, worker: WorkerLoop, on: Foundation) -> Forwarding:
-    here = on.config.node_id
-    return Forwarding(lambda: owner.address_of(worker.owner_id, here), log_fault=owner.log_fault, tls=on.tls)
+def _forward(foundation: Foundation, coordination: Coordination) -> Forwarding:
+    """Forward what the owner alone can answer."""
+    owner, worker, node_id = coordination.owner, coordination.worker, foundation.config.node_id
+    return Forwarding(lambda: owner.address_of(worker.owner_id, node_id), log_fault=owner.log_fault, tls=foundation.tls)
 
 
 def _serve(
-    on: Foundation,
+    foundation: Foundation,
     admin: AdminService,
     services: Sequence[Service],
     forwarding: Forwarding,
     access: AccessSide,
 ) -> AdminServer | GatewayServer:
     """All that the node listens with."""
-    listen, gateway, health = on.config.listen, on.config.gateway.listen, on.config.health.listen
-    all_services, interceptors = (*services, access.server), (*access.interceptors, forwarding)
+    config = foundation.config
     server = AdminServer(
         admin,
-        listen,
-        waits=on.config.waits,
-        tls=on.tls,
-        services=all_services,
-        interceptors=interceptors,
-        health_address=health,
+        config.listen,
+        waits=config.waits,
+        tls=foundation.tls,
+        services=[*services, access.server],
+        interceptors=[*access.interceptors, forwarding],
+        health_address=config.health.listen,
     )
-    return GatewayServer(server, gateway, __version__, tls=on.tls) if gateway else server
+    gateway = config.gateway.listen
+    return GatewayServer(server, gateway, __version__, tls=foundation.tls) if gateway else server

@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Foundation:
     """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node.
-    `analysis` takes the SQL of users."""
+
+    `analysis` takes the SQL of users.
+    """
 
     config: NodeConfig
     spark: SparkRuntime
@@ -42,6 +44,7 @@ class Foundation:
         cls,
         config: NodeConfig,
         spark: SparkRuntime,
+        *,
         failpoints: Failpoints,
         on_broken: Callable[[Exception], None],
         tested: Collection[str],
@@ -53,5 +56,16 @@ class Foundation:
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        parts = kinds, failpoints, tested, on_broken, node_log, deaths, analysis
-        return cls(config, spark, SystemClock(), *parts, certificate_watch(config))
+        return cls(
+            config=config,
+            spark=spark,
+            clock=SystemClock(),
+            kinds=kinds,
+            failpoints=failpoints,
+            tested=tested,
+            on_broken=on_broken,
+            node_log=node_log,
+            deaths=deaths,
+            analysis=analysis,
+            tls=certificate_watch(config),
+        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from iscp import __version__
-from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
@@ -13,11 +12,10 @@ from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.adapters.webhook.http_post import webhooks_of
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.cluster_parts import Cluster
+from iscp.bootstrap.coordination_parts import Coordination
 from iscp.bootstrap.foundation import Foundation
-from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.admin.build_service import OwnerBuilds, TermBuilds
+from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
@@ -25,57 +23,59 @@ from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.admin.source_releases import SourceReleases
+from iscp.runtime.builds.builder_access import BuilderAccess
+from iscp.runtime.builds.builder_loop import BuilderLoop
 from iscp.runtime.notify.alert_watch import AlertSettings, AlertWatch
 from iscp.runtime.notify.webhook_sender import WebhookSender
-from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets
 
 
-def compose_owner_loop(on: Foundation, cluster: Cluster, times: CoordinationTimes, hooks: OwnerHooks) -> OwnerLoop:
-    config, clock = on.config, on.clock
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The requests of users and operators, as the owner answers them."""
 
-    def open_log() -> DeltaJobLog:
-        return DeltaJobLog(
-            config.log.uri, clock, on.failpoints, cluster=config.cluster, reached=cluster.ports.marks.load
-        )
-
-    machine = OwnerMachine(config.node_id, __version__, times)
-    return OwnerLoop(machine, JobLogAccess(open_log, config.log), cluster.ports, clock, hooks)
+    admin: OwnerAdmin
+    operator: OperatorServer
+    builds: BuildServer
 
 
 def compose_services(
-    on: Foundation,
+    foundation: Foundation,
     cluster: Cluster,
-    moved: ProgressSignal,
-    owner: OwnerLoop,
+    coordination: Coordination,
     nodes: NodeClients,
     probes: TargetProbes,
-    builder: TermBuilds,
-) -> tuple[OwnerAdmin, OperatorServer, BuildServer]:
-    """The requests of users and operators, as the owner answers them."""
-    kind = on.kinds.kind
-    catalog = DeltaCatalog.of(on.spark.root, on.analysis, s3=on.config.storage.s3.used)
-    check_trigger = TriggerRegistry(on.config.triggers.allow).check
-    cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock, on.config.probe)
-    intake = RequestValidator(catalog, kind, check_trigger, on.clock, compose_places(on.config))
-    views = JobViews(owner, nodes, kind, on.clock, on.config.probe)
-    waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
-    sources = SourceReleases(catalog, kind)
-    admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view, sources)
-    resharder = Resharder(owner, catalog, kind, intake)
+    builder: BuilderLoop,
+) -> Services:
+    config, clock, kind, owner = foundation.config, foundation.clock, foundation.kinds.kind, coordination.owner
+    catalog = DeltaCatalog.of(foundation.spark.root, foundation.analysis, s3=config.storage.s3.used)
+    validator = RequestValidator(
+        catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, compose_places(config)
+    )
+    views = JobViews(owner, nodes, kind, clock, config.probe)
+    admin = OwnerAdmin(
+        owner,
+        catalog,
+        validator,
+        views,
+        JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault),
+        nodes,
+        ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
+        SourceReleases(catalog, kind),
+    )
+    resharder = Resharder(owner, catalog, kind, validator)
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)
-    builds = OwnerBuilds(owner, catalog, builder, admin.change, on.clock)
-    return admin, OperatorServer(operator), BuildServer(builds)
+    builds = OwnerBuilds(owner, catalog, BuilderAccess(builder, clock), admin.change, clock)
+    return Services(admin=admin, operator=OperatorServer(operator), builds=BuildServer(builds))
 
 
-def compose_alerts(on: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:
+def compose_alerts(foundation: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:
     """Raises ConfigurationError where the secret of `notify.secret_file` cannot be read."""
-    notify, clock = on.config.notify, on.clock
+    notify, clock = foundation.config.notify, foundation.clock
     webhooks = webhooks_of(notify.webhooks, notify.secret_file, clock)
-    senders = [WebhookSender(each, clock, random.random, on.on_broken) for each in webhooks]
-    settings = AlertSettings(on.config.cluster, notify.late_after_s)
-    views = JobViews(owner, nodes, on.kinds.kind, clock, on.config.probe)
-    return AlertWatch(owner, views, senders, settings, clock, on.on_broken)
+    senders = [WebhookSender(each, clock, random.random, foundation.on_broken) for each in webhooks]
+    settings = AlertSettings(foundation.config.cluster, notify.late_after_s)
+    views = JobViews(owner, nodes, foundation.kinds.kind, clock, foundation.config.probe)
+    return AlertWatch(owner, views, senders, settings, clock, foundation.on_broken)

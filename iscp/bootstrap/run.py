@@ -62,15 +62,23 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
             analysis = SeparateAnalysis(settings_apart(settings, config.spark.analysis_memory_mb))
             with closing(analysis), _deaths(config) as deaths:
                 tested = run_self_tests(config, spark)
-                ports = EnvironmentFailpoints(), on_broken, tested, node_log, deaths, analysis
-                on = Foundation.lay(config, spark, *ports)
-                _run(compose(on), on, stop, broken)
+                foundation = Foundation.lay(
+                    config,
+                    spark,
+                    failpoints=EnvironmentFailpoints(),
+                    on_broken=on_broken,
+                    tested=tested,
+                    node_log=node_log,
+                    deaths=deaths,
+                    analysis=analysis,
+                )
+                _run(compose(foundation), foundation, stop, broken)
         finally:
             spark.stop()
     return 1 if broken.is_set() else 0
 
 
-def _run(node: Node, on: Foundation, stop: threading.Event, broken: threading.Event) -> None:
+def _run(node: Node, foundation: Foundation, stop: threading.Event, broken: threading.Event) -> None:
     collect_rarely()
     try:
         node.start(stop)
@@ -79,10 +87,10 @@ def _run(node: Node, on: Foundation, stop: threading.Event, broken: threading.Ev
         node.stop(0.0)
         raise
     while not stop.wait(JVM_LOOK_S):
-        if not on.spark.alive():
-            on.on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
-    _exit_after(on.config.stop_timeout_s + KILL_AFTER_S)
-    node.stop(0.0 if broken.is_set() else on.config.stop_timeout_s)
+        if not foundation.spark.alive():
+            foundation.on_broken(RuntimeError("Spark has ended: its JVM, or its application on the cluster"))
+    _exit_after(foundation.config.stop_timeout_s + KILL_AFTER_S)
+    node.stop(0.0 if broken.is_set() else foundation.config.stop_timeout_s)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
@@ -16,14 +17,19 @@ from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import check_of_targets
+from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.api.api_views import EventView
+from iscp.core.values.progress import RunProgress
+from iscp.ports.node_log import NodeLog
+from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
-from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.maintenance import Upkeep, UpkeepOrder
 from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
@@ -32,68 +38,120 @@ from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
+@dataclass(frozen=True, slots=True)
+class ShardEngine:
+    """`upkeep` does what kinds of consumers want done at times of their own; `progress` is a running job's."""
+
+    scheduler: Scheduler
+    executor: Executor
+    upkeep: Upkeep
+    desk: VerifyDesk
+    progress: Callable[[str], RunProgress | None]
+
+    def answer_calls(
+        self,
+        node_log: NodeLog,
+        build_worker: BuildWorkerLoop,
+        former_events: Callable[[Sequence[int]], list[EventView]],
+        further_counters: Callable[[], Mapping[str, int]],
+    ) -> LocalCalls:
+        """Return what answers the owner's calls to this node."""
+        return LocalCalls(
+            scheduler=self.scheduler,
+            executor=self.executor,
+            desk=self.desk,
+            upkeep=self.upkeep,
+            progress=self.progress,
+            node_log=node_log,
+            build_worker=build_worker,
+            former_events=former_events,
+            further_counters=further_counters,
+        )
+
+
 def compose_engine(
-    on: Foundation, ports: IterationPorts, probes: TargetProbes, keeper: LeaseKeeper, worker: WorkerLoop
-) -> tuple[Scheduler, Executor, Upkeep, LocalCalls]:
-    """With what answers for it, and the upkeep that kinds of consumers want."""
-    config, clock, spark = on.config, on.clock, on.spark
-    triggers = TriggerRegistry(config.triggers.allow)
+    foundation: Foundation, ports: IterationPorts, probes: TargetProbes, keeper: LeaseKeeper, worker: WorkerLoop
+) -> ShardEngine:
+    config, clock = foundation.config, foundation.clock
     desk = VerifyDesk(lambda event: scheduler.request(event), clock)
-    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, evaluate_trigger=triggers.evaluate)
-    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
+    schedule = Schedule(
+        config.node_id,
+        config.probe,
+        config.backoff,
+        random.random,
+        evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
+    )
+    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, foundation.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     executor = Executor(
-        SurvivingRunner(runner, on.deaths),
+        SurvivingRunner(runner, foundation.deaths),
         clock,
         config.scheduler,
         lease_check=keeper.check,
         emit=scheduler.post,
-        on_stuck=lambda iteration: spark.kill(),
+        on_stuck=lambda iteration: foundation.spark.kill(),
     )
-    held = lambda: keeper.check(keeper.epoch)  # noqa: E731
-    upkeep = Upkeep(on.kinds.kind, clock, config.upkeep, config.backoff, random.random, held, on.on_broken)
-    here = LocalCalls(scheduler, executor, desk, upkeep, runner.progress, on.node_log)
-    return scheduler, executor, upkeep, here
+    upkeep = Upkeep(
+        foundation.kinds.kind,
+        clock,
+        config.upkeep,
+        config.backoff,
+        random.random,
+        lease_check=lambda: keeper.check(keeper.epoch),
+        on_broken=foundation.on_broken,
+    )
+    worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
+    worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
+    return ShardEngine(scheduler=scheduler, executor=executor, upkeep=upkeep, desk=desk, progress=runner.progress)
 
 
-def compose_target_probes(on: Foundation) -> TargetProbes:
+def compose_target_probes(foundation: Foundation) -> TargetProbes:
     """On sinks that are only probed, now and then: no place has to be tried before, and none is kept."""
-    return TargetProbes(
-        DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, _compose_source(on), kept_max=0)
-    )
+    environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), kept_max=0)
+    return TargetProbes(DeltaProbe(), foundation.kinds.kind, environment)
 
 
-def compose_iteration_ports(on: Foundation, epoch: Callable[[], int]) -> IterationPorts:
+def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) -> IterationPorts:
     """For a node's iterations, and its part in builds: each place of targets is tried once, and each sink kept once."""
-    spark, held = on.spark, on.config.spark.direct_bytes_max
-    source = _compose_source(on)
-    environment = _compose_sinks(on, check_of_targets(spark, on.tested), source)
+    spark, direct_bytes_max = foundation.spark, foundation.config.spark.direct_bytes_max
+    source = _compose_source(foundation)
+    environment = _compose_sinks(foundation, check_of_targets(spark, foundation.tested), source)
     return IterationPorts(
         engine=SparkEngine(spark.root, spark.new_session),
         source=source,
-        kinds=on.kinds.kind,
+        kinds=foundation.kinds.kind,
         environment=environment,
-        clock=on.clock,
-        failpoints=on.failpoints,
+        clock=foundation.clock,
+        failpoints=foundation.failpoints,
         epoch=epoch,
-        kept=DeltaKeptCommits(on.config.log.uri, source, on.failpoints, held),
-        builds=on.config.build,
-        require_places=compose_places(on.config).require_job,
-        deaths=on.deaths,
+        kept=DeltaKeptCommits(foundation.config.log.uri, source, foundation.failpoints, direct_bytes_max),
+        builds=foundation.config.build,
+        require_places=compose_places(foundation.config).require_job,
+        deaths=foundation.deaths,
     )
 
 
-def _compose_source(on: Foundation) -> DeltaChangeSource:
-    root = on.spark.root
+def _compose_source(foundation: Foundation) -> DeltaChangeSource:
+    root = foundation.spark.root
     return DeltaChangeSource(
-        on.config.spark.direct_bytes_max, table_opener(root), state_loader(root), file_lister(root)
+        foundation.config.spark.direct_bytes_max, table_opener(root), state_loader(root), file_lister(root)
     )
 
 
-def _compose_sinks(on: Foundation, check: Callable[[str], str], source: DeltaChangeSource, **kept: int) -> SinkPool:
-    load_state = state_loader(on.spark.root)
+def _compose_sinks(
+    foundation: Foundation,
+    check: Callable[[str], str],
+    source: DeltaChangeSource,
+    kept_max: int = SINKS_KEPT_MAX,
+) -> SinkPool:
+    load_state = state_loader(foundation.spark.root)
     return SinkPool(
-        lambda uri: DeltaSink(uri, on.failpoints, load_state), check, on.clock, on.failpoints, source, **kept
+        lambda uri: DeltaSink(uri, foundation.failpoints, load_state),
+        check,
+        foundation.clock,
+        foundation.failpoints,
+        source,
+        kept_max,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Protocol
 
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
 from iscp.core.job.maintenance_figures import JobUpkeep
 from iscp.core.job.verification import VerifyReport
-from iscp.core.values.errors import Unavailable
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer
@@ -22,28 +20,24 @@ from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.verify_requests import VerifyDesk
 
 
-class Border(Protocol):
-    """`quarantined`: how much of what others handed over was dead-lettered there since the start."""
-
-    @property
-    def quarantined(self) -> int: ...
-
-
 class LocalCalls:
     """The port `NodeCalls` on this node's scheduler and executor.
 
-    Its `borders` and alerts have counters too; `kept_events` gives what it keeps of all terms but the given ones.
-    Without a `build_worker` it works on no builds.
+    `former_events` gives what it retains of all terms but the given ones, `further_counters` what others count.
     """
 
     def __init__(
         self,
+        *,
         scheduler: Scheduler,
         executor: Executor,
         desk: VerifyDesk,
         upkeep: Upkeep,
         progress: Callable[[str], RunProgress | None],
         node_log: NodeLog,
+        build_worker: BuildWorkerLoop,
+        former_events: Callable[[Sequence[int]], list[EventView]],
+        further_counters: Callable[[], Mapping[str, int]],
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
@@ -51,10 +45,9 @@ class LocalCalls:
         self._upkeep = upkeep
         self._progress = progress
         self._node_log = node_log
-        self.build_worker: BuildWorkerLoop | None = None
-        self.borders: Collection[Border] = ()
-        self.further_counters: Callable[[], Mapping[str, int]] = dict
-        self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
+        self._build_worker = build_worker
+        self._former_events = former_events
+        self._further_counters = further_counters
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._scheduler.notify(shard, targets)
@@ -70,10 +63,7 @@ class LocalCalls:
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
     ) -> Callable[[], None]:
-        if self.build_worker is None:
-            answered(Unavailable("this node works on no builds"))
-            return lambda: None
-        return self.build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
+        return self._build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         return self._upkeep.figures(job_id)
@@ -82,12 +72,15 @@ class LocalCalls:
         return self._progress(job_id)
 
     def counters(self) -> dict[str, int]:
-        quarantined = sum(each.quarantined for each in self.borders)
-        work = {**asdict(self._executor.counters()), **self._upkeep.counters(), **self._scheduler.pool.counters()}
-        return {**work, "quarantined": quarantined, **self.further_counters()}
+        return {
+            **asdict(self._executor.counters()),
+            **self._upkeep.counters(),
+            **self._scheduler.pool.counters(),
+            **self._further_counters(),
+        }
 
     def events(self, known: Sequence[int]) -> list[EventView]:
-        return self.kept_events(known)
+        return self._former_events(known)
 
     def logs(self, query: LogQuery) -> LogPage:
         return self._node_log.read(query)
