@@ -42,11 +42,11 @@ class RangeBuiltConsumer(Consumer, Protocol):
     def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
         """As `kept_of`; None: Spark has to find them after all."""
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
-        """All rows of the source at `handed.to`, in one commit at seq + 1; raises Conflict.
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
+        """All rows of the source at `retriever.to`, in one commit at seq + 1; raises Conflict.
 
-        `handed`: as in `consume`, but for the rows, which it does not have. None: what is staged does not make up what
-        the sink should hold, as where rows of several ranges share a key. Nothing was done.
+        `retriever`: as in `consume`, but for the rows, which it does not have. None: what is staged does not make up
+        what the sink should hold, as where rows of several ranges share a key. Nothing was done.
         """
 
 

@@ -144,7 +144,7 @@ class FakeRangeConsumer(FakeConsumer):
     def kept_of_held(self, rows: Any) -> Any:
         return self.kept_of(rows) if self._kind.decides_held else None
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         if self._kind.shares_keys:
             return None
         rows: Rows = {}
@@ -152,7 +152,7 @@ class FakeRangeConsumer(FakeConsumer):
             found: Any = each.add_actions[0]["rows"]
             assert not rows.keys() & found.keys(), "of two ranges"
             rows |= found
-        position = self._goal.commit("publish", handed.seq, context, handed.to, rows)
+        position = self._goal.commit("publish", retriever.seq, context, retriever.to, rows)
         return Consumed(position, len(rows), 0)
 
 

@@ -103,7 +103,7 @@ class ChangefeedConsumer:
     def kept_of_held(self, rows: pa.Table) -> pa.Table:
         raise InvariantBroken("rows for a feed are for Spark to hash")
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         """What is staged has no ulids: these follow from the order of all rows, which is known only here."""
         staged = self._sink.staged_rows(context.session, manifests) if manifests else None
         row = _row_schema(pa.schema([]) if staged is None else to_arrow_schema(staged.schema))
@@ -114,13 +114,13 @@ class ChangefeedConsumer:
             if staged is not None:
                 self._refuse_lost(commit, row)
                 try:
-                    rows = commit.insert_all(staged, _HASH, handed.to_version, context.guard)
+                    rows = commit.insert_all(staged, _HASH, retriever.to_version, context.guard)
                 except InvalidRequest as error:
                     log.warning("feed.misfit", extra={"job": self._row.key.job_name, "error": str(error)})
                     return None
-            handed.update_watermark(commit)
+            retriever.update_watermark(commit)
             commit.commit()
-        return Consumed(handed.record.position, rows, sum(each.bytes for each in manifests))
+        return Consumed(retriever.record.position, rows, sum(each.bytes for each in manifests))
 
     def _begin(self, row: pa.Schema) -> AbstractContextManager[FeedCommit]:
         return self._sink.begin(row, self._key(row), self._shards, self._row.key.range_id)

@@ -112,11 +112,11 @@ class ReplicaConsumer:
         passing = passing_rows(rows, self._spec.where) if self._spec.where else rows
         return None if passing is None else self._kept_rows(passing)
 
-    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], handed: Retriever) -> Consumed | None:
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
             return None
-        tag = commit_tag(context, handed.data_type.value, handed.from_version, handed.to)
-        tag = replace(tag, dead=self._keep_dead(context, None, 0, handed.to))
+        tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)
+        tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
         rows, size = (sum(getattr(each, name) for each in manifests) for name in ("rows", "bytes"))
         return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 

@@ -36,16 +36,16 @@ class Adopter:
     def adopt(self, iteration: Iteration, guard: Guard) -> JobOutcome | None:
         """None: the target is the job's already. Raises Conflict; PermanentError where it is not as it should be."""
         (row,) = iteration.jobs
-        work = self._ports.read_position(row)
-        if work.position.job_id == row.job_id:
+        job_run = self._ports.read_position(row)
+        if job_run.position.job_id == row.job_id:
             return None
-        kind = work.kind
+        kind = job_run.kind
         if not isinstance(kind, Adopting):
             raise PermanentError(f"a consumer {kind.name} takes over no table", field=FIELD)
         version = row.spec.adopt_from
         assert version is not None
         try:
-            return self._compare_and_claim(iteration.table_uri, work, kind, version, guard)
+            return self._compare_and_claim(iteration.table_uri, job_run, kind, version, guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was: {gone}",
@@ -54,14 +54,14 @@ class Adopter:
                 code=ErrorCode.VERSION_GONE,
             ) from gone
 
-    def _compare_and_claim(self, uri: str, work: JobRun, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
-        ports, row = self._ports, work.row
+    def _compare_and_claim(self, uri: str, job_run: JobRun, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
+        ports, row = self._ports, job_run.row
         span = ports.source.at(uri, version)
         check = kind.check(row, ports.environment)
         with ports.engine.session() as session:
             # Rows that a former job has dead-lettered are not known to be those of this version.
-            position = replace(work.position, dead=NO_DEAD_LETTERS)
-            context = ports.context(session, work, span, guard, position)
+            position = replace(job_run.position, dead=NO_DEAD_LETTERS)
+            context = ports.context(session, job_run, span, guard, position)
             rows = ports.source.snapshot(session, uri, version)
             with check.compare(context, rows) as compared:
                 said = compared.comparison

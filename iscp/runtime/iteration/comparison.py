@@ -35,21 +35,21 @@ class Verifier:
     def verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
         """Raises an IscpError for the caller; it is no fault of the job."""
         (row,) = iteration.jobs
-        work = self._ports.read_position(row)
-        version = work.position.watermark.version
-        if work.position.job_id != row.job_id or version < 0:
-            why = work.position.void or "not built yet"
+        job_run = self._ports.read_position(row)
+        version = job_run.position.watermark.version
+        if job_run.position.job_id != row.job_id or version < 0:
+            why = job_run.position.void or "not built yet"
             raise JobFailed(
                 f"the target of {row.key.job_name!r} holds nothing of this job: {why}",
                 remedy="Wait until it is built (`iscp-admin job wait`), and verify then",
             )
-        if work.position.watermark.steps:
+        if job_run.position.watermark.steps:
             raise JobFailed(
                 f"the target is between two versions: of version {version + 1} a part is applied",
                 remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
             )
         try:
-            return self._compare(iteration, work, self._ports.source.at(iteration.table_uri, version), guard)
+            return self._compare(iteration, job_run, self._ports.source.at(iteration.table_uri, version), guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was at version {version}, which the target shows: {gone}",
@@ -57,22 +57,22 @@ class Verifier:
                 code=ErrorCode.VERSION_GONE,
             ) from gone
 
-    def _compare(self, iteration: Iteration, work: JobRun, span: SourceRange, guard: Guard) -> JobOutcome:
-        if not same_log([work.position], span):
+    def _compare(self, iteration: Iteration, job_run: JobRun, span: SourceRange, guard: Guard) -> JobOutcome:
+        if not same_log([job_run.position], span):
             raise PermanentError(
                 f"version {span.to.version} of the source is not the one that was applied: it was replaced or restored",
                 remedy=_CATCH_UP,
                 code=ErrorCode.SOURCE_REPLACED,
             )
-        row, position = work.row, work.position
-        if not isinstance(work.kind, Checked):
-            raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
-        check = work.kind.check(row, self._ports.environment)
+        row, position = job_run.row, job_run.position
+        if not isinstance(job_run.kind, Checked):
+            raise PermanentError(f"a consumer {job_run.kind.name} cannot be compared with its source", field="job")
+        check = job_run.kind.check(row, self._ports.environment)
         with self._ports.engine.session() as session:
-            context = self._ports.context(session, work, span, guard)
-            with self._comparing(iteration, work, span, check, context) as compared:
+            context = self._ports.context(session, job_run, span, guard)
+            with self._comparing(iteration, job_run, span, check, context) as compared:
                 said = compared.comparison
-                self._refuse_undecided(iteration, work, said)
+                self._refuse_undecided(iteration, job_run, said)
                 seq, rows = position.seq, 0
                 repairs = iteration.purpose is Purpose.REPAIR and not (said.equal and not position.void)
                 if repairs:
@@ -91,25 +91,27 @@ class Verifier:
         )
 
     def _comparing(
-        self, iteration: Iteration, work: JobRun, span: SourceRange, check: Check, context: ConsumeContext
+        self, iteration: Iteration, job_run: JobRun, span: SourceRange, check: Check, context: ConsumeContext
     ) -> AbstractContextManager[Compared]:
         where = context.session, iteration.table_uri, span.to.version
         rows = self._ports.source.snapshot(*where)
-        if isinstance(check, HeldCheck) and not work.position.void:
+        if isinstance(check, HeldCheck) and not job_run.position.void:
             small = self._ports.source.small_snapshot(*where)
             said = (
-                None if small is None else check.compare_held(context.session, work.position, rows, small.rows.schema)
+                None
+                if small is None
+                else check.compare_held(context.session, job_run.position, rows, small.rows.schema)
             )
             if said is not None:
                 return nullcontext(Compared(said))
         return check.compare(context, rows)
 
-    def _refuse_undecided(self, iteration: Iteration, work: JobRun, said: Comparison) -> None:
+    def _refuse_undecided(self, iteration: Iteration, job_run: JobRun, said: Comparison) -> None:
         """An append-only target keeps what the source has lost: only a source that lost nothing shows what is wrong."""
-        if work.row.spec.consumer.key or said.equal or not isinstance(work.kind, Archiving):
+        if job_run.row.spec.consumer.key or said.equal or not isinstance(job_run.kind, Archiving):
             return
         try:
-            version = work.position.watermark.version
+            version = job_run.position.watermark.version
             span = self._ports.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED)
             if span.inserts_only and span.to.version == version:
                 return

@@ -39,7 +39,7 @@ class IterationMeter:
         self.iteration = iteration
         self.began_s = began_s
         self.began_at_s = began_at_s
-        self.handed: list[HandedOver] = []
+        self.retrievers: list[HandedOver] = []
         self.last: RunProgress | None = None
         self.measured_s = 0.0
         self._ranges: dict[Watermark, int] = {}
@@ -70,7 +70,7 @@ class IterationMeter:
             size = sum(self._ranges.values())
         purpose = self.iteration.purpose.value
         begun = RunProgress(purpose, self.began_at_s, max(0.0, elapsed_s), rows_total=rows, bytes_total=size)
-        return measured(begun, at_s, tuple(self._stages.values()), sum(each.rows_given for each in self.handed))
+        return measured(begun, at_s, tuple(self._stages.values()), sum(each.rows_given for each in self.retrievers))
 
 
 class IterationMeters:

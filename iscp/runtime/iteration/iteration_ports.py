@@ -63,8 +63,8 @@ class IterationPorts:
         return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
 
     def context(
-        self, session: SparkSession, work: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
+        self, session: SparkSession, job_run: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
     ) -> ConsumeContext:
-        """`position`: where it is not that of `work`."""
-        at = work.position if position is None else position
-        return ConsumeContext(session, work.row, span.table_id, self.epoch(), at, guard, span.column_ids)
+        """`position`: where it is not that of `job_run`."""
+        at = job_run.position if position is None else position
+        return ConsumeContext(session, job_run.row, span.table_id, self.epoch(), at, guard, span.column_ids)

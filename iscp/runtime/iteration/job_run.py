@@ -37,21 +37,21 @@ class JobRun:
         return DataType.DIFFERENCE if self.position.void else DataType.TAIL
 
 
-def log_rebuild(work: JobRun, table_uri: str) -> str:
+def log_rebuild(job_run: JobRun, table_uri: str) -> str:
     """Log that the target of a job that was built is rebuilt, and return why; empty: it is not, or at first."""
-    if work.data_type is not DataType.SNAPSHOT or work.row.watermark.version < 0:
+    if job_run.data_type is not DataType.SNAPSHOT or job_run.row.watermark.version < 0:
         return ""
-    why = work.position.void or "it holds nothing of this job's"
+    why = job_run.position.void or "it holds nothing of this job's"
     log.warning(
         "target.rebuilt",
-        extra={"table": table_uri, "account": work.row.key.account, "job": work.row.key.job_name, "reason": why},
+        extra={"table": table_uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "reason": why},
     )
     return why
 
 
-def reconciled(work: JobRun) -> JobRun:
+def reconciled(job_run: JobRun) -> JobRun:
     """Where it goes on from, in view of what the job log knows; raises Superseded where the sink is a later one's."""
-    row, position = work.row, work.position
+    row, position = job_run.row, job_run.position
     if position.job_id > row.job_id:
         raise Superseded(f"the target belongs to the later registration {position.job_id}")
     ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
@@ -59,12 +59,12 @@ def reconciled(work: JobRun) -> JobRun:
         # The sink got nothing of versions that passed without a row; there may be any number of them.
         position = replace(position, watermark=later(position.watermark, row.watermark))
     # A target that is gone says nothing: its seq goes on from what the job log knows.
-    return replace(work, position=replace(position, seq=max(position.seq, row.seq)))
+    return replace(job_run, position=replace(position, seq=max(position.seq, row.seq)))
 
 
-def netted(work: JobRun) -> Netted | None:
+def netted(job_run: JobRun) -> Netted | None:
     """How the job's changes are netted; None: it takes every change."""
-    needs, spec = work.kind.needs, work.row.spec.consumer
+    needs, spec = job_run.kind.needs, job_run.row.spec.consumer
     if needs.changes is not ChangeDetail.NET:
         return None
-    return spec.key, work.row.conditions, needs.stamped, () if spec.key else spec.columns
+    return spec.key, job_run.row.conditions, needs.stamped, () if spec.key else spec.columns

@@ -104,18 +104,18 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
     refreshing: list[JobRun] = []
     for row in run.iteration.jobs:
         try:
-            work = _open_run(run, row)
+            job_run = _open_run(run, row)
         except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
             outcomes.append(record_failure(row, None, error))
             continue
-        if isinstance(work, JobOutcome):
-            outcomes.append(work)
-        elif work.kind.needs.reads_itself:
-            refreshing.append(work)
-        elif work.data_type is DataType.TAIL:
-            tails.setdefault(work.position.watermark, []).append(work)
+        if isinstance(job_run, JobOutcome):
+            outcomes.append(job_run)
+        elif job_run.kind.needs.reads_itself:
+            refreshing.append(job_run)
+        elif job_run.data_type is DataType.TAIL:
+            tails.setdefault(job_run.position.watermark, []).append(job_run)
         else:
-            others.append(work)
+            others.append(job_run)
     for since, group in tails.items():
         outcomes += apply_tail(run, since, group)
     outcomes += apply_full_to_all(run, others)
@@ -149,7 +149,7 @@ def _catch_up_range(run: ApplyRun, row: JobRow, part: Piece, found: RangePositio
     row = row._replace(key=row.key.of_range(part.range_id))
     position = Position(max(found.position.seq, row.seq), record.watermark, row.job_id, record.source_id)
     kind = ports.kinds(row.spec.consumer.kind)
-    work = JobRun(row, kind, ports.open(row), position, found.takeover, whole=False)
+    job_run = JobRun(row, kind, ports.open(row), position, found.takeover, whole=False)
     to_goal = replace(run, iteration=replace(run.iteration, to_version=found.goal))
-    (outcome,) = apply_tail(to_goal, record.watermark, [work])
+    (outcome,) = apply_tail(to_goal, record.watermark, [job_run])
     return outcome

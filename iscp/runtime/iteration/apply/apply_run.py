@@ -48,47 +48,47 @@ class ApplyRun:
         return run_side_by_side(self.ports.engine, self.iteration, works, consume, self.ports.deaths.at_work)
 
     def fail_all(self, works: Sequence[JobRun], error: BaseException) -> list[JobOutcome]:
-        return [record_failure(work.row, work.position, error) for work in works]
+        return [record_failure(job_run.row, job_run.position, error) for job_run in works]
 
     def retriever(
         self,
         data_type: DataType,
-        work: JobRun,
+        job_run: JobRun,
         span: SourceRange,
         from_version: int,
         rows: Snapshot | None = None,
         feed: ChangeSet | None = None,
     ) -> IterationRetriever:
-        """What `work` is handed of `span`: `rows` at its last version, or the changes of `feed`: one of the two."""
+        """What `job_run` is handed of `span`: `rows` at its last version, or the changes of `feed`: one of the two."""
         record = WatermarkRecord(
-            seq=work.position.seq + 1,
+            seq=job_run.position.seq + 1,
             watermark=exact_watermark(span.to),
-            job_id=work.row.job_id,
+            job_id=job_run.row.job_id,
             source_id=span.table_id,
             from_version=from_version,
             epoch=self.ports.epoch(),
             attempt=uuid.uuid4().hex[:12],
-            origin=work.row.origin,
+            origin=job_run.row.origin,
         )
-        handed = IterationRetriever(data_type, work, record, self.ports, self.guard, rows, feed)
-        self.meter.handed.append(handed)
-        return handed
+        retriever = IterationRetriever(data_type, job_run, record, self.ports, self.guard, rows, feed)
+        self.meter.retrievers.append(retriever)
+        return retriever
 
     def consume(
-        self, session: SparkSession, work: JobRun, handed: IterationRetriever, span: SourceRange, warning: str
+        self, session: SparkSession, job_run: JobRun, retriever: IterationRetriever, span: SourceRange, warning: str
     ) -> JobOutcome:
         """Have the consumer commit. `session`: that of the rows handed, which nobody else may use meanwhile."""
-        consumed: Consumed = work.consumer.consume(self.ports.context(session, work, span, self.guard), handed)
-        return self.committed(work, consumed, handed.data_type, handed.from_version, warning)
+        consumed: Consumed = job_run.consumer.consume(self.ports.context(session, job_run, span, self.guard), retriever)
+        return self.committed(job_run, consumed, retriever.data_type, retriever.from_version, warning)
 
     def committed(
-        self, work: JobRun, consumed: Consumed, data_type: DataType, from_version: int, warning: str
+        self, job_run: JobRun, consumed: Consumed, data_type: DataType, from_version: int, warning: str
     ) -> JobOutcome:
         """It is in the sink: from here on no fault is a reason to apply it again, as the sink's position says."""
         self.ports.failpoints.reach("report.before")
-        outcome = applied(work.row, consumed, data_type, from_version, warning)
-        if work.whole:
+        outcome = applied(job_run.row, consumed, data_type, from_version, warning)
+        if job_run.whole:
             self.on_committed(outcome)
-        if isinstance(work.consumer, TidyingConsumer):
-            work.consumer.tidy()
+        if isinstance(job_run.consumer, TidyingConsumer):
+            job_run.consumer.tidy()
         return outcome

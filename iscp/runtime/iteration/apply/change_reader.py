@@ -53,7 +53,7 @@ class IterationRetriever:
     def __init__(
         self,
         data_type: DataType,
-        work: JobRun,
+        job_run: JobRun,
         record: WatermarkRecord,
         ports: IterationPorts,
         guard: Guard,
@@ -63,18 +63,18 @@ class IterationRetriever:
         self.data_type = data_type
         self.record = record
         self.rows_given = 0
-        self._row = work.row
-        self._spec: ConsumerSpec = work.row.spec.consumer
-        self._needs = work.kind.needs
-        self._base_seq = work.position.base_version
+        self._row = job_run.row
+        self._spec: ConsumerSpec = job_run.row.spec.consumer
+        self._needs = job_run.kind.needs
+        self._base_seq = job_run.position.base_version
         """The seq at which the sink said that it is, -1 where it said nothing."""
-        self._takeover = work.takeover
+        self._takeover = job_run.takeover
         self._engine = ports.engine
         self._failpoints = ports.failpoints
         self._guard = guard
         self._rows = rows
         self._feed = feed
-        self._range = condition_sql(self._spec.key, work.row.key.range_id)
+        self._range = condition_sql(self._spec.key, job_run.row.key.range_id)
         self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if self._needs.sharded else []
         self._given: Iterator[tuple[pa.Table, pa.Table]] | None = None
 

@@ -28,8 +28,8 @@ def split_by_columns(
     What a sink does not say, as one that was written before it could, the source says as of the watermark.
     """
     same, others = [], []
-    for work in works:
-        known = _look_up_columns(source, uri, work, span)
+    for job_run in works:
+        known = _look_up_columns(source, uri, job_run, span)
         reason = _reason(known, span, columns)
         if reason:
             others.append((known, reason))
@@ -38,38 +38,38 @@ def split_by_columns(
     return same, others
 
 
-def _look_up_columns(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> JobRun:
-    if work.position.column_ids is not None or not span.reshapes:
-        return work
+def _look_up_columns(source: ChangeSource, uri: str, job_run: JobRun, span: SourceRange) -> JobRun:
+    if job_run.position.column_ids is not None or not span.reshapes:
+        return job_run
     try:
         held = source.at(uri, span.from_version).column_ids
     except (ChangesUnavailableError, StorageError):
-        return work
-    return replace(work, position=replace(work.position, column_ids=held))
+        return job_run
+    return replace(job_run, position=replace(job_run.position, column_ids=held))
 
 
-def _reason(work: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]]) -> str:
-    held = work.position.column_ids
+def _reason(job_run: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]]) -> str:
+    held = job_run.position.column_ids
     if held is None and span.reshapes and span.column_ids:
         return "nobody knows any more which columns the target was written from"
     same = held is None or held == span.column_ids
     if same and not span.retyped and not span.lost:
         return ""
     try:
-        names = work.kind.columns(work.row.spec.consumer, columns())
+        names = job_run.kind.columns(job_run.row.spec.consumer, columns())
     except PermanentError:
         return ""  # it is said where they are read
     if others := () if held is None else other_columns(held, span.column_ids, names):
         return f"the column {', '.join(others)} is another than before"
     if retyped := [name for name in names if name in span.retyped]:
         return f"the column {', '.join(retyped)} has another type than before"
-    lost = _lost(work, span)
+    lost = _lost(job_run, span)
     return f"the column {', '.join(lost)} is gone, with what rows held in it" if lost else ""
 
 
-def _lost(work: JobRun, span: SourceRange) -> list[str]:
+def _lost(job_run: JobRun, span: SourceRange) -> list[str]:
     """Of a job that keeps every change: what is gone of its columns, so that deletions do not have what was there."""
-    if work.kind.needs.changes is not ChangeDetail.ALL:
+    if job_run.kind.needs.changes is not ChangeDetail.ALL:
         return []
-    kept = {name.lower() for name in work.row.spec.consumer.columns}
+    kept = {name.lower() for name in job_run.row.spec.consumer.columns}
     return [path for path in span.lost if not kept or path.partition(".")[0].lower() in kept]

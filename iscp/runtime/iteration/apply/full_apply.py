@@ -33,45 +33,45 @@ log = logging.getLogger(__name__)
 
 
 def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> list[JobOutcome]:
-    return run.run_each(works, lambda work: apply_full(run, work, reason))
+    return run.run_each(works, lambda job_run: apply_full(run, job_run, reason))
 
 
-def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
+def apply_full(run: ApplyRun, job_run: JobRun, reason: str = "") -> JobOutcome:
     """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
     source, uri = run.ports.source, run.uri
-    build = find_build(run, work) if work.data_type is DataType.SNAPSHOT else None
-    if build is not None and (done := go_on(run, work, build, partial(_publish, run, work))) is not None:
+    build = find_build(run, job_run) if job_run.data_type is DataType.SNAPSHOT else None
+    if build is not None and (done := go_on(run, job_run, build, partial(_publish, run, job_run))) is not None:
         return done
-    span = _span(run, work)
-    goes_on = work.data_type is not DataType.SNAPSHOT
+    span = _span(run, job_run)
+    goes_on = job_run.data_type is not DataType.SNAPSHOT
     if goes_on:
-        read_policy.refuse_rebuild(work.row.spec, work.position, span, lambda: _applied_at_s(run, work))
-    if work.row.spec.enable_cdf and not span.cdf_on:
+        read_policy.refuse_rebuild(job_run.row.spec, job_run.position, span, lambda: _applied_at_s(run, job_run))
+    if job_run.row.spec.enable_cdf and not span.cdf_on:
         span = _enable_source_cdf(run, span)
     if goes_on:
-        read_policy.refuse_feed_off(work.row.spec, span)
-    work.kind.columns(work.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
-    read_policy.refuse_collated(work.row.spec, span)
+        read_policy.refuse_feed_off(job_run.row.spec, span)
+    job_run.kind.columns(job_run.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
+    read_policy.refuse_collated(job_run.row.spec, span)
     with run.ports.engine.session() as session:
-        return _rebuild(run, session, work, span, reason)
+        return _rebuild(run, session, job_run, span, reason)
 
 
-def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
+def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
     assert isinstance(build.consumer, RangeBuiltConsumer)
     with run.ports.engine.session() as session:
-        context = run.ports.context(session, work, build.span, run.guard)
-        handed = run.retriever(DataType.SNAPSHOT, work, build.span, NOTHING_APPLIED)
-        consumed = build.consumer.publish(context, manifests, handed)
+        context = run.ports.context(session, job_run, build.span, run.guard)
+        retriever = run.retriever(DataType.SNAPSHOT, job_run, build.span, NOTHING_APPLIED)
+        consumed = build.consumer.publish(context, manifests, retriever)
         if consumed is None:
             return None
-        warning = read_policy.warning(work.row.spec, build.span)
-        return run.committed(work, consumed, DataType.SNAPSHOT, NOTHING_APPLIED, warning)
+        warning = read_policy.warning(job_run.row.spec, build.span)
+        return run.committed(job_run, consumed, DataType.SNAPSHOT, NOTHING_APPLIED, warning)
 
 
-def _span(run: ApplyRun, work: JobRun) -> SourceRange:
+def _span(run: ApplyRun, job_run: JobRun) -> SourceRange:
     """The version to which the job is to be brought."""
     source, uri, to_version = run.ports.source, run.uri, None
-    if work.data_type is DataType.SNAPSHOT:
+    if job_run.data_type is DataType.SNAPSHOT:
         to_version = run.iteration.to_version
     try:
         return source.newest(uri) if to_version is None else source.at(uri, to_version)
@@ -79,53 +79,54 @@ def _span(run: ApplyRun, work: JobRun) -> SourceRange:
         return source.newest(uri)
 
 
-def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
+def _rebuild(run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange, reason: str) -> JobOutcome:
     """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
-    uri, rebuilt_for = run.uri, log_rebuild(work, run.uri)
-    from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
-    if from_nothing and len(run.meter.iteration.jobs) == 1 and not work.row.conditions:
+    uri, rebuilt_for = run.uri, log_rebuild(job_run, run.uri)
+    from_nothing = job_run.data_type is DataType.SNAPSHOT or not job_run.kind.needs.compares
+    if from_nothing and len(run.meter.iteration.jobs) == 1 and not job_run.row.conditions:
         run.meter.note_snapshot(partial(run.ports.source.size, uri, span.to.version))
-    rows = _open_snapshot(run, session, work, span)
-    if work.position.job_id != work.row.job_id:
+    rows = _open_snapshot(run, session, job_run, span)
+    if job_run.position.job_id != job_run.row.job_id:
         # Before anything is written: what a former registration has under way fails at the sink from here on.
-        work = replace(
-            work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), _columns(rows))
+        job_run = replace(
+            job_run,
+            position=job_run.consumer.claim(run.ports.context(session, job_run, span, run.guard), _columns(rows)),
         )
-    if from_nothing and (waits := _request_build(run, session, work, span, rows)) is not None:
+    if from_nothing and (waits := _request_build(run, session, job_run, span, rows)) is not None:
         return waits
     data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
-    from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
-    handed = run.retriever(data_type, work, span, from_version, rows=rows)
+    from_version = NOTHING_APPLIED if from_nothing else job_run.position.watermark.version
+    retriever = run.retriever(data_type, job_run, span, from_version, rows=rows)
     run.ports.failpoints.reach("snapshot.before")
-    reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
+    reason = "" if job_run.data_type is DataType.SNAPSHOT else reason or job_run.position.void
     if reason:
         log.warning(
             "changes.unavailable",
-            extra={"table": uri, "account": work.row.key.account, "job": work.row.key.job_name, "reason": reason},
+            extra={"table": uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "reason": reason},
         )
-    warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
-    done = run.consume(session, work, handed, span, warning)
-    remove_build(work)
+    warning = read_policy.warning(job_run.row.spec, span, reason, rebuilt_for)
+    done = run.consume(session, job_run, retriever, span, warning)
+    remove_build(job_run)
     return done
 
 
 def _request_build(
-    run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, rows: Snapshot
+    run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange, rows: Snapshot
 ) -> JobOutcome | None:
     """As `request_build`."""
 
     def agree() -> BuildTerms | None:
-        assert isinstance(work.consumer, RangeBuiltConsumer)
-        context = run.ports.context(session, work, span, run.guard)
-        return NO_TERMS if work.consumer.takes_ranges(context, rows.make_frame()) else None
+        assert isinstance(job_run.consumer, RangeBuiltConsumer)
+        context = run.ports.context(session, job_run, span, run.guard)
+        return NO_TERMS if job_run.consumer.takes_ranges(context, rows.make_frame()) else None
 
-    return None if rows.small is not None else request_build(run, work, span, agree)
+    return None if rows.small is not None else request_build(run, job_run, span, agree)
 
 
-def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange) -> Snapshot:
+def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange) -> Snapshot:
     """By rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
     source, uri, version = run.ports.source, run.uri, span.to.version
-    held = source.small_snapshot(session, uri, version) if work.kind.needs.small_snapshots else None
+    held = source.small_snapshot(session, uri, version) if job_run.kind.needs.small_snapshots else None
     if held is not None:
         return Snapshot(partial(source.snapshot, session, uri, version), held)
     frame = source.snapshot(session, uri, version)
@@ -150,9 +151,9 @@ def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
     return source.newest(uri)
 
 
-def _applied_at_s(run: ApplyRun, work: JobRun) -> float:
+def _applied_at_s(run: ApplyRun, job_run: JobRun) -> float:
     """When the last version that was applied was committed, as the log has it now; 0: it is not there any more."""
     try:
-        return run.ports.source.at(run.uri, work.position.watermark.version).to.at_s
+        return run.ports.source.at(run.uri, job_run.position.watermark.version).to.at_s
     except ChangesUnavailableError:
         return 0.0

@@ -12,12 +12,12 @@ from iscp.runtime.iteration.job_outcomes import unchanged
 from iscp.runtime.iteration.job_run import JobRun
 
 
-def renew_position(ports: IterationPorts, guard: Guard, work: JobRun, span: SourceRange) -> JobOutcome:
+def renew_position(ports: IterationPorts, guard: Guard, job_run: JobRun, span: SourceRange) -> JobOutcome:
     """For a job of a range without rows: only its watermark moves. Raises what its commit raises."""
-    position = work.position
-    if isinstance(work.consumer, RenewingConsumer):
+    position = job_run.position
+    if isinstance(job_run.consumer, RenewingConsumer):
         columns = span.column_ids if position.column_ids is None else position.column_ids
         with ports.engine.session() as session:
-            context = ConsumeContext(session, work.row, position.source_id, ports.epoch(), position, guard, columns)
-            position = work.consumer.renew(context, later(position.watermark, span.to))
-    return unchanged(work.row, position, span, renewed=position.seq != work.position.seq)
+            context = ConsumeContext(session, job_run.row, position.source_id, ports.epoch(), position, guard, columns)
+            position = job_run.consumer.renew(context, later(position.watermark, span.to))
+    return unchanged(job_run.row, position, span, renewed=position.seq != job_run.position.seq)

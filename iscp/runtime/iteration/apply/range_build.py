@@ -46,47 +46,47 @@ class RunningBuild:
         return tiling(self.state.ranges).whole
 
 
-def find_build(run: ApplyRun, work: JobRun) -> RunningBuild | None:
+def find_build(run: ApplyRun, job_run: JobRun) -> RunningBuild | None:
     """The build that the job has requested; None: there is none, or its version is gone."""
-    request = work.row.build
-    if request is None or not _by_ranges(work):
+    request = job_run.row.build
+    if request is None or not _by_ranges(job_run):
         return None
     try:
         span = run.ports.source.at(run.uri, request.version)
     except ChangesUnavailableError:
         return None
-    return _open(work, request, span)
+    return _open(job_run, request, span)
 
 
 Publish = Callable[[RunningBuild, Sequence[Manifest]], JobOutcome | None]
 """Has the consumer commit what tiles the whole, and reports that; None: that does not make up what its sink holds."""
 
 
-def go_on(run: ApplyRun, work: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
+def go_on(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
     """With a build that the job has requested before; None: it is none that could go on."""
     # What has a watermark for each range of keys is not claimed: its first commit does that.
-    claimed = work.kind.needs.sharded or work.position.job_id == work.row.job_id
+    claimed = job_run.kind.needs.sharded or job_run.position.job_id == job_run.row.job_id
     if not build.state.goes_on or not claimed:
         return None
     if not build.whole:
-        return awaiting_build(work.row, work.position, build.request)
-    done = _publish(run, work, build, publish)
+        return awaiting_build(job_run.row, job_run.position, build.request)
+    done = _publish(run, job_run, build, publish)
     if done is not None:
-        remove_build(work)
+        remove_build(job_run)
     return done
 
 
 def request_build(
-    run: ApplyRun, work: JobRun, span: SourceRange, agree: Callable[[], BuildTerms | None]
+    run: ApplyRun, job_run: JobRun, span: SourceRange, agree: Callable[[], BuildTerms | None]
 ) -> JobOutcome | None:
     """Of the claimed sink's first rows; None: they are to come as one snapshot.
 
     `agree`: on what its ranges are computed of, where the consumer takes them; called for a table that is large.
     """
-    before, config = find_build(run, work), run.ports.builds
+    before, config = find_build(run, job_run), run.ports.builds
     if before is not None and before.state.end is BuildEnd.REFUSED:
         return None
-    if not config.table_bytes_min or not _by_ranges(work):
+    if not config.table_bytes_min or not _by_ranges(job_run):
         return None
     with suppress(StorageError):  # of a table that only Spark opens nobody knows the size before it is read
         piece_bytes = PIECE_RANGES * config.range_bytes
@@ -95,51 +95,51 @@ def request_build(
             return None
         depth = depth_for(size.bytes, config.range_bytes)
         request = BuildRequest(span.to.version, piece_bytes, depth, size, terms.pin)
-        if work.row.build is not None and work.row.build.reading == request.reading:
+        if job_run.row.build is not None and job_run.row.build.reading == request.reading:
             return None  # it is over, and would not go otherwise again
         run.guard.check()
-        _open(work, request, span).ranges.begin(terms)
-        return awaiting_build(work.row, work.position, request)
+        _open(job_run, request, span).ranges.begin(terms)
+        return awaiting_build(job_run.row, job_run.position, request)
     return None
 
 
-def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
+def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
     manifests = build.ranges.manifests(tiling(build.state.ranges).chosen)
     try:
         done = None if manifests is None else publish(build, manifests)
     except ChangesUnavailableError as gone:
-        log.warning("build.outdated", extra={"table": run.uri, "job": work.row.key.job_name, "error": str(gone)})
+        log.warning("build.outdated", extra={"table": run.uri, "job": job_run.row.key.job_name, "error": str(gone)})
         build.ranges.end(BuildEnd.OUTDATED)
         return None
     if done is None:
         why = "what is staged does not make up the target" if manifests is not None else "staged files are gone"
         log.warning(
             "build.refused",
-            extra={"table": run.uri, "account": work.row.key.account, "job": work.row.key.job_name, "error": why},
+            extra={"table": run.uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "error": why},
         )
         build.ranges.end(BuildEnd.REFUSED)
     return done
 
 
-def remove_build(work: JobRun) -> None:
+def remove_build(job_run: JobRun) -> None:
     """What marks the job's builds, once it has rows; what cannot be removed now goes when its target is next built."""
-    request = work.row.build
-    if request is None or not isinstance(work.consumer, RangeConsumer):
+    request = job_run.row.build
+    if request is None or not isinstance(job_run.consumer, RangeConsumer):
         return
     try:
-        work.consumer.ranges(build_id(work.row.job_id, work.row.spec_json, request, "", 0.0)).remove()
+        job_run.consumer.ranges(build_id(job_run.row.job_id, job_run.row.spec_json, request, "", 0.0)).remove()
     except StorageError as error:
-        log.warning("build.left", extra={"job": work.row.key.job_name, "error": str(error)})
+        log.warning("build.left", extra={"job": job_run.row.key.job_name, "error": str(error)})
 
 
-def _by_ranges(work: JobRun) -> bool:
+def _by_ranges(job_run: JobRun) -> bool:
     """A target that was built before is repaired, or rebuilt from one snapshot, whose rows are there at once."""
-    first = work.row.watermark.version < 0 and work.row.key.range_id == WHOLE
-    return first and work.kind.needs.ranges and isinstance(work.consumer, RangeConsumer)
+    first = job_run.row.watermark.version < 0 and job_run.row.key.range_id == WHOLE
+    return first and job_run.kind.needs.ranges and isinstance(job_run.consumer, RangeConsumer)
 
 
-def _open(work: JobRun, request: BuildRequest, span: SourceRange) -> RunningBuild:
-    assert isinstance(work.consumer, RangeConsumer)
-    found = build_id(work.row.job_id, work.row.spec_json, request, span.table_id, span.to.at_s)
-    ranges = work.consumer.ranges(found)
-    return RunningBuild(request, span, work.consumer, ranges, ranges.state())
+def _open(job_run: JobRun, request: BuildRequest, span: SourceRange) -> RunningBuild:
+    assert isinstance(job_run.consumer, RangeConsumer)
+    found = build_id(job_run.row.job_id, job_run.row.spec_json, request, span.table_id, span.to.at_s)
+    ranges = job_run.consumer.ranges(found)
+    return RunningBuild(request, span, job_run.consumer, ranges, ranges.state())

@@ -30,48 +30,52 @@ FIRST_BUILD = "the first build"
 
 def apply_refresh_to_each(run: ApplyRun, works: list[JobRun]) -> list[JobOutcome]:
     """Of `works` whose kinds read for themselves; they share nothing."""
-    return run.run_each(works, lambda work: _apply_refresh(run, work))
+    return run.run_each(works, lambda job_run: _apply_refresh(run, job_run))
 
 
-def _apply_refresh(run: ApplyRun, work: JobRun) -> JobOutcome:
-    consumer, ports, uri = work.consumer, run.ports, run.uri
+def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
+    consumer, ports, uri = job_run.consumer, run.ports, run.uri
     if not isinstance(consumer, RefreshingConsumer):
-        raise PermanentError(f"a consumer {work.kind.name} needs to read for itself, and has no `refresh`")
-    build = find_build(run, work) if work.data_type is DataType.SNAPSHOT else None
-    if build is not None and (published := go_on(run, work, build, partial(_publish, run, work))) is not None:
+        raise PermanentError(f"a consumer {job_run.kind.name} needs to read for itself, and has no `refresh`")
+    build = find_build(run, job_run) if job_run.data_type is DataType.SNAPSHOT else None
+    if build is not None and (published := go_on(run, job_run, build, partial(_publish, run, job_run))) is not None:
         return published
-    span = _find_version(run, work)
+    span = _find_version(run, job_run)
     exact_watermark(span.to)  # a commit may say any time of itself
-    full = FIRST_BUILD if work.data_type is DataType.SNAPSHOT else work.position.void or _find_replaced(run, work, span)
-    rebuilt_for = log_rebuild(work, uri)
+    full = (
+        FIRST_BUILD
+        if job_run.data_type is DataType.SNAPSHOT
+        else job_run.position.void or _find_replaced(run, job_run, span)
+    )
+    rebuilt_for = log_rebuild(job_run, uri)
     with ports.engine.session() as session:
         ports.failpoints.reach("read.before")
         run.guard.check()
-        if work.position.job_id != work.row.job_id:
+        if job_run.position.job_id != job_run.row.job_id:
             # As with all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)
-            work = replace(work, position=consumer.claim(ports.context(session, work, span, run.guard), frame))
-        context, order = ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, full)
-        if full == FIRST_BUILD and (waits := _request_build(run, work, context, order)) is not None:
+            job_run = replace(job_run, position=consumer.claim(ports.context(session, job_run, span, run.guard), frame))
+        context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, full)
+        if full == FIRST_BUILD and (waits := _request_build(run, job_run, context, order)) is not None:
             return waits
         if full:
             ports.failpoints.reach("snapshot.before")
         done = consumer.refresh(context, order)
     ports.failpoints.reach("report.before")
-    outcome = _report(run, work, span, done, full, rebuilt_for)
-    remove_build(work)
+    outcome = _report(run, job_run, span, done, full, rebuilt_for)
+    remove_build(job_run)
     return outcome
 
 
-def _request_build(run: ApplyRun, work: JobRun, context: ConsumeContext, order: RefreshOrder) -> JobOutcome | None:
+def _request_build(run: ApplyRun, job_run: JobRun, context: ConsumeContext, order: RefreshOrder) -> JobOutcome | None:
     """As `request_build`."""
-    consumer = work.consumer
+    consumer = job_run.consumer
     if not isinstance(consumer, RangeRefreshedConsumer):
         return None
-    return request_build(run, work, order.to, lambda: consumer.range_terms(context, order))
+    return request_build(run, job_run, order.to, lambda: consumer.range_terms(context, order))
 
 
-def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
+def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
     """What is computed of the ranges that are staged."""
     consumer, ports, span = build.consumer, run.ports, build.span
     assert isinstance(consumer, RangeRefreshedConsumer)
@@ -80,63 +84,65 @@ def _publish(run: ApplyRun, work: JobRun, build: RunningBuild, manifests: Sequen
         return None
     with ports.engine.session() as session:
         run.guard.check()
-        context, order = ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, FIRST_BUILD)
+        context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, FIRST_BUILD)
         done = consumer.publish_ranges(context, order, manifests, terms)
     if done is None:
         return None
     ports.failpoints.reach("report.before")
-    return _report(run, work, span, done, FIRST_BUILD, "")
+    return _report(run, job_run, span, done, FIRST_BUILD, "")
 
 
-def _report(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed, full: str, rebuilt_for: str) -> JobOutcome:
+def _report(
+    run: ApplyRun, job_run: JobRun, span: SourceRange, done: Refreshed, full: str, rebuilt_for: str
+) -> JobOutcome:
     if not done.committed:
-        return _unmoved(run, work, span, done)
-    from_version = work.position.watermark.version
+        return _unmoved(run, job_run, span, done)
+    from_version = job_run.position.watermark.version
     data_type = DataType.SNAPSHOT if full == FIRST_BUILD else DataType.DIFFERENCE if full else DataType.TAIL
-    outcome = refreshed(work.row, done, data_type, from_version, read_policy.warning_of_refresh(done, rebuilt_for))
-    about = {"table": run.uri, "job": work.row.key.job_name, "seq": outcome.seq, "strategy": outcome.strategy}
+    outcome = refreshed(job_run.row, done, data_type, from_version, read_policy.warning_of_refresh(done, rebuilt_for))
+    about = {"table": run.uri, "job": job_run.row.key.job_name, "seq": outcome.seq, "strategy": outcome.strategy}
     log.info("refresh.done", extra=about | {"reason": outcome.strategy_reason, "rows": outcome.rows})
     run.on_committed(outcome)
-    if isinstance(work.consumer, TidyingConsumer):
-        work.consumer.tidy()
+    if isinstance(job_run.consumer, TidyingConsumer):
+        job_run.consumer.tidy()
     return outcome
 
 
-def _unmoved(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed) -> JobOutcome:
+def _unmoved(run: ApplyRun, job_run: JobRun, span: SourceRange, done: Refreshed) -> JobOutcome:
     """Nothing was written: what the tables have committed since has no rows, and only the marks move, in memory."""
-    found = refreshed(work.row, done, DataType.TAIL, NOTHING_APPLIED, "")
-    marks = {**work.position.sources, **found.sources}
-    own = SourceMark(span.table_id, later(work.position.watermark, span.to))
-    position = replace(work.position, sources={**marks, run.uri: own})
+    found = refreshed(job_run.row, done, DataType.TAIL, NOTHING_APPLIED, "")
+    marks = {**job_run.position.sources, **found.sources}
+    own = SourceMark(span.table_id, later(job_run.position.watermark, span.to))
+    position = replace(job_run.position, sources={**marks, run.uri: own})
     return replace(
-        renew_position(run.ports, run.guard, replace(work, position=position), span), due_at_s=found.due_at_s
+        renew_position(run.ports, run.guard, replace(job_run, position=position), span), due_at_s=found.due_at_s
     )
 
 
-def _find_version(run: ApplyRun, work: JobRun) -> SourceRange:
+def _find_version(run: ApplyRun, job_run: JobRun) -> SourceRange:
     """Never before what the target shows: a job log that was restored, or is behind, may not know how far that is."""
     source, to_version = run.ports.source, run.iteration.to_version
     if to_version is None:
         return source.newest(run.uri)
-    if work.data_type is not DataType.SNAPSHOT:
-        to_version = max(to_version, work.position.watermark.version)
+    if job_run.data_type is not DataType.SNAPSHOT:
+        to_version = max(to_version, job_run.position.watermark.version)
     try:
         return source.at(run.uri, to_version)
     except ChangesUnavailableError:
         return source.newest(run.uri)
 
 
-def _find_replaced(run: ApplyRun, work: JobRun, span: SourceRange) -> str:
+def _find_replaced(run: ApplyRun, job_run: JobRun, span: SourceRange) -> str:
     """Why no change says how the rows have become what they are, as another table is in the place of one of them.
 
     Empty: all are those that were read. Raises PermanentError where the job is not to follow that.
     """
-    for uri, mark in _marks(run, work).items():
+    for uri, mark in _marks(run, job_run).items():
         now = span if uri == run.uri else run.ports.source.newest(uri)
         at = Position(watermark=mark.watermark, source_id=mark.table_id)
         applied_at_s = _commit_time(run, uri, mark.watermark)
         try:
-            read_policy.refuse_rebuild(work.row.spec, at, now, lambda at_s=applied_at_s: at_s)  # type: ignore[misc]
+            read_policy.refuse_rebuild(job_run.row.spec, at, now, lambda at_s=applied_at_s: at_s)  # type: ignore[misc]
         except PermanentError as error:
             if uri == run.uri:
                 raise
@@ -147,9 +153,9 @@ def _find_replaced(run: ApplyRun, work: JobRun, span: SourceRange) -> str:
     return ""
 
 
-def _marks(run: ApplyRun, work: JobRun) -> SourceMarks:
+def _marks(run: ApplyRun, job_run: JobRun) -> SourceMarks:
     """Of the job's own table the position may know more: versions without a row need no commit."""
-    position = work.position
+    position = job_run.position
     known = position.sources.get(run.uri)
     own = position.watermark if known is None else later(known.watermark, position.watermark)
     return {**position.sources, run.uri: SourceMark(position.source_id, own)}

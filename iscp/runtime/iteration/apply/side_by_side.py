@@ -25,18 +25,18 @@ def run_side_by_side(
 ) -> list[JobOutcome]:
     """An outcome for each, in order; what one of them raises is its own outcome. `at_work`: as JobDeaths has it."""
 
-    def consume_safely(work: JobRun) -> JobOutcome:
+    def consume_safely(job_run: JobRun) -> JobOutcome:
         try:
-            with at_work([work.row]):
-                return consume(work)
+            with at_work([job_run.row]):
+                return consume(job_run)
         except BaseException as error:  # noqa: BLE001  (one consumer's fault is its own)
-            return record_failure(work.row, work.position, error)
+            return record_failure(job_run.row, job_run.position, error)
 
-    def run_labelled(work: JobRun) -> JobOutcome:
+    def run_labelled(job_run: JobRun) -> JobOutcome:
         engine.label(iteration.label)
-        return consume_safely(work)
+        return consume_safely(job_run)
 
     if len(works) <= 1:
-        return [consume_safely(work) for work in works]
+        return [consume_safely(job_run) for job_run in works]
     with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
         return list(pool.map(run_labelled, works))

@@ -85,19 +85,21 @@ def _check_range(run: ApplyRun, since: Watermark, group: list[JobRun], span: Sou
     """Before the range's own version counts: a source that was recreated may be at the very same one."""
     run.meter.note_range(since, span.bytes)
     exact_watermark(span.to)  # a commit may say any time of itself
-    if not read_policy.same_log((work.position for work in group), span):
+    if not read_policy.same_log((job_run.position for job_run in group), span):
         raise ChangesUnavailableError("the source was replaced")
 
 
 def _apply_range(run: ApplyRun, group: list[JobRun], span: SourceRange, changes: _Changes) -> list[JobOutcome]:
     if not span.changes_data:
-        return run.run_each(group, lambda work: renew_position(run.ports, run.guard, work, span))
+        return run.run_each(group, lambda job_run: renew_position(run.ports, run.guard, job_run, span))
     group, others = split_by_columns(run.ports.source, run.uri, group, span, changes.columns)
-    outcomes = [each for work, reason in others for each in apply_full_to_all(run, [work], reason)]
+    outcomes = [each for job_run, reason in others for each in apply_full_to_all(run, [job_run], reason)]
     for way in Reading:
-        works = [work for work in group if read_policy.reading(work.row.spec, span) is way]
+        works = [job_run for job_run in group if read_policy.reading(job_run.row.spec, span) is way]
         if way is Reading.COMPARE:
-            outcomes += run.run_each(works, lambda work: apply_full(run, work, read_policy.unread(work.row.spec)))
+            outcomes += run.run_each(
+                works, lambda job_run: apply_full(run, job_run, read_policy.unread(job_run.row.spec))
+            )
         elif works:
             outcomes += _apply_changes(run, works, span, way, changes)
     return outcomes
@@ -115,13 +117,13 @@ def _apply_changes(
             run.guard.check()
             available = changes.columns()
             wanted, lost = _collect_columns(group, span, available)
-            if span.steps and any(not work.row.spec.consumer.key for work in group):
+            if span.steps and any(not job_run.row.spec.consumer.key for job_run in group):
                 wanted = set(available)  # rows without a key are distinguished by all that they hold
             feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
-            able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])
+            able, unnetted = _net_changes(feed, [job_run for job_run in group if job_run.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             kept = feed
-            done = run.run_each(able, lambda work: _consume_tail(run, work, span, kept, changes))
+            done = run.run_each(able, lambda job_run: _consume_tail(run, job_run, span, kept, changes))
             return [*done, *lost.values(), *unnetted]
         except ChangesUnavailableError as gone:
             return changes.without(group, str(gone))
@@ -138,35 +140,35 @@ def _collect_columns(
     """What the jobs want to be read, and the outcomes of those that cannot have their columns, by job_id."""
     wanted: set[str] = set()
     lost: dict[str, JobOutcome] = {}
-    for work in group:
+    for job_run in group:
         try:
-            wanted.update(work.kind.columns(work.row.spec.consumer, available))
-            read_policy.refuse_collated(work.row.spec, span)
+            wanted.update(job_run.kind.columns(job_run.row.spec.consumer, available))
+            read_policy.refuse_collated(job_run.row.spec, span)
         except BaseException as error:  # noqa: BLE001  (one job's fault is its own)
-            lost[work.row.job_id] = record_failure(work.row, work.position, error)
+            lost[job_run.row.job_id] = record_failure(job_run.row, job_run.position, error)
     return wanted, lost
 
 
 def _net_changes(feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], list[JobOutcome]]:
     """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
     faults: dict[Netted | None, PermanentError] = {}
-    for way in {way for work in works if (way := netted(work)) is not None}:
+    for way in {way for job_run in works if (way := netted(job_run)) is not None}:
         try:
             feed.net(*way)
         except PermanentError as error:
             faults[way] = error
         except ChangesUnavailableError:
             continue  # each of its consumers will come upon that, and go on without
-    found = [(work, faults.get(netted(work))) for work in works]
-    able = [work for work, error in found if error is None]
-    return able, [record_failure(work.row, work.position, error) for work, error in found if error is not None]
+    found = [(job_run, faults.get(netted(job_run))) for job_run in works]
+    able = [job_run for job_run, error in found if error is None]
+    return able, [record_failure(job_run.row, job_run.position, error) for job_run, error in found if error is not None]
 
 
-def _consume_tail(run: ApplyRun, work: JobRun, span: SourceRange, feed: ChangeSet, changes: _Changes) -> JobOutcome:
-    handed = run.retriever(DataType.TAIL, work, span, span.from_version, feed=feed)
+def _consume_tail(run: ApplyRun, job_run: JobRun, span: SourceRange, feed: ChangeSet, changes: _Changes) -> JobOutcome:
+    retriever = run.retriever(DataType.TAIL, job_run, span, span.from_version, feed=feed)
     try:
         with run.ports.engine.session() as session:
-            return run.consume(session, work, handed, span, read_policy.warning(work.row.spec, span))
+            return run.consume(session, job_run, retriever, span, read_policy.warning(job_run.row.spec, span))
     except ChangesUnavailableError as unfit:
-        (outcome,) = changes.without([work], str(unfit))
+        (outcome,) = changes.without([job_run], str(unfit))
         return outcome
