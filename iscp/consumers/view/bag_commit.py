@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.rows.column_kinds import comparable
+from iscp.adapters.delta.rows.column_kinds import comparable, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.kept_frame import kept, release
@@ -22,7 +22,6 @@ from iscp.consumers.view.table_rewrite import (
     rewrite,
     rewrite_bag,
     rewrite_groups,
-    same,
     shown_alike,
     without,
 )
@@ -133,7 +132,7 @@ def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> Da
     """As Compared.repair has it; and as `l` each row of which more copies go than there are."""
     columns = [F.col(quoted(name)) for name in names]
     going = changes.where(F.col(WEIGHT) < 0)
-    found = held.alias("h").join(F.broadcast(going.alias("g")), same("g", "h", names), "inner")
+    found = held.alias("h").join(F.broadcast(going.alias("g")), same_values("g", "h", names), "inner")
     there = found.select(*[F.col(f"g.{quoted(name)}") for name in names])
     counted = going.withColumn(_HELD, F.lit(0).cast("long")).unionByName(
         there.withColumn(_HELD, F.lit(1).cast("long")).withColumn(WEIGHT, F.lit(0).cast("long"))

@@ -27,14 +27,14 @@ from iscp.core.query.range_query import NotRanged
 from iscp.core.query.refresh_choice import Strategy
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError, PermanentError
-from iscp.core.values.watermark import NOTHING_APPLIED, committed_apart
+from iscp.core.values.watermark import NOTHING_APPLIED
 from iscp.ports.consumer import ConsumeContext, Consumed
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest, StagedRanges
-from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.source import ChangeSource
 from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.table_spans import RefreshEnd, count_rows
+from iscp.views.refresh.table_spans import RefreshEnd, count_rows, tables_at
 from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RangeBuiltView(ViewConsumer):
     def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
         with translating("compute a range of the view"), reading_changes("open the view's tables"):
             # In no memory of the view's: ranges of it may be computed side by side.
-            query = ViewQuery(rows.sparkSession, self._source, self._view.query, self._end_of(terms))
+            query = ViewQuery(rows.sparkSession, self._source, self._view.query, _end_of(self._source, terms))
             ranged = self._ranged_by(query, terms)
             if ranged is None:
                 raise PermanentError(f"the view is built of ranges by {terms.way}, and would not be here")
@@ -86,7 +86,7 @@ class RangeBuiltView(ViewConsumer):
         self, context: ConsumeContext, order: RefreshOrder, manifests: Sequence[Manifest], terms: BuildTerms
     ) -> Refreshed | None:
         with translating("publish the view"), measuring(self._clock) as parts, reading_changes("publish the view"):
-            end = self._end_of(terms)
+            end = _end_of(self._source, terms)
             self._memory.forget_query()
             query = self._query(context, end)
             try:
@@ -149,15 +149,10 @@ class RangeBuiltView(ViewConsumer):
         found = self._ranged(query)
         return None if isinstance(found, NotRanged) or found.way != terms.way else found
 
-    def _end_of(self, terms: BuildTerms) -> RefreshEnd:
-        """Raises ChangesUnavailableError where a table is not there any more as it was."""
-        tables = {}
-        for uri, mark in terms.sources.items():
-            tables[uri] = found = self._source.at(uri, mark.watermark.version)
-            if found.table_id != mark.table_id or committed_apart(found.to.at_s, mark.watermark.at_s):
-                raise ChangesUnavailableError(f"{uri} was replaced, or its log recreated")
-        return RefreshEnd(tables, terms.as_of_s)
-
 
 def _shape(manifest: Manifest) -> str:
     return StructType.fromJson(json.loads(manifest.schema_json)).simpleString()
+
+
+def _end_of(source: ChangeSource, terms: BuildTerms) -> RefreshEnd:
+    return RefreshEnd(tables_at(source, terms.sources), terms.as_of_s)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
+from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, quoted
@@ -69,11 +69,7 @@ def shown_alike(kind: DataType) -> bool:
 
 def without(held: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:
     """The rows that are equal to none of `gone` in these columns."""
-    return held.alias("h").join(gone.alias("g"), same("h", "g", key), "left_anti")
-
-
-def same(one: str, other: str, names: Sequence[str]) -> list[Column]:
-    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
+    return held.alias("h").join(gone.alias("g"), same_values("h", "g", key), "left_anti")
 
 
 def copies(rows: DataFrame, number: Column) -> DataFrame:

@@ -11,11 +11,10 @@ from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.watermark import Position, Watermark, committed_apart
+from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.sink import Compared, Sink
-from iscp.ports.source import ChangesUnavailableError, SourceRange
-from iscp.views.refresh.table_spans import RefreshEnd
+from iscp.views.refresh.table_spans import RefreshEnd, tables_at
 from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
@@ -62,15 +61,5 @@ class ViewCheck:
         )
 
     def _query(self, context: ConsumeContext) -> ViewQuery:
-        end = RefreshEnd(self._versions(context.position), context.position.as_of_s)
+        end = RefreshEnd(tables_at(self._source, context.position.sources), context.position.as_of_s)
         return ViewQuery(context.session, self._source, self._view.query, end, listed=False)
-
-    def _versions(self, position: Position) -> dict[str, SourceRange]:
-        """The tables as they were for the last refresh. Raises ChangesUnavailableError."""
-        found = {}
-        for uri, mark in position.sources.items():
-            found[uri] = self._source.at(uri, mark.watermark.version)
-            other = committed_apart(found[uri].to.at_s, mark.watermark.at_s)
-            if other or found[uri].table_id != mark.table_id:
-                raise ChangesUnavailableError(f"{uri} was replaced, or its log recreated")
-        return found

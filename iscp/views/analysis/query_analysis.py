@@ -17,6 +17,7 @@ from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.query.range_query import NotRanged
 from iscp.core.sql.sql_bounds import too_deep
+from iscp.core.sql.sql_names import quoted
 from iscp.core.sql.sql_sizes import SIZE_MAX
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import first_line
@@ -100,7 +101,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 schema = _nullable(StructType.fromJson(json.loads(schema_json)))
                 frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
-                frame.createOrReplaceTempView(_quoted(name))
+                frame.createOrReplaceTempView(quoted(name))
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
@@ -204,7 +205,3 @@ def _nullable(schema: StructType) -> StructType:
     for each in schema.fields:
         each.nullable = True
     return schema
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of
+from iscp.adapters.delta.rows.column_kinds import WHOLE, is_one_of, same_values
 from iscp.adapters.delta.rows.group_moves import moved_groups
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
@@ -149,7 +149,7 @@ def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
 
 def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
     """Of nulls in keys grouping makes one, and a join none."""
-    same = [F.col(f"h.{name}").eqNullSafe(F.col(f"m.{name}")) for name in sums.keys]
+    same = same_values("h", "m", sums.keys)
     touched = held.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
     added = [F.sum(name).alias(name) for name in sums.measures]
     now = touched.select(sums.columns).unionAll(changes.select(sums.columns)).groupBy(sums.keys).agg(*added)

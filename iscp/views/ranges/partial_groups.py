@@ -11,6 +11,7 @@ from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import At
+from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,11 +44,8 @@ def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | N
 
 def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
     """`k0`, … the keys, and what each function comes to for the rows that `plans` has."""
-    catalyst = plans.catalyst
-    columns = [catalyst.alias(each, name) for each, name in zip(_keys_of(groups.node), groups.keys, strict=True)]
-    for each in groups.functions:
-        columns += each.inputs(catalyst)
-    rows = catalyst.frame(catalyst.project(columns, plans.rows(groups.node.inputs[0], At.NEW)))
+    below = plans.rows(groups.node.inputs[0], At.NEW)
+    rows = value_columns(plans, groups.functions, below, None, _keys_of(groups.node))
     return _grouped(rows, groups.keys, [column for each in groups.functions for column in each.part()])
 
 

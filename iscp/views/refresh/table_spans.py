@@ -88,6 +88,17 @@ def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
         raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")
 
 
+def tables_at(source: ChangeSource, marks: SourceMarks) -> dict[str, SourceRange]:
+    """Return the tables as they were at these marks. Raises ChangesUnavailableError where one is there no longer as it
+    was."""
+    found = {}
+    for uri, mark in marks.items():
+        found[uri] = table = source.at(uri, mark.watermark.version)
+        if table.table_id != mark.table_id or committed_apart(table.to.at_s, mark.watermark.at_s):
+            raise ChangesUnavailableError(f"{uri} was replaced, or its log recreated")
+    return found
+
+
 @contextmanager
 def reading(
     session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str], readers: int

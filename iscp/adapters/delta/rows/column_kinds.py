@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -18,6 +20,11 @@ from pyspark.sql.types import (
     StructType,
     VariantType,
 )
+
+from iscp.core.sql.sql_names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
@@ -39,6 +46,11 @@ def is_collated(kind: DataType) -> bool:
 def is_one_of(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
     """Whether it is, and compares as its values are written."""
     return isinstance(kind, kinds) and not is_collated(kind)
+
+
+def same_values(one: str, other: str, names: Iterable[str]) -> list[Column]:
+    """Return the conditions that rows of two frames, named by these aliases, are equal in these columns, nulls too."""
+    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
 
 
 def parts_of(kind: DataType) -> Iterator[DataType]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.rows.column_kinds import comparable, is_double
+from iscp.adapters.delta.rows.column_kinds import comparable, is_double, same_values
 from iscp.core.sql.sql_names import quoted
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def are_near(wanted: DataFrame, held: DataFrame) -> bool:
     doubles = [field.name for field in wanted.schema.fields if is_double(field.dataType)]
     exact = [name for name in wanted.columns if name not in doubles]
     one, other = (_numbered(frame, exact, doubles).alias(name) for frame, name in ((wanted, "w"), (held, "h")))
-    same = [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in (*exact, _PLACE)]
-    paired = one.join(other, same, "full_outer")
+    paired = one.join(other, same_values("w", "h", (*exact, _PLACE)), "full_outer")
     there = F.col(f"w.{_THERE}").isNotNull() & F.col(f"h.{_THERE}").isNotNull()
     near = reduce(lambda left, right: left & right, [_near(name) for name in doubles])
     return paired.where(~(there & near)).isEmpty()
