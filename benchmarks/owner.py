@@ -39,7 +39,7 @@ import click
 
 from benchmarks.progress import report_progress
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing, cut
 from iscp.adapters.system.clock import SystemClock

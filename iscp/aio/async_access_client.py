@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.codec.access_codec import entries_from_wire, role_to_wire, token_from_wire
-from iscp.adapters.grpc.codec.convert import to_message
+from iscp.adapters.grpc.codec.access_messages import AUDIT_ENTRY, TOKEN, role_to_wire
+from iscp.adapters.grpc.codec.message_codec import to_message
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.access.access_token import TokenRecord, id_of
 from iscp.core.access.audit_entry import AuditEntry
@@ -43,13 +43,13 @@ class AsyncAccessClient:
         except OutcomeUnknown as error:
             remedy = "Revoke the token that may have been made: the newest one of `iscp-admin token list`"
             raise OutcomeUnknown(error.message, field=error.field, remedy=remedy, code=error.code) from error
-        return (response.secret, token_from_wire(response.token))
+        return (response.secret, TOKEN.from_wire(response.token, digest=""))
 
     async def tokens(self, *, account: str = "") -> list[TokenRecord]:
         """The newest first, with those that have ended; of each all but its secret and digest."""
         request = to_message(pb.ListTokensRequest, format_version=FORMAT_VERSION, account=account)
         found = await self._caller.call(listing(self._access.ListTokens), request)
-        return [token_from_wire(token) for page in found for token in page.tokens]
+        return [TOKEN.from_wire(token, digest="") for page in found for token in page.tokens]
 
     async def revoke_token(self, token_id: str, *, account: str = "") -> bool:
         """False if there is no such token, or no longer: also where an answer was lost, and the call was repeated.
@@ -73,4 +73,4 @@ class AsyncAccessClient:
             limit=limit,
         )
         found = await self._caller.call(listing(self._access.ReadAudit), request)
-        return entries_from_wire(entry for page in found for entry in page.entries)
+        return [AUDIT_ENTRY.from_wire(entry) for page in found for entry in page.entries]

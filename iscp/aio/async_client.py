@@ -9,7 +9,18 @@ from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
 from iscp.adapters.grpc.channel.caller_token import GivenToken
-from iscp.adapters.grpc.codec import convert, convert_views
+from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire
+from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.request_messages import (
+    CHECKED_JOB,
+    JOB_CHANGE,
+    JOB_NAME,
+    JOB_UPDATE,
+    REGISTER_RESULT,
+    REGISTRATION,
+    RESYNC,
+    outcome_from_wire,
+)
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.aio.async_access_client import AsyncAccessClient
@@ -129,25 +140,25 @@ class AsyncClient(AsyncJobReader):
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""
         named = with_ids(requests, RegisterRequest)
-        request = convert.to_message(
+        request = to_message(
             pb.RegisterRequest,
             format_version=FORMAT_VERSION,
-            registrations=[convert.registration_to_wire(one) for one in named],
+            registrations=[REGISTRATION.to_wire(one) for one in named],
         )
         response = await self._caller.call(self._admin.Register, request, changes=True)
-        return [convert.result_from_wire(one) for one in response.results]
+        return [REGISTER_RESULT.from_wire(one) for one in response.results]
 
     async def check_many(
         self, requests: Iterable[RegisterRequest], *, timeout_s: float | None = None
     ) -> list[CheckedJob]:
         """What it takes to have the jobs as `requests` say, checked as a registration is; nothing is written."""
-        request = convert.to_message(
+        request = to_message(
             pb.RegisterRequest,
             format_version=FORMAT_VERSION,
-            registrations=[convert.registration_to_wire(one) for one in require_all(requests, RegisterRequest)],
+            registrations=[REGISTRATION.to_wire(one) for one in require_all(requests, RegisterRequest)],
         )
         response = await self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
-        return [convert.checked_from_wire(one) for one in response.checked]
+        return [CHECKED_JOB.from_wire(one) for one in response.checked]
 
     async def unregister(self, table: str, name: str, *, account: str = "") -> bool:
         """Drop a job; False if there is none."""
@@ -171,7 +182,9 @@ class AsyncClient(AsyncJobReader):
         """
         spec_json = spec if isinstance(spec, str) else to_json(spec)
         request = ResyncRequest(JobName(table, name, account), new_table, spec_json, new_request_id())
-        response = await self._caller.call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
+        response = await self._caller.call(
+            self._admin.Resync, RESYNC.to_wire(request, format_version=FORMAT_VERSION), changes=True
+        )
         return RegisterResult(True, response.job_id, response.table_id, response.warning)
 
     async def update(
@@ -199,11 +212,11 @@ class AsyncClient(AsyncJobReader):
     async def update_many(self, requests: Iterable[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
         named = with_ids(requests, UpdateRequest)
-        request = convert.to_message(
-            pb.UpdateJobsRequest, format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
+        request = to_message(
+            pb.UpdateJobsRequest, format_version=FORMAT_VERSION, updates=[JOB_UPDATE.to_wire(one) for one in named]
         )
         response = await self._caller.call(self._admin.UpdateJobs, request, changes=True)
-        return [convert.outcome_from_wire(one) for one in response.outcomes]
+        return [outcome_from_wire(one) for one in response.outcomes]
 
     async def change_many(self, changes: Iterable[JobChange]) -> list[ChangeOutcome]:
         """Unregister, pause, resume and resync many jobs, each for itself; the outcomes run parallel to `changes`.
@@ -211,31 +224,28 @@ class AsyncClient(AsyncJobReader):
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """
         named = with_ids(changes, JobChange)
-        request = convert.to_message(
-            pb.ChangeJobsRequest, format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
+        request = to_message(
+            pb.ChangeJobsRequest, format_version=FORMAT_VERSION, changes=[JOB_CHANGE.to_wire(one) for one in named]
         )
         response = await self._caller.call(self._admin.ChangeJobs, request, changes=True)
-        return [convert.outcome_from_wire(one) for one in response.outcomes]
+        return [outcome_from_wire(one) for one in response.outcomes]
 
     async def notify(self, table: str) -> int:
         """Report that the table has just changed, so that it is probed at once; returns how many jobs read it."""
         return int(
             (
                 await self._caller.call(
-                    self._admin.Notify, convert.to_message(pb.NotifyRequest, format_version=FORMAT_VERSION, table=table)
+                    self._admin.Notify, to_message(pb.NotifyRequest, format_version=FORMAT_VERSION, table=table)
                 )
             ).jobs
         )
 
     async def cluster(self) -> ClusterView:
-        request = convert.to_message(pb.GetClusterRequest, format_version=FORMAT_VERSION)
-        return convert_views.cluster_from_wire(await self._caller.call(listing(self._admin.GetCluster), request))
+        request = to_message(pb.GetClusterRequest, format_version=FORMAT_VERSION)
+        return cluster_from_wire(await self._caller.call(listing(self._admin.GetCluster), request))
 
     async def _change(self, method: Callable[..., Any], job: JobName) -> bool:
-        request = convert.to_message(
-            pb.ChangeJobRequest,
-            format_version=FORMAT_VERSION,
-            job=convert.name_to_wire(job),
-            request_id=new_request_id(),
+        request = to_message(
+            pb.ChangeJobRequest, format_version=FORMAT_VERSION, job=JOB_NAME.to_wire(job), request_id=new_request_id()
         )
         return bool((await self._caller.call(method, request, changes=True)).changed)

@@ -7,20 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
-from iscp.adapters.grpc.codec.convert import fields_of, to_message
-from iscp.adapters.grpc.codec.log_codec import page_from_wire, places_to_wire
+from iscp.adapters.grpc.codec.cluster_messages import EVENT, PLACED_SHARD
+from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_to_wire
+from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
 from iscp.core.api.api_requests import NodeVerb, ShardVerb
 from iscp.core.api.api_views import EventView, PlacedShard
 from iscp.core.api.log_lines import LogPage, LogPlace
-from iscp.core.values.errors import Unavailable
-from iscp.core.values.untrusted_values import error_text
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
-
-_EVENT_FIELDS = tuple(field.name for field in pb.OwnerEvent.DESCRIPTOR.fields)
-_SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)
 
 
 class AsyncOperatorClient:
@@ -101,7 +98,7 @@ class AsyncOperatorClient:
         found = await self._caller.call(
             listing(self._operator.GetEvents), request, timeout_s=answer_within_s(wait_s, "wait_s")
         )
-        return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
+        return [EVENT.from_wire(each) for page in found for each in page.events]
 
     async def node_logs(
         self,
@@ -136,23 +133,20 @@ class AsyncOperatorClient:
     async def _logs(self, after: Mapping[str, LogPlace] | None, **wanted: Any) -> list[LogPage]:
         places = places_after(after)
         request = to_message(pb.GetLogsRequest, format_version=FORMAT_VERSION, after=places_to_wire(places), **wanted)
-        try:
-            return [page_from_wire(page) for page in await self._caller.call(listing(self._operator.GetLogs), request)]
-        except ValueError as error:
-            raise Unavailable(f"the answer has lines that cannot be: {error_text(error)}") from error
+        return [LOG_PAGE.from_wire(page) for page in await self._caller.call(listing(self._operator.GetLogs), request)]
 
     async def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
-        wire = pb.NodeVerb.Value(f"NODE_VERB_{verb.name}")
-        request = to_message(pb.ChangeNodeRequest, format_version=FORMAT_VERSION, verb=wire, node_id=node_id)
+        request = to_message(
+            pb.ChangeNodeRequest, format_version=FORMAT_VERSION, verb=NODE_VERBS.to_wire(verb), node_id=node_id
+        )
         response: pb.ChangeNodeResponse = await self._caller.call(self._operator.ChangeNode, request, changes=True)
         return response
 
     async def _change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
-        wire = pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}")
         request = to_message(
             pb.ChangeShardsRequest,
             format_version=FORMAT_VERSION,
-            verb=wire,
+            verb=SHARD_VERBS.to_wire(verb),
             table=table,
             range_id=range_id,
             node_id=node_id,
@@ -161,4 +155,4 @@ class AsyncOperatorClient:
 
 
 def _shards(found: Iterable[pb.PlacementPage]) -> list[PlacedShard]:
-    return [PlacedShard(**fields_of(each, _SHARD_FIELDS)) for page in found for each in page.shards]
+    return [PLACED_SHARD.from_wire(each) for page in found for each in page.shards]

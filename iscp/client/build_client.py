@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.adapters.grpc.codec.build_codec import builds_from_wire
-from iscp.adapters.grpc.codec.convert import name_to_wire, to_message
+from iscp.adapters.grpc.codec.build_messages import builds_from_wire
+from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.request_messages import JOB_NAME
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.api.api_requests import JobName
 from iscp.core.build.api_builds import BuildView
@@ -32,7 +33,7 @@ class BuildClient:
 
         What is staged is kept until it is resumed. Raises JobNotFound; InvalidRequest where nothing is to be built.
         """
-        job = name_to_wire(JobName(table, name, account))
+        job = JOB_NAME.to_wire(JobName(table, name, account))
         request = to_message(pb.AbortBuildRequest, format_version=FORMAT_VERSION, job=job)
         return int(self._caller.call(self._builds.AbortBuild, request, changes=True).tasks)
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.adapters.grpc.codec import convert, convert_views
-from iscp.adapters.grpc.codec.explanation_codec import explanation_from_wire
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
+from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.query_messages import explanation_from_wire
+from iscp.adapters.grpc.codec.request_messages import JOB_FILTER, JOB_NAME
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.request_parts import answer_within_s, job_filter, require_positive, with_wait
 from iscp.core.api.api_requests import (
@@ -58,11 +60,11 @@ class JobReader:
         """
         require_positive(limit, "limit")
         wanted = job_filter(account, table, state, reason, table_pattern, name_pattern, late)
-        request = convert.to_message(
-            pb.ListJobsRequest, format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit
+        request = to_message(
+            pb.ListJobsRequest, format_version=FORMAT_VERSION, filter=JOB_FILTER.to_wire(wanted), limit=limit
         )
         pages = self._caller.call(listing(self._admin.ListJobs), request)
-        return [convert_views.job_from_wire(job) for page in pages for job in page.jobs]
+        return [JOB.from_wire(job) for page in pages for job in page.jobs]
 
     def views(self, name: str = "", *, table: str = "", account: str = "") -> list[JobView]:
         """The jobs that keep materialized views, all or those of this name; several tables may have one of it each."""
@@ -83,17 +85,15 @@ class JobReader:
         late: bool = False,
     ) -> int:
         """How many jobs match, as in `jobs`."""
-        wanted = convert.filter_to_wire(job_filter(account, table, state, reason, table_pattern, name_pattern, late))
-        request = convert.to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
+        wanted = JOB_FILTER.to_wire(job_filter(account, table, state, reason, table_pattern, name_pattern, late))
+        request = to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
         return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
     def status(self, table: str, name: str, *, account: str = "") -> JobView:
         """Raises JobNotFound."""
-        job = convert.name_to_wire(JobName(table, name, account))
-        return convert_views.job_from_wire(
-            self._caller.call(
-                self._admin.GetJob, convert.to_message(pb.GetJobRequest, format_version=FORMAT_VERSION, job=job)
-            )
+        job = JOB_NAME.to_wire(JobName(table, name, account))
+        return JOB.from_wire(
+            self._caller.call(self._admin.GetJob, to_message(pb.GetJobRequest, format_version=FORMAT_VERSION, job=job))
         )
 
     def wait(
@@ -111,17 +111,15 @@ class JobReader:
         `versions`: of a job of several tables, by the names that its spec gives them or by URI; of those that are left
         out the newest. Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
         """
-        job = convert.name_to_wire(JobName(table, name, account))
+        job = JOB_NAME.to_wire(JobName(table, name, account))
         require(versions, (Mapping, type(None)), "versions", "versions by the names of tables")
         named = (versions or {}).items()
-        wanted = [convert.to_message(pb.TableVersion, table=each, version=number) for each, number in named]
-        request = convert.to_message(
+        wanted = [to_message(pb.TableVersion, table=each, version=number) for each, number in named]
+        request = to_message(
             pb.WaitJobRequest, format_version=FORMAT_VERSION, job=job, version=version, versions=wanted
         )
         within_s = answer_within_s(timeout_s, "timeout_s")
-        return convert_views.job_from_wire(
-            self._caller.call(with_wait(self._admin.WaitJob), request, timeout_s=within_s)
-        )
+        return JOB.from_wire(self._caller.call(with_wait(self._admin.WaitJob), request, timeout_s=within_s))
 
     def verify(
         self,
@@ -137,12 +135,10 @@ class JobReader:
         Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
         compare, PermanentError where that cannot be known, JobNotFound.
         """
-        job = convert.name_to_wire(JobName(table, name, account))
-        request = convert.to_message(pb.VerifyJobRequest, format_version=FORMAT_VERSION, job=job, repair=repair)
+        job = JOB_NAME.to_wire(JobName(table, name, account))
+        request = to_message(pb.VerifyJobRequest, format_version=FORMAT_VERSION, job=job, repair=repair)
         within_s = answer_within_s(timeout_s, "timeout_s")
-        return convert_views.report_from_wire(
-            self._caller.call(with_wait(self._admin.VerifyJob), request, timeout_s=within_s)
-        )
+        return VERIFY_REPORT.from_wire(self._caller.call(with_wait(self._admin.VerifyJob), request, timeout_s=within_s))
 
     def explain(
         self,
@@ -157,10 +153,10 @@ class JobReader:
 
         Raises InvalidRequest for a query that cannot be kept, and where the consumer keeps none; JobNotFound.
         """
-        request = convert.to_message(
+        request = to_message(
             pb.ExplainConsumerRequest,
             format_version=FORMAT_VERSION,
-            job=convert.name_to_wire(JobName(table, name, account)),
+            job=JOB_NAME.to_wire(JobName(table, name, account)),
             spec_json=spec if isinstance(spec, str) else to_json(spec),
         )
         within_s = answer_within_s(timeout_s, "timeout_s")
@@ -175,8 +171,8 @@ class JobReader:
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
         """The job's iterations, newest first."""
-        job = convert.name_to_wire(JobName(table, name, account))
+        job = JOB_NAME.to_wire(JobName(table, name, account))
         require_positive(limit, "limit")
-        request = convert.to_message(pb.HistoryRequest, format_version=FORMAT_VERSION, job=job, limit=limit)
+        request = to_message(pb.HistoryRequest, format_version=FORMAT_VERSION, job=job, limit=limit)
         pages = self._caller.call(listing(self._admin.History), request)
-        return [convert_views.history_from_wire(entry) for page in pages for entry in page.entries]
+        return [HISTORY_ENTRY.from_wire(entry) for page in pages for entry in page.entries]

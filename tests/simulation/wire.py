@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
 from iscp.coordination.membership.assignments import Holder

@@ -75,10 +75,6 @@ class ServiceRow:
     forwarded: bool = False
     gateway: bool = False
 
-    @property
-    def for_users(self) -> bool:
-        return any(rule.scope in (Scope.ACCOUNT, Scope.CLUSTER) for rule in self.rules.values())
-
 
 _ACCOUNT, _CLUSTER = partial(Rule, Scope.ACCOUNT), partial(Rule, Scope.CLUSTER)
 _NODES, _OPEN = Rule(Scope.NODES), Rule(Scope.OPEN)

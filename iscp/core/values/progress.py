@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from iscp.core.values.untrusted_values import COUNT_MOST, Check, exact_float, exact_int, exact_name
+from iscp.core.values.untrusted_values import COUNT_MOST, exact_int
 
 UNKNOWN = -1
 """A count, a rate or a time for which there is no basis."""
@@ -147,18 +147,3 @@ _COUNTS = ("tasks", "tasks_done", "rows_read", "bytes_read", "rows_written", "by
 def count_or_unknown(value: object, name: str) -> int:
     """Raises ValueError for what is neither a count nor UNKNOWN."""
     return exact_int(value, name, UNKNOWN)
-
-
-def _span_s(value: object, name: str) -> float:
-    return exact_float(value, name, UNKNOWN, float(COUNT_MOST))
-
-
-PROGRESS_CHECKS: Mapping[str, Check] = {
-    "purpose": exact_name,
-    "started_at_s": exact_float,
-    "elapsed_s": _span_s,
-    **dict.fromkeys(_COUNTS, exact_int),
-    **dict.fromkeys(("rows_total", "bytes_total"), count_or_unknown),
-    **dict.fromkeys(("rows_per_s", "bytes_per_s", "left_s"), _span_s),
-}
-"""How each field of a RunProgress that another node hands over is checked."""

@@ -11,8 +11,8 @@ import grpc
 from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.access.guarded_context import note_for_audit, principal_of
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.grpc.codec.access_codec import entry_to_wire, role_from_wire, token_to_wire
-from iscp.adapters.grpc.codec.convert import pages
+from iscp.adapters.grpc.codec.access_messages import AUDIT_ENTRY, TOKEN, role_from_wire
+from iscp.adapters.grpc.codec.message_codec import pages
 from iscp.core.access.audit_entry import AuditQuery
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import AT_S_MOST
@@ -50,12 +50,12 @@ class AccessServer(pb_grpc.AccessServicer):
             role = role_from_wire(request.role)
             secret, record = self._service.create_token(account, role, request.ttl_s, request.note, by)
             note_for_audit(context, token_id=record.token_id)
-            return pb.CreateTokenResponse(secret=secret, token=token_to_wire(record))
+            return pb.CreateTokenResponse(secret=secret, token=TOKEN.to_wire(record))
 
     def ListTokens(self, request: pb.ListTokensRequest, context: grpc.ServicerContext) -> Iterator[pb.TokenPage]:
         with translate_errors(context, "list_tokens"):
             check_format(request.format_version)
-            for page in pages(token_to_wire(each) for each in self._service.tokens(request.account)):
+            for page in pages(TOKEN.to_wire(each) for each in self._service.tokens(request.account)):
                 yield pb.TokenPage(tokens=page)
 
     def RevokeToken(self, request: pb.RevokeTokenRequest, context: grpc.ServicerContext) -> pb.RevokeTokenResponse:
@@ -69,7 +69,7 @@ class AccessServer(pb_grpc.AccessServicer):
             if not 0 <= request.since_s <= AT_S_MOST:
                 raise InvalidRequest("is no time", field="since_s", remedy="Give Unix seconds; 0 is all")
             query = AuditQuery(request.account, request.since_s, request.method, request.limit or AUDIT_LIMIT)
-            for page in pages(entry_to_wire(each) for each in self._service.audit(query)):
+            for page in pages(AUDIT_ENTRY.to_wire(each) for each in self._service.audit(query)):
                 yield pb.AuditPage(entries=page)
 
     @property

@@ -12,8 +12,21 @@ from contextlib import suppress
 import grpc
 
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.grpc.codec import convert, convert_views
-from iscp.adapters.grpc.codec.explanation_codec import explanation_to_wire
+from iscp.adapters.grpc.codec.cluster_messages import cluster_to_wire
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
+from iscp.adapters.grpc.codec.message_codec import pages
+from iscp.adapters.grpc.codec.query_messages import explanation_to_wire
+from iscp.adapters.grpc.codec.request_messages import (
+    CHECKED_JOB,
+    JOB_NAME,
+    JOB_UPDATE,
+    REGISTER_RESULT,
+    REGISTRATION,
+    RESYNC,
+    changes_from_wire,
+    filter_from_wire,
+    outcome_to_wire,
+)
 from iscp.adapters.tls.endpoint import (
     CHANGES_MAX,
     FORMAT_VERSION,
@@ -86,7 +99,7 @@ def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
     _check_number(len(request.registrations), REGISTRATIONS_MAX, "registrations")
     for number, registration in enumerate(request.registrations):
         _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
-    return [convert.registration_from_wire(one) for one in request.registrations]
+    return [REGISTRATION.from_wire(one) for one in request.registrations]
 
 
 def _within_s(timeout_s: float, context: grpc.ServicerContext) -> float:
@@ -109,12 +122,12 @@ class JobServicer(pb_grpc.AdminServicer):
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
         with translate_errors(context, "register"), want_while(context.is_active):
             results = self._service.register(_read_registrations(request))
-            return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
+            return pb.RegisterResponse(results=[REGISTER_RESULT.to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
         with translate_errors(context, "check"), want_while(context.is_active):
             checked = self._service.check(_read_registrations(request))
-            return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
+            return pb.CheckResponse(checked=[CHECKED_JOB.to_wire(one) for one in checked])
 
     def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
         return self._change(ChangeVerb.UNREGISTER, request, context)
@@ -130,7 +143,7 @@ class JobServicer(pb_grpc.AdminServicer):
     ) -> pb.ChangeJobResponse:
         with translate_errors(context, verb):
             check_format(request.format_version)
-            change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
+            change = JobChange(verb, JOB_NAME.from_wire(request.job), request.request_id)
             (outcome,) = self._service.change([change])
             if isinstance(outcome, IscpError):
                 raise outcome
@@ -140,15 +153,15 @@ class JobServicer(pb_grpc.AdminServicer):
         with translate_errors(context, "resync"), want_while(context.is_active):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
-            result = self._service.resync(convert.resync_from_wire(request))
+            result = self._service.resync(RESYNC.from_wire(request))
             return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
         with translate_errors(context, "change"), want_while(context.is_active):
             check_format(request.format_version)
             _check_number(len(request.changes), CHANGES_MAX, "changes")
-            outcomes = self._service.change(convert.changes_from_wire(request.changes))
-            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+            outcomes = self._service.change(changes_from_wire(request.changes))
+            return pb.ChangeJobsResponse(outcomes=[outcome_to_wire(one) for one in outcomes])
 
     def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
         with translate_errors(context, "update"):
@@ -156,25 +169,25 @@ class JobServicer(pb_grpc.AdminServicer):
             _check_number(len(request.updates), CHANGES_MAX, "updates")
             for number, update in enumerate(request.updates):
                 _check_spec(update.changes_json, f"updates[{number}].changes_json")
-            outcomes = self._service.update([convert.update_from_wire(one) for one in request.updates])
-            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+            outcomes = self._service.update([JOB_UPDATE.from_wire(one) for one in request.updates])
+            return pb.ChangeJobsResponse(outcomes=[outcome_to_wire(one) for one in outcomes])
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
         with translate_errors(context, "list"):
             check_format(request.format_version)
-            jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
-            for page in convert.pages(convert_views.job_to_wire(job) for job in jobs):
+            jobs = self._service.list_jobs(filter_from_wire(request.filter, request.limit))
+            for page in pages(JOB.to_wire(job) for job in jobs):
                 yield pb.JobPage(jobs=page)
 
     def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
         with translate_errors(context, "count"):
             check_format(request.format_version)
-            return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
+            return pb.CountJobsResponse(jobs=self._service.count_jobs(filter_from_wire(request.filter, 0)))
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
         with translate_errors(context, "status"):
             check_format(request.format_version)
-            return convert_views.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
+            return JOB.to_wire(self._service.status(JOB_NAME.from_wire(request.job)))
 
     def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
         with translate_errors(context, "wait"):
@@ -183,24 +196,24 @@ class JobServicer(pb_grpc.AdminServicer):
             if version is not None and version < 0:
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
             timeout_s = _within_s(request.timeout_s, context)
-            job = convert.name_from_wire(request.job)
+            job = JOB_NAME.from_wire(request.job)
             versions = {each.table: each.version for each in request.versions}
             found = self._service.wait(job, version, timeout_s, context.is_active, versions)
-            return convert_views.job_to_wire(found)
+            return JOB.to_wire(found)
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
         with translate_errors(context, "verify"):
             check_format(request.format_version)
             timeout_s = _within_s(request.timeout_s, context)
-            job = convert.name_from_wire(request.job)
+            job = JOB_NAME.from_wire(request.job)
             report = self._service.verify(job, request.repair, timeout_s, context.is_active)
-            return convert_views.report_to_wire(report)
+            return VERIFY_REPORT.to_wire(report)
 
     def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
         with translate_errors(context, "explain"), want_while(context.is_active):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
-            explained = self._service.explain(ExplainRequest(convert.name_from_wire(request.job), request.spec_json))
+            explained = self._service.explain(ExplainRequest(JOB_NAME.from_wire(request.job), request.spec_json))
             return explanation_to_wire(explained)
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
@@ -210,8 +223,8 @@ class JobServicer(pb_grpc.AdminServicer):
                 raise InvalidRequest(
                     f"must be at most {HISTORY_LIMIT_MAX}", field="limit", remedy="Read the job log's history table"
                 )
-            entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
-            for page in convert.pages(convert_views.history_to_wire(entry) for entry in entries):
+            entries = self._service.history(JOB_NAME.from_wire(request.job), request.limit or HISTORY_LIMIT)
+            for page in pages(HISTORY_ENTRY.to_wire(entry) for entry in entries):
                 yield pb.HistoryPage(entries=page)
 
     def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
@@ -222,4 +235,4 @@ class JobServicer(pb_grpc.AdminServicer):
     def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
         with translate_errors(context, "cluster"):
             check_format(request.format_version)
-            yield from convert_views.cluster_to_wire(self._service.cluster())
+            yield from cluster_to_wire(self._service.cluster())

@@ -10,8 +10,8 @@ import grpc
 
 from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.grpc.codec.build_codec import build_pages
-from iscp.adapters.grpc.codec.convert import name_from_wire
+from iscp.adapters.grpc.codec.build_messages import build_pages
+from iscp.adapters.grpc.codec.request_messages import JOB_NAME
 from iscp.ports.operator import BuildAdmin
 from iscp.wire.v1 import builds_pb2 as pb
 from iscp.wire.v1 import builds_pb2_grpc as pb_grpc
@@ -43,7 +43,7 @@ class BuildServer(pb_grpc.BuildsServicer):
     def AbortBuild(self, request: pb.AbortBuildRequest, context: grpc.ServicerContext) -> pb.AbortBuildResponse:
         with translate_errors(context, "abort_build"):
             check_format(request.format_version)
-            return pb.AbortBuildResponse(tasks=self._service.abort(name_from_wire(request.job)))
+            return pb.AbortBuildResponse(tasks=self._service.abort(JOB_NAME.from_wire(request.job)))
 
     def PrioritizeBuild(
         self, request: pb.PrioritizeBuildRequest, context: grpc.ServicerContext

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import TypeVar
 
 import grpc
 
 from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.adapters.grpc.codec.convert import pages
-from iscp.adapters.grpc.codec.event_codec import event_pages
-from iscp.adapters.grpc.codec.log_codec import page_to_wire, places_from_wire, query_of
-from iscp.core.api.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.adapters.grpc.codec.cluster_messages import PLACED_SHARD, event_pages
+from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_from_wire, query_of_user
+from iscp.adapters.grpc.codec.message_codec import pages
+from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
+from iscp.core.api.api_requests import JobName, ShardVerb
 from iscp.core.api.api_views import PlacedShard
 from iscp.core.values.errors import InvalidRequest, QueueFull
 from iscp.core.values.ids import DEFAULT_ACCOUNT
@@ -36,9 +36,6 @@ LOG_CALLS_MAX = 16
 """Requests for lines of logs that an owner answers at a time, so that many who follow logs take no more of its threads;
 one more is refused with QUEUE_FULL.
 """
-
-_NODE_VERBS: dict[int, NodeVerb] = {pb.NodeVerb.Value(f"NODE_VERB_{verb.name}"): verb for verb in NodeVerb}
-_SHARD_VERBS: dict[int, ShardVerb] = {pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}"): verb for verb in ShardVerb}
 
 
 class OperatorServer(pb_grpc.OperatorServicer):
@@ -61,14 +58,14 @@ class OperatorServer(pb_grpc.OperatorServicer):
     def ChangeNode(self, request: pb.ChangeNodeRequest, context: grpc.ServicerContext) -> pb.ChangeNodeResponse:
         with translate_errors(context, "change_node"):
             check_format(request.format_version)
-            verb = _require_known(_NODE_VERBS, request.verb)
+            verb = _require_known(NODE_VERBS.known, request.verb)
             changed, shards = self._service.change_node(verb, _require_node(request.node_id))
             return pb.ChangeNodeResponse(changed=changed, shards=shards)
 
     def ChangeShards(self, request: pb.ChangeShardsRequest, context: grpc.ServicerContext) -> pb.ChangeShardsResponse:
         with translate_errors(context, "change_shards"):
             check_format(request.format_version)
-            verb = _require_known(_SHARD_VERBS, request.verb)
+            verb = _require_known(SHARD_VERBS.known, request.verb)
             node_id = request.node_id if verb is ShardVerb.UNPIN else _require_node(request.node_id)
             changed = self._service.change_shards(verb, request.table, request.range_id, node_id)
             return pb.ChangeShardsResponse(changed=changed)
@@ -111,7 +108,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
     def GetLogs(self, request: pb.GetLogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogPage]:
         with translate_errors(context, "logs"):
             check_format(request.format_version)
-            query, after = query_of(request), places_from_wire(request.after)
+            query, after = query_of_user(request), places_from_wire(request.after)
             if not self._reading.acquire(blocking=False):
                 raise QueueFull(f"{LOG_CALLS_MAX} requests for logs are answered already", remedy="Retry in a moment")
             try:
@@ -123,11 +120,11 @@ class OperatorServer(pb_grpc.OperatorServicer):
             finally:
                 self._reading.release()
             for page in found:
-                yield page_to_wire(page)
+                yield LOG_PAGE.to_wire(page)
 
 
 def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage]:
-    for page in pages(pb.PlacedShard(**asdict(shard)) for shard in shards):
+    for page in pages(map(PLACED_SHARD.to_wire, shards)):
         yield pb.PlacementPage(shards=page)
 
 

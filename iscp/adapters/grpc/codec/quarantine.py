@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from iscp.core.values.errors import PermanentError
 from iscp.core.values.untrusted_values import named_error, shown
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,12 @@ class Quarantine:
         self.count = 0
 
     def each(self, build: Callable[[W], V], items: Iterable[W], what: str) -> tuple[V, ...]:
-        """What `build` makes of those items for which it raises neither ValueError nor KeyError."""
+        """What `build` makes of those items for which it raises neither ValueError nor PermanentError."""
         found: list[V] = []
         for item in items:
             try:
                 found.append(build(item))
-            except (ValueError, KeyError) as error:
+            except (ValueError, PermanentError) as error:
                 self.count += 1
                 log.error("message.quarantined", extra={"what": what, "item": shown(item), "error": named_error(error)})
         return tuple(found)

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 
-from iscp.adapters.grpc.codec.wire_builds import answer_to_wire
+from iscp.adapters.grpc.codec.build_messages import finished_to_wire
 from iscp.core.build.build_task import DEPTH_MAX
 from iscp.core.values.errors import InvalidRequest, IscpError, QueueFull
 from iscp.core.values.untrusted_values import error_text, exact_int, exact_name
@@ -45,4 +45,4 @@ class BuildCallServer:
             self._free.release()
         if isinstance(answer, IscpError):
             raise answer
-        return answer_to_wire(answer)
+        return finished_to_wire(answer)

@@ -5,8 +5,7 @@ Decides how long each may take. No call is repeated: its caller repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.grpc.codec import convert_views
-from iscp.adapters.grpc.codec.event_codec import event_from_wire
-from iscp.adapters.grpc.codec.log_codec import page_from_wire, query_to_wire
-from iscp.adapters.grpc.codec.maintenance_codec import upkeep_from_wire
-from iscp.adapters.grpc.codec.wire_builds import answer_from_wire
+from iscp.adapters.grpc.codec.build_messages import finished_from_wire
+from iscp.adapters.grpc.codec.cluster_messages import EVENT
+from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
+from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, query_to_wire
+from iscp.adapters.grpc.codec.node_messages import SHARD
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
@@ -81,22 +80,22 @@ class RemoteNode:
         self._metadata = meant.to_metadata()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
-        self._request(self._stub.Notify, pb.NotifyRequest(shard=_shard(shard), targets=targets))
+        self._request(self._stub.Notify, pb.NotifyRequest(shard=SHARD.to_wire(shard), targets=targets))
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
-        request = pb.InterruptRequest(shard=_shard(shard), job_id=job_id, spec_json=spec_json)
+        request = pb.InterruptRequest(shard=SHARD.to_wire(shard), job_id=job_id, spec_json=spec_json)
         self._request(self._stub.Interrupt, request)
 
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
-        request = pb.VerifyRequest(shard=_shard(shard), job_id=job_id, repair=repair, timeout_s=timeout_s)
+        request = pb.VerifyRequest(shard=SHARD.to_wire(shard), job_id=job_id, repair=repair, timeout_s=timeout_s)
         deadline_s = timeout_s + VERIFY_MARGIN_S
         call = self._begun(lambda: self._stub.Verify.future(request, timeout=deadline_s, metadata=self._metadata))
         try:
             while True:
                 try:
-                    return convert_views.report_from_wire(call.result(ALIVE_LOOK_S))
+                    return VERIFY_REPORT.from_wire(call.result(ALIVE_LOOK_S))
                 except grpc.FutureTimeoutError:
                     if not alive():
                         raise Unavailable("the comparison was given up: the caller is gone") from None
@@ -126,25 +125,20 @@ class RemoteNode:
 
     def _build_answer(self, call: Any) -> BuildAnswer:
         try:
-            with self._believable("finished tasks"):
-                return answer_from_wire(call.result())
-        except Unavailable as error:
-            return error
+            return finished_from_wire(call.result())
+        except ValueError as error:
+            return Unavailable(f"{self._address} answers finished tasks that cannot be: {error_text(error)}")
         except grpc.FutureCancelledError:
             return Canceled("the owner does not wait any more")
         except grpc.RpcError as error:
             return from_rpc(error, self._address, changes=False)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
-        request = pb.UpkeepRequest(job_id=job_id)
-        answer = self._request(self._stub.Upkeep, request)
-        with self._believable("figures"):
-            return upkeep_from_wire(answer)
+        return UPKEEP.from_wire(self._request(self._stub.Upkeep, pb.UpkeepRequest(job_id=job_id)))
 
     def progress(self, job_id: str) -> RunProgress | None:
         answer = self._request(self._stub.Progress, pb.ProgressRequest(job_id=job_id))
-        with self._believable("figures"):
-            return convert_views.progress_from_wire(answer.progress) if answer.HasField("progress") else None
+        return PROGRESS.from_wire(answer.progress) if answer.HasField("progress") else None
 
     def counters(self) -> dict[str, int]:
         found = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
@@ -158,21 +152,10 @@ class RemoteNode:
             return list(self._stub.Events(request, **given))
 
         answer = self._request(all_pages, pb.EventsRequest(known=known))
-        with self._believable("events"):
-            return [event_from_wire(event) for page in answer for event in page.events]
+        return [EVENT.from_wire(event) for page in answer for event in page.events]
 
     def logs(self, query: LogQuery) -> LogPage:
-        answer = self._request(self._stub.Logs, query_to_wire(query))
-        with self._believable("lines of a log"):
-            return page_from_wire(answer)
-
-    @contextmanager
-    def _believable(self, what: str) -> Iterator[None]:
-        """While an answer is read: one with values that cannot be is none."""
-        try:
-            yield
-        except ValueError as error:
-            raise Unavailable(f"{self._address} answers {what} that cannot be: {error_text(error)}") from error
+        return LOG_PAGE.from_wire(self._request(self._stub.Logs, query_to_wire(query)))
 
     def _request(self, method: Callable[..., Any], request: Any) -> Any:
         try:
@@ -188,7 +171,3 @@ class RemoteNode:
 
     def _closed(self) -> Unavailable:
         return Unavailable(f"{self._meant.node_id} is no longer a member", remedy="Retry")
-
-
-def _shard(shard: ShardId) -> pb.ShardId:
-    return pb.ShardId(table_id=shard.table_id, range_id=shard.range_id)

@@ -20,13 +20,11 @@ import grpc
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.adapters.grpc.channel.method_kinds import handlers_of
-from iscp.adapters.grpc.codec import convert_views
-from iscp.adapters.grpc.codec.event_codec import event_pages
-from iscp.adapters.grpc.codec.log_codec import page_to_wire, query_from_wire
-from iscp.adapters.grpc.codec.maintenance_codec import upkeep_to_wire
-from iscp.adapters.grpc.codec.node_codec import decode_owner, encode_node
+from iscp.adapters.grpc.codec.cluster_messages import event_pages
+from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
+from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, query_from_wire
+from iscp.adapters.grpc.codec.node_messages import SHARD, decode_owner, encode_node
 from iscp.adapters.grpc.codec.quarantine import Quarantine
-from iscp.adapters.grpc.codec.wire_values import shard_of
 from iscp.adapters.grpc.node.admitted_method import AdmittedMethod
 from iscp.adapters.grpc.node.build_calls import BUILD_CALLS_MAX, BuildCallServer
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
@@ -224,7 +222,7 @@ class NodeServer:
                 timeout_s = _waiting_s(request.timeout_s, context.time_remaining())
                 shard, repair = _shard(request.shard), request.repair
                 report = self._calls.verify(shard, request.job_id, repair, timeout_s, context.is_active)
-                return convert_views.report_to_wire(report)
+                return VERIFY_REPORT.to_wire(report)
             finally:
                 self._verifies.release()
 
@@ -236,13 +234,13 @@ class NodeServer:
     def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
         self._admit(context, "upkeep")
         with translate_errors(context, "upkeep", "node_call"):
-            return upkeep_to_wire(self._calls.upkeep(request.job_id))
+            return UPKEEP.to_wire(self._calls.upkeep(request.job_id))
 
     def _progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
         self._admit(context, "progress")
         with translate_errors(context, "progress", "node_call"):
             found = self._calls.progress(request.job_id)
-            return pb.ProgressResponse(progress=convert_views.progress_to_wire(found) if found else None)
+            return pb.ProgressResponse(progress=PROGRESS.to_wire(found) if found else None)
 
     def _events(self, request: pb.EventsRequest, context: grpc.ServicerContext) -> Iterator[operator_pb2.EventPage]:
         self._admit(context, "events")
@@ -252,7 +250,7 @@ class NodeServer:
     def _logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> operator_pb2.LogPage:
         self._admit(context, "logs")
         with translate_errors(context, "logs", "node_call"):
-            return page_to_wire(self._calls.logs(query_from_wire(request)))
+            return LOG_PAGE.to_wire(self._calls.logs(query_from_wire(request)))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
         with translate_errors(context, "describe", "node_call"):
@@ -275,7 +273,7 @@ class NodeServer:
 
 def _shard(wire: pb.ShardId) -> ShardId:
     try:
-        return shard_of(wire)
+        return SHARD.from_wire(wire)
     except ValueError as error:
         raise InvalidRequest(error_text(error), field="shard") from error
 

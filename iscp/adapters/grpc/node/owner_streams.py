@@ -24,7 +24,7 @@ from tenacity import (
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.adapters.grpc.codec.node_codec import decode_node, encode_owner
+from iscp.adapters.grpc.codec.node_messages import decode_node, encode_owner
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_client import RemoteNode

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
-from iscp.adapters.grpc.codec.node_codec import decode_node, encode_node
+from iscp.adapters.grpc.codec.node_messages import decode_node, encode_node
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node import framing
 from iscp.adapters.grpc.node.framing import FRAME_BYTES_MAX, FrameReader, Outgoing, cut

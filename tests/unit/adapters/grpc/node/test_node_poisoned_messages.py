@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
-from iscp.adapters.grpc.codec.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.codec.node_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.adapters.grpc.node.framing import FrameReader, WaitingMessages, cut
 from iscp.coordination.invariants import check_owner, check_worker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.adapters.grpc.codec.build_codec import build_pages, builds_from_wire
-from iscp.adapters.grpc.codec.convert import PAGE_ITEMS_MAX
+from iscp.adapters.grpc.codec.build_messages import build_pages, builds_from_wire
+from iscp.adapters.grpc.codec.message_codec import PAGE_ITEMS_MAX
 from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.values.errors import PermanentError
 from iscp.wire.v1 import builds_pb2 as pb

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec import convert, convert_views
+from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire, cluster_to_wire
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB
+from iscp.adapters.grpc.codec.message_codec import PAGE_BYTES_MAX, PAGE_ITEMS_MAX, pages
+from iscp.adapters.grpc.codec.request_messages import (
+    JOB_FILTER,
+    JOB_NAME,
+    JOB_UPDATE,
+    REGISTER_RESULT,
+    REGISTRATION,
+    filter_from_wire,
+)
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest, UpdateRequest
 from iscp.core.api.api_views import ClusterView, JobView, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
@@ -69,16 +79,16 @@ def over_the_wire(message: Any) -> Any:
 @pytest.mark.parametrize(
     ("values", "there", "back"),
     [
-        (NAMES, convert.name_to_wire, convert.name_from_wire),
+        (NAMES, JOB_NAME.to_wire, JOB_NAME.from_wire),
         (
             filled(RegisterRequest, job=NAMES),
-            convert.registration_to_wire,
-            convert.registration_from_wire,
+            REGISTRATION.to_wire,
+            REGISTRATION.from_wire,
         ),
-        (filled(UpdateRequest, job=NAMES), convert.update_to_wire, convert.update_from_wire),
-        (filled(RegisterResult), convert.result_to_wire, convert.result_from_wire),
-        (JOBS, convert_views.job_to_wire, convert_views.job_from_wire),
-        (filled(HistoryEntry, error_code=CODES), convert_views.history_to_wire, convert_views.history_from_wire),
+        (filled(UpdateRequest, job=NAMES), JOB_UPDATE.to_wire, JOB_UPDATE.from_wire),
+        (filled(RegisterResult), REGISTER_RESULT.to_wire, REGISTER_RESULT.from_wire),
+        (JOBS, JOB.to_wire, JOB.from_wire),
+        (filled(HistoryEntry, error_code=CODES), HISTORY_ENTRY.to_wire, HISTORY_ENTRY.from_wire),
     ],
     ids=["name", "registration", "update", "result", "job", "history"],
 )
@@ -94,40 +104,40 @@ def test_every_value_comes_back_the_same(
 
 @given(filled(JobFilter, limit=st.integers(1, 2**31)))
 def test_a_filter_comes_back_the_same(wanted: JobFilter) -> None:
-    assert convert.filter_from_wire(over_the_wire(convert.filter_to_wire(wanted)), wanted.limit) == wanted
+    assert filter_from_wire(over_the_wire(JOB_FILTER.to_wire(wanted)), wanted.limit) == wanted
 
 
 @given(filled(ClusterView))
 def test_a_cluster_comes_back_the_same(cluster: ClusterView) -> None:
-    pages = [over_the_wire(page) for page in convert_views.cluster_to_wire(cluster)]
-    assert convert_views.cluster_from_wire(pages) == cluster
+    found = [over_the_wire(page) for page in cluster_to_wire(cluster)]
+    assert cluster_from_wire(found) == cluster
 
 
 def test_an_unset_account_is_the_default_one() -> None:
-    assert convert.name_from_wire(pb.JobName(table="/t", name="n")) == JobName("/t", "n", "default")
+    assert JOB_NAME.from_wire(pb.JobName(table="/t", name="n")) == JobName("/t", "n", "default")
 
 
 def test_an_unset_limit_is_the_default_one() -> None:
-    assert convert.filter_from_wire(pb.JobFilter(), 0) == JobFilter()
+    assert filter_from_wire(pb.JobFilter(), 0) == JobFilter()
 
 
 def test_states_of_a_newer_version_are_refused_not_guessed() -> None:
     filter_of_newer = pb.JobFilter.FromString(b"\x18\x63")  # state = 99
     with pytest.raises(InvalidRequest, match=r"filter\.state"):
-        convert.filter_from_wire(filter_of_newer, 0)
+        filter_from_wire(filter_of_newer, 0)
     with pytest.raises(PermanentError, match="as new as the node"):
-        convert_views.job_from_wire(pb.Job.FromString(b"\x38\x63"))  # state = 99
+        JOB.from_wire(pb.Job.FromString(b"\x38\x63"))  # state = 99
 
 
-@given(st.lists(st.integers(0, 2 * convert.PAGE_BYTES_MAX), max_size=8))
+@given(st.lists(st.integers(0, 2 * PAGE_BYTES_MAX), max_size=8))
 def test_pages_are_bounded_in_bytes_and_lose_nothing(sizes: list[int]) -> None:
     messages = [pb.Job(name="x" * size) for size in sizes]
-    pages = list(convert.pages(messages))
-    assert [message for page in pages for message in page] == messages
-    for page in pages:
-        assert len(page) == 1 or sum(message.ByteSize() for message in page) <= convert.PAGE_BYTES_MAX
+    found = list(pages(messages))
+    assert [message for page in found for message in page] == messages
+    for page in found:
+        assert len(page) == 1 or sum(message.ByteSize() for message in page) <= PAGE_BYTES_MAX
 
 
 def test_pages_are_bounded_in_items() -> None:
-    pages = list(convert.pages(pb.Job(name=str(number)) for number in range(convert.PAGE_ITEMS_MAX * 2 + 1)))
-    assert [len(page) for page in pages] == [convert.PAGE_ITEMS_MAX, convert.PAGE_ITEMS_MAX, 1]
+    found = list(pages(pb.Job(name=str(number)) for number in range(PAGE_ITEMS_MAX * 2 + 1)))
+    assert [len(page) for page in found] == [PAGE_ITEMS_MAX, PAGE_ITEMS_MAX, 1]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec import node_codec as wire
+from iscp.adapters.grpc.codec import node_messages as wire
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
     Acknowledge,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.codec.explanation_codec import explanation_from_wire, explanation_to_wire
+from iscp.adapters.grpc.codec.query_messages import explanation_from_wire, explanation_to_wire
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import TableSize

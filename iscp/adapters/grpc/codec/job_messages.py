@@ -1,0 +1,33 @@
+"""Jobs as users see them, their history, comparisons and progress, as messages."""
+
+from __future__ import annotations
+
+from iscp.adapters.grpc.codec.build_messages import BUILD_REQUEST
+from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
+from iscp.core.api.api_views import JobView
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.maintenance_figures import JobUpkeep, UpkeepFigures
+from iscp.core.job.verification import Comparison, Sample, VerifyReport
+from iscp.core.values.progress import RunProgress
+from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.wire.v1 import admin_pb2 as pb
+
+STATES = EnumCodec(JobState, pb.JobState, "state {}")
+REASONS = EnumCodec(Reason, pb.Reason, "reason {}")
+
+_SOURCE_MARK = Codec(SourceMark, pb.SourceMark, watermark=Codec(Watermark, pb.SourceMark))
+SOURCE_MARKS = FieldCodec(
+    lambda marks: [{"uri": uri, **_SOURCE_MARK.fields(mark)} for uri, mark in marks.items()],
+    lambda messages: {each.uri: _SOURCE_MARK.from_wire(each) for each in messages},
+)
+_STATUS = Codec(JobStatus, pb.JobStatus, sources=SOURCE_MARKS, build=BUILD_REQUEST)
+_FIGURES = Codec(UpkeepFigures, pb.UpkeepFigures)
+
+UPKEEP = Codec(JobUpkeep, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
+PROGRESS = Codec(RunProgress, pb.Progress)
+JOB = Codec(JobView, pb.Job, state=STATES, reason=REASONS, status=_STATUS, upkeep=UPKEEP, progress=PROGRESS)
+HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry)
+
+_COMPARISON = Codec(Comparison, pb.VerifyReport, samples=Codec(Sample, pb.VerifySample))
+VERIFY_REPORT = Codec(VerifyReport, pb.VerifyReport, comparison=_COMPARISON)
