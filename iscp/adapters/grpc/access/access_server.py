@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from iscp.adapters.grpc.access.admin_servicer import check_format
 from iscp.adapters.grpc.access.guarded_context import note_for_audit, principal_of
-from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.access_messages import AUDIT_ENTRY, TOKEN, role_from_wire
 from iscp.adapters.grpc.codec.message_codec import pages
 from iscp.core.access.audit_entry import AuditQuery
@@ -43,8 +42,7 @@ class AccessServer(pb_grpc.AccessServicer):
         """All of its calls end by themselves."""
 
     def CreateToken(self, request: pb.CreateTokenRequest, context: grpc.ServicerContext) -> pb.CreateTokenResponse:
-        with translate_errors(context, "create_token"):
-            check_format(request.format_version)
+        with answering(request, context, "create_token"):
             by = principal_of(context)
             account = request.account or (by.account if by else "")
             role = role_from_wire(request.role)
@@ -53,19 +51,16 @@ class AccessServer(pb_grpc.AccessServicer):
             return pb.CreateTokenResponse(secret=secret, token=TOKEN.to_wire(record))
 
     def ListTokens(self, request: pb.ListTokensRequest, context: grpc.ServicerContext) -> Iterator[pb.TokenPage]:
-        with translate_errors(context, "list_tokens"):
-            check_format(request.format_version)
+        with answering(request, context, "list_tokens"):
             for page in pages(TOKEN.to_wire(each) for each in self._service.tokens(request.account)):
                 yield pb.TokenPage(tokens=page)
 
     def RevokeToken(self, request: pb.RevokeTokenRequest, context: grpc.ServicerContext) -> pb.RevokeTokenResponse:
-        with translate_errors(context, "revoke_token"):
-            check_format(request.format_version)
+        with answering(request, context, "revoke_token"):
             return pb.RevokeTokenResponse(revoked=self._service.revoke_token(request.token_id, request.account))
 
     def ReadAudit(self, request: pb.ReadAuditRequest, context: grpc.ServicerContext) -> Iterator[pb.AuditPage]:
-        with translate_errors(context, "read_audit"):
-            check_format(request.format_version)
+        with answering(request, context, "read_audit"):
             if not 0 <= request.since_s <= AT_S_MOST:
                 raise InvalidRequest("is no time", field="since_s", remedy="Give Unix seconds; 0 is all")
             query = AuditQuery(request.account, request.since_s, request.method, request.limit or AUDIT_LIMIT)

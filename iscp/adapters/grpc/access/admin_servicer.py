@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import grpc
 
-from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.cluster_messages import cluster_to_wire
 from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
 from iscp.adapters.grpc.codec.message_codec import pages
@@ -29,7 +29,6 @@ from iscp.adapters.grpc.codec.request_messages import (
 )
 from iscp.adapters.tls.endpoint import (
     CHANGES_MAX,
-    FORMAT_VERSION,
     REGISTRATIONS_MAX,
     SPEC_BYTES_MAX,
     WAIT_TIMEOUT_MAX_S,
@@ -50,15 +49,6 @@ HISTORY_LIMIT_MAX = 10_000
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def check_format(format_version: int) -> None:
-    if format_version > FORMAT_VERSION:
-        raise InvalidRequest(
-            f"{format_version} is newer than this node's {FORMAT_VERSION}",
-            field="format_version",
-            remedy="Upgrade the nodes before the clients",
-        )
 
 
 def _check_number(number: int, most: int, field: str) -> None:
@@ -95,7 +85,6 @@ def _encodable(text: str) -> bool:
 
 
 def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
-    check_format(request.format_version)
     _check_number(len(request.registrations), REGISTRATIONS_MAX, "registrations")
     for number, registration in enumerate(request.registrations):
         _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
@@ -120,12 +109,12 @@ class JobServicer(pb_grpc.AdminServicer):
         self._service = service
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
-        with translate_errors(context, "register"), want_while(context.is_active):
+        with answering(request, context, "register"), want_while(context.is_active):
             results = self._service.register(_read_registrations(request))
             return pb.RegisterResponse(results=[REGISTER_RESULT.to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
-        with translate_errors(context, "check"), want_while(context.is_active):
+        with answering(request, context, "check"), want_while(context.is_active):
             checked = self._service.check(_read_registrations(request))
             return pb.CheckResponse(checked=[CHECKED_JOB.to_wire(one) for one in checked])
 
@@ -141,8 +130,7 @@ class JobServicer(pb_grpc.AdminServicer):
     def _change(
         self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
     ) -> pb.ChangeJobResponse:
-        with translate_errors(context, verb):
-            check_format(request.format_version)
+        with answering(request, context, verb):
             change = JobChange(verb, JOB_NAME.from_wire(request.job), request.request_id)
             (outcome,) = self._service.change([change])
             if isinstance(outcome, IscpError):
@@ -150,22 +138,19 @@ class JobServicer(pb_grpc.AdminServicer):
             return pb.ChangeJobResponse(changed=outcome)
 
     def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
-        with translate_errors(context, "resync"), want_while(context.is_active):
-            check_format(request.format_version)
+        with answering(request, context, "resync"), want_while(context.is_active):
             _check_spec(request.spec_json, "spec_json")
             result = self._service.resync(RESYNC.from_wire(request))
             return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with translate_errors(context, "change"), want_while(context.is_active):
-            check_format(request.format_version)
+        with answering(request, context, "change"), want_while(context.is_active):
             _check_number(len(request.changes), CHANGES_MAX, "changes")
             outcomes = self._service.change(changes_from_wire(request.changes))
             return pb.ChangeJobsResponse(outcomes=[outcome_to_wire(one) for one in outcomes])
 
     def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with translate_errors(context, "update"):
-            check_format(request.format_version)
+        with answering(request, context, "update"):
             _check_number(len(request.updates), CHANGES_MAX, "updates")
             for number, update in enumerate(request.updates):
                 _check_spec(update.changes_json, f"updates[{number}].changes_json")
@@ -173,25 +158,21 @@ class JobServicer(pb_grpc.AdminServicer):
             return pb.ChangeJobsResponse(outcomes=[outcome_to_wire(one) for one in outcomes])
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
-        with translate_errors(context, "list"):
-            check_format(request.format_version)
+        with answering(request, context, "list"):
             jobs = self._service.list_jobs(filter_from_wire(request.filter, request.limit))
             for page in pages(JOB.to_wire(job) for job in jobs):
                 yield pb.JobPage(jobs=page)
 
     def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
-        with translate_errors(context, "count"):
-            check_format(request.format_version)
+        with answering(request, context, "count"):
             return pb.CountJobsResponse(jobs=self._service.count_jobs(filter_from_wire(request.filter, 0)))
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with translate_errors(context, "status"):
-            check_format(request.format_version)
+        with answering(request, context, "status"):
             return JOB.to_wire(self._service.status(JOB_NAME.from_wire(request.job)))
 
     def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with translate_errors(context, "wait"):
-            check_format(request.format_version)
+        with answering(request, context, "wait"):
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
@@ -202,23 +183,20 @@ class JobServicer(pb_grpc.AdminServicer):
             return JOB.to_wire(found)
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
-        with translate_errors(context, "verify"):
-            check_format(request.format_version)
+        with answering(request, context, "verify"):
             timeout_s = _within_s(request.timeout_s, context)
             job = JOB_NAME.from_wire(request.job)
             report = self._service.verify(job, request.repair, timeout_s, context.is_active)
             return VERIFY_REPORT.to_wire(report)
 
     def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
-        with translate_errors(context, "explain"), want_while(context.is_active):
-            check_format(request.format_version)
+        with answering(request, context, "explain"), want_while(context.is_active):
             _check_spec(request.spec_json, "spec_json")
             explained = self._service.explain(ExplainRequest(JOB_NAME.from_wire(request.job), request.spec_json))
             return explanation_to_wire(explained)
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
-        with translate_errors(context, "history"):
-            check_format(request.format_version)
+        with answering(request, context, "history"):
             if request.limit > HISTORY_LIMIT_MAX:
                 raise InvalidRequest(
                     f"must be at most {HISTORY_LIMIT_MAX}", field="limit", remedy="Read the job log's history table"
@@ -228,11 +206,9 @@ class JobServicer(pb_grpc.AdminServicer):
                 yield pb.HistoryPage(entries=page)
 
     def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
-        with translate_errors(context, "notify"):
-            check_format(request.format_version)
+        with answering(request, context, "notify"):
             return pb.NotifyResponse(jobs=self._service.notify(request.table, request.account))
 
     def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
-        with translate_errors(context, "cluster"):
-            check_format(request.format_version)
+        with answering(request, context, "cluster"):
             yield from cluster_to_wire(self._service.cluster())

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from iscp.adapters.grpc.access.admin_servicer import check_format
-from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.build_messages import build_pages
 from iscp.adapters.grpc.codec.request_messages import JOB_NAME
 from iscp.ports.operator import BuildAdmin
@@ -36,24 +35,20 @@ class BuildServer(pb_grpc.BuildsServicer):
         """All of its calls end by themselves."""
 
     def GetBuilds(self, request: pb.GetBuildsRequest, context: grpc.ServicerContext) -> Iterator[pb.BuildPage]:
-        with translate_errors(context, "builds"):
-            check_format(request.format_version)
+        with answering(request, context, "builds"):
             yield from build_pages(self._service.builds(request.table, request.account))
 
     def AbortBuild(self, request: pb.AbortBuildRequest, context: grpc.ServicerContext) -> pb.AbortBuildResponse:
-        with translate_errors(context, "abort_build"):
-            check_format(request.format_version)
+        with answering(request, context, "abort_build"):
             return pb.AbortBuildResponse(tasks=self._service.abort(JOB_NAME.from_wire(request.job)))
 
     def PrioritizeBuild(
         self, request: pb.PrioritizeBuildRequest, context: grpc.ServicerContext
     ) -> pb.PrioritizeBuildResponse:
-        with translate_errors(context, "prioritize_build"):
-            check_format(request.format_version)
+        with answering(request, context, "prioritize_build"):
             return pb.PrioritizeBuildResponse(changed=self._service.prioritize(request.table))
 
     def ReshardBuild(self, request: pb.ReshardBuildRequest, context: grpc.ServicerContext) -> pb.ReshardBuildResponse:
-        with translate_errors(context, "reshard_build"):
-            check_format(request.format_version)
+        with answering(request, context, "reshard_build"):
             change = self._service.merge if request.merge else self._service.split
             return pb.ReshardBuildResponse(ranges=change(request.table, request.range_id))

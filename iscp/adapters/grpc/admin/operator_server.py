@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.access.admin_servicer import check_format
-from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.adapters.grpc.channel.grpc_errors import answering
 from iscp.adapters.grpc.codec.cluster_messages import PLACED_SHARD, event_pages
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_from_wire, query_of_user
 from iscp.adapters.grpc.codec.message_codec import pages
@@ -56,41 +55,35 @@ class OperatorServer(pb_grpc.OperatorServicer):
         self._closed = True
 
     def ChangeNode(self, request: pb.ChangeNodeRequest, context: grpc.ServicerContext) -> pb.ChangeNodeResponse:
-        with translate_errors(context, "change_node"):
-            check_format(request.format_version)
+        with answering(request, context, "change_node"):
             verb = _require_known(NODE_VERBS.known, request.verb)
             changed, shards = self._service.change_node(verb, _require_node(request.node_id))
             return pb.ChangeNodeResponse(changed=changed, shards=shards)
 
     def ChangeShards(self, request: pb.ChangeShardsRequest, context: grpc.ServicerContext) -> pb.ChangeShardsResponse:
-        with translate_errors(context, "change_shards"):
-            check_format(request.format_version)
+        with answering(request, context, "change_shards"):
             verb = _require_known(SHARD_VERBS.known, request.verb)
             node_id = request.node_id if verb is ShardVerb.UNPIN else _require_node(request.node_id)
             changed = self._service.change_shards(verb, request.table, request.range_id, node_id)
             return pb.ChangeShardsResponse(changed=changed)
 
     def Reshard(self, request: pb.ReshardRequest, context: grpc.ServicerContext) -> pb.ReshardResponse:
-        with translate_errors(context, "reshard"):
-            check_format(request.format_version)
+        with answering(request, context, "reshard"):
             ranges = self._service.reshard(request.merge, request.table, request.range_id, request.request_id)
             return pb.ReshardResponse(ranges=ranges)
 
     def Rebalance(self, request: pb.RebalanceRequest, context: grpc.ServicerContext) -> Iterator[pb.PlacementPage]:
-        with translate_errors(context, "rebalance"):
-            check_format(request.format_version)
+        with answering(request, context, "rebalance"):
             yield from _placement_pages(self._service.rebalance(request.dry_run))
 
     def GetPlacement(
         self, request: pb.GetPlacementRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.PlacementPage]:
-        with translate_errors(context, "placement"):
-            check_format(request.format_version)
+        with answering(request, context, "placement"):
             yield from _placement_pages(self._service.placement(request.table, request.account))
 
     def GetEvents(self, request: pb.GetEventsRequest, context: grpc.ServicerContext) -> Iterator[pb.EventPage]:
-        with translate_errors(context, "events"):
-            check_format(request.format_version)
+        with answering(request, context, "events"):
             if not 0 <= request.wait_s <= EVENTS_WAIT_MAX_S:
                 raise InvalidRequest(
                     f"must be 0 to {EVENTS_WAIT_MAX_S:.0f} seconds", field="wait_s", remedy="Call again when it is over"
@@ -106,8 +99,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
             yield from event_pages(events)
 
     def GetLogs(self, request: pb.GetLogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogPage]:
-        with translate_errors(context, "logs"):
-            check_format(request.format_version)
+        with answering(request, context, "logs"):
             query, after = query_of_user(request), places_from_wire(request.after)
             if not self._reading.acquire(blocking=False):
                 raise QueueFull(f"{LOG_CALLS_MAX} requests for logs are answered already", remedy="Retry in a moment")
@@ -128,7 +120,7 @@ def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage
         yield pb.PlacementPage(shards=page)
 
 
-def _require_known(verbs: dict[int, V], number: int) -> V:
+def _require_known(verbs: Mapping[int, V], number: int) -> V:
     if number not in verbs:
         raise InvalidRequest(f"{number} is not known", field="verb", remedy="Is the client newer than the nodes?")
     return verbs[number]

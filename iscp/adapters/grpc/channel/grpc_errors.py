@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -99,6 +99,19 @@ def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "a
         log.exception(f"{service}.failed", extra={"verb": verb})
         unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="See the node's log")
         abort(context, unforeseen)
+
+
+@contextmanager
+def answering(request: Any, context: grpc.ServicerContext, verb: str) -> Iterator[None]:
+    """Around a method for users: refuse a request of a newer format, and have every error leave as a status."""
+    with translate_errors(context, verb):
+        if request.format_version > FORMAT_VERSION:
+            raise core.InvalidRequest(
+                f"{request.format_version} is newer than this node's {FORMAT_VERSION}",
+                field="format_version",
+                remedy="Upgrade the nodes before the clients",
+            )
+        yield
 
 
 def error_of(detail: pb.ErrorDetail) -> IscpError:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
@@ -85,20 +86,22 @@ class EnumCodec(Generic[E]):
 
     def __init__(self, kind: type[E], wire: Any, named: str) -> None:
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", wire.DESCRIPTOR.name).upper()
-        self._numbers = {each: int(wire.Value(f"{prefix}_{each.name}")) for each in kind}
+        self.known: Mapping[int, E] = _Known({wire.Value(f"{prefix}_{each.name}"): each for each in kind}, named)
+        self.to_wire: Callable[[E], Any] = {each: number for number, each in self.known.items()}.__getitem__
+        self.from_wire: Callable[[int], E] = self.known.__getitem__
+
+
+class _Known(dict[int, E]):
+    """An enum's members by the wire's numbers. A number that only a newer node knows raises PermanentError."""
+
+    def __init__(self, members: Mapping[int, E], named: str) -> None:
+        super().__init__(members)
         self._named = named
-        self.known = {number: each for each, number in self._numbers.items()}
 
-    def to_wire(self, value: E) -> Any:
-        return self._numbers[value]
-
-    def from_wire(self, number: int) -> E:
-        """Raises PermanentError for a number that only a newer node knows."""
-        if number not in self.known:
-            raise PermanentError(
-                f"{self._named.format(number)} is not known here", remedy="Use a client as new as the node"
-            )
-        return self.known[number]
+    def __missing__(self, number: int) -> E:
+        raise PermanentError(
+            f"{self._named.format(number)} is not known here", remedy="Use a client as new as the node"
+        )
 
 
 class FieldCodec(NamedTuple):
@@ -128,51 +131,51 @@ class Codec(Generic[V, M]):
         self._kind = kind
         self._message = message
         self._check = check
-        self._absent = dict(absent or {})
-        self._defaults = _defaults(kind) | self._absent
         self._written: list[str] = []
         self._writers: list[tuple[str, Callable[[Any], Any]]] = []
-        self._flat: list[tuple[str, Callable[[Any], Fields], Callable[[Any], Any]]] = []
+        self._flat_writers: list[tuple[str, Callable[[Any], Fields]]] = []
+        self._places: dict[str, int] = {}
         self._read: list[str] = []
-        self._readers: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None, Any]] = []
-        for name, optional in _optional(kind).items():
-            part = parts.get(name)
-            write = part.fields if isinstance(part, Codec) else part.to_wire if part is not None else None
-            read = part.from_wire if part is not None else None
-            if (field := message.DESCRIPTOR.fields_by_name.get(name)) is not None:
-                self._add(field, write, read, optional, whole=isinstance(part, FieldCodec))
-            elif write is not None and read is not None:
-                self._flat.append((name, write, read))
+        self._readers: list[tuple[int, str, Callable[[Any], Any], Callable[[Any], Any] | None, Any]] = []
+        self._whole_readers: list[tuple[int, str, Callable[[Any], Any]]] = []
+        absences, defaults = dict(absent or {}), _defaults(kind) | dict(absent or {})
+        for place, (name, optional) in enumerate(_optional(kind).items()):
+            self._places[name] = place
+            part, field = parts.get(name), message.DESCRIPTOR.fields_by_name.get(name)
+            self._read.append(name if field is not None else "DESCRIPTOR")  # something that is there, to be replaced
+            if field is not None:
+                self._add(place, field, part, optional, name in absences, defaults.get(name))
+            elif part is not None:
+                self._flat_writers.append((name, _write_of(part)))
+                self._whole_readers.append((place, name, _read_of(part)))
+            else:
+                self._whole_readers.append((place, name, partial(_default, defaults.get(name))))
         self._written_values, self._read_values = _values_of(self._written), _values_of(self._read)
 
-    def _add(self, field: Any, write: Any, read: Any, optional: bool, *, whole: bool) -> None:
-        """`whole`: `write` and `read` are of the field, and not of each of its values."""
-        name = field.name
-        if field.is_repeated and not whole:
+    def _add(self, place: int, field: Any, part: Any, optional: bool, may_be_absent: bool, absent: Any) -> None:
+        name, write, read = field.name, _write_of(part), _read_of(part)
+        if field.is_repeated and not isinstance(part, FieldCodec):
             is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
             read = (dict if is_map else tuple) if read is None else _of_each(read, tuple)
             write = None if write is None else _of_each(write, list)
-        if write is None:
-            self._written.append(name)
-        else:
+        self._written.append(name)
+        if write is not None:
             self._writers.append((name, write))
         is_there: Callable[[Any], Any] | None = None
         if field.has_presence and (optional or field.message_type is None):
             is_there = methodcaller("HasField", name)
-        elif not (field.has_presence or field.is_repeated) and (optional or name in self._absent):
+        elif not (field.has_presence or field.is_repeated) and (optional or may_be_absent):
             is_there = attrgetter(name)
-        if read is None and is_there is None:
-            self._read.append(name)
-        else:
-            self._readers.append((name, read or _unchanged, is_there, self._defaults.get(name)))
+        if read is not None or is_there is not None:
+            self._readers.append((place, name, read or _unchanged, is_there, absent))
 
     def fields(self, value: V) -> Fields:
         """Return the fields of the value's message, as protobuf takes them."""
         found: Fields = dict(zip(self._written, self._written_values(value), strict=True))
         for name, write in self._writers:
-            part = getattr(value, name)
-            found[name] = None if part is None else write(part)
-        for name, write, _ in self._flat:
+            if found[name] is not None:
+                found[name] = write(found[name])
+        for name, write in self._flat_writers:
             found |= write(getattr(value, name))
         return found
 
@@ -182,14 +185,29 @@ class Codec(Generic[V, M]):
 
     def from_wire(self, message: M, **given: Any) -> V:
         """Return the message's value; fields that are given are not read. Raises PermanentError, and as `check`."""
-        found: Fields = dict(zip(self._read, self._read_values(message), strict=True))
-        for name, read, is_there, absent in self._readers:
+        values = list(self._read_values(message))
+        for place, name, read, is_there, absent in self._readers:
             if name not in given:
-                found[name] = read(getattr(message, name)) if is_there is None or is_there(message) else absent
-        for name, _, read in self._flat:
-            found[name] = read(message)
-        value = self._kind(**(found | given))
+                values[place] = read(values[place]) if is_there is None or is_there(message) else absent
+        for place, name, read in self._whole_readers:
+            if name not in given:
+                values[place] = read(message)
+        for name, each in given.items():
+            values[self._places[name]] = each
+        value = self._kind(*values)
         return value if self._check is None else self._check(value)
+
+
+def _write_of(part: Any) -> Any:
+    return part.fields if isinstance(part, Codec) else part.to_wire if part is not None else None
+
+
+def _read_of(part: Any) -> Any:
+    return part.from_wire if part is not None else None
+
+
+def _default(default: Any, message: object) -> Any:
+    return default
 
 
 def _unchanged(value: Any) -> Any:
@@ -216,4 +234,5 @@ def _optional(kind: Any) -> Mapping[str, bool]:
 def _defaults(kind: Any) -> Fields:
     if not is_dataclass(kind):
         return dict(kind._field_defaults)
-    return {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    made = {each.name: each.default_factory() for each in fields(kind) if each.default_factory is not MISSING}
+    return made | {each.name: each.default for each in fields(kind) if each.default is not MISSING}

@@ -162,7 +162,7 @@ def _checkpoint_of(wire: pb.ShardCheckpoint, quarantine: Quarantine) -> ShardChe
 
 
 def _sync_from_wire(wire: pb.Sync) -> Sync:
-    """As a whole or not at all: what is missing in it would count as not running there."""
+    """Read it whole or not at all: what is missing in it would count as not running there."""
     _refuse_negative(wire, "owner_rev", "epoch", "number", "recorded", "wire_format")
     exact_int(wire.part, "part", 0, exact_int(wire.parts, "parts", 1, SYNC_PARTS_MAX) - 1)
     sync = _SYNC.from_wire(wire)

@@ -17,6 +17,7 @@ from iscp.adapters.grpc.codec.build_messages import finished_from_wire
 from iscp.adapters.grpc.codec.cluster_messages import EVENT
 from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, query_to_wire
+from iscp.adapters.grpc.codec.message_codec import Codec
 from iscp.adapters.grpc.codec.node_messages import SHARD
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.api.api_views import EventView
@@ -54,6 +55,9 @@ class NodeDescription:
     counters: Mapping[str, int]
 
 
+_DESCRIPTION = Codec(NodeDescription, pb.Description)
+
+
 def describe(address: str, *, tls: TlsSource | None = None, timeout_s: float = CALL_TIMEOUT_S) -> NodeDescription:
     """Who answers at `address`, be it a stranger. Raises Unavailable, TimedOut, PermanentError if it is no node."""
     with open_channel(address, tls) as channel:
@@ -65,9 +69,7 @@ def _describe(stub: pb_grpc.NodeStub, address: str, timeout_s: float) -> NodeDes
         found = stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
         raise from_rpc(error, address, changes=False) from error
-    return NodeDescription(
-        found.node_id, found.epoch, found.cluster, found.version, found.wire_format, dict(found.counters)
-    )
+    return _DESCRIPTION.from_wire(found)
 
 
 class RemoteNode:

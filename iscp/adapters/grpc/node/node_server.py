@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -146,7 +146,8 @@ class NodeServer:
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _coordinate(self, frames: Iterator[pb.Frame], context: grpc.ServicerContext) -> Iterator[pb.Frame]:
-        owner_id = self._admit(context, "coordinate").owner_id
+        with self._answering(context, "coordinate") as meant:
+            owner_id = meant.owner_id
         stream = _Stream(owner_id, context)
         if not context.add_callback(stream.end):
             return  # the call has ended already, and nothing would end the stream
@@ -201,20 +202,17 @@ class NodeServer:
     # --- the calls ---------------------------------------------------------------------------------------------
 
     def _notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
-        self._admit(context, "notify")
-        with translate_errors(context, "notify", "node_call"):
+        with self._answering(context, "notify"):
             self._calls.notify(_shard(request.shard), request.targets)
             return pb.NotifyResponse()
 
     def _interrupt(self, request: pb.InterruptRequest, context: grpc.ServicerContext) -> pb.InterruptResponse:
-        self._admit(context, "interrupt")
-        with translate_errors(context, "interrupt", "node_call"):
+        with self._answering(context, "interrupt"):
             self._calls.interrupt(_shard(request.shard), request.job_id, request.spec_json)
             return pb.InterruptResponse()
 
     def _verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> admin_pb2.VerifyReport:
-        self._admit(context, "verify")
-        with translate_errors(context, "verify", "node_call"):
+        with self._answering(context, "verify"):
             # Comparisons take long: more of them would leave no threads for streams and short calls.
             if not self._verifies.acquire(blocking=False):
                 raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Retry later")
@@ -227,29 +225,24 @@ class NodeServer:
                 self._verifies.release()
 
     def _build(self, request: pb.WorkOnBuildTasksRequest, context: grpc.ServicerContext) -> pb.WorkOnBuildTasksResponse:
-        self._admit(context, "build")
-        with translate_errors(context, "build", "node_call"):
+        with self._answering(context, "build"):
             return self._builds.work(request, context)
 
     def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
-        self._admit(context, "upkeep")
-        with translate_errors(context, "upkeep", "node_call"):
+        with self._answering(context, "upkeep"):
             return UPKEEP.to_wire(self._calls.upkeep(request.job_id))
 
     def _progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
-        self._admit(context, "progress")
-        with translate_errors(context, "progress", "node_call"):
+        with self._answering(context, "progress"):
             found = self._calls.progress(request.job_id)
             return pb.ProgressResponse(progress=PROGRESS.to_wire(found) if found else None)
 
     def _events(self, request: pb.EventsRequest, context: grpc.ServicerContext) -> Iterator[operator_pb2.EventPage]:
-        self._admit(context, "events")
-        with translate_errors(context, "events", "node_call"):
+        with self._answering(context, "events"):
             yield from event_pages(self._calls.events(request.known))
 
     def _logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> operator_pb2.LogPage:
-        self._admit(context, "logs")
-        with translate_errors(context, "logs", "node_call"):
+        with self._answering(context, "logs"):
             return LOG_PAGE.to_wire(self._calls.logs(query_from_wire(request)))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
@@ -263,12 +256,13 @@ class NodeServer:
                 counters=self._calls.counters(),
             )
 
-    def _admit(self, context: grpc.ServicerContext, verb: str) -> Meant:
-        """Whom the call means; ends it unless that is this node."""
+    @contextmanager
+    def _answering(self, context: grpc.ServicerContext, verb: str) -> Iterator[Meant]:
+        """Around a method: whom the call means, and every error as a status, also where that is not this node."""
         with translate_errors(context, verb, "node_call"):
             meant = meant_of(context.invocation_metadata())
             refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
-            return meant
+            yield meant
 
 
 def _shard(wire: pb.ShardId) -> ShardId:

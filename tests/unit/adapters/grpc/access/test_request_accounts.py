@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from iscp.adapters.grpc.access.request_accounts import (
+    METHODS,
     concerns_everybody,
     fill_accounts,
     named_count,
     named_things,
 )
+from iscp.core.access.service_table import RULES, Scope
 from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2
 
 
@@ -37,6 +39,10 @@ def test_what_is_left_out_becomes_the_callers_own() -> None:
     assert listing.filter.account == "acme"
     assert fill_accounts(get := admin_pb2.GetJobRequest(), "acme")
     assert get.job.account == "acme"
+
+
+def test_what_users_may_call_can_be_read() -> None:
+    assert set(METHODS) == {name for name, rule in RULES.items() if rule.scope in (Scope.ACCOUNT, Scope.CLUSTER)}
 
 
 def test_some_calls_concern_everybody() -> None:
