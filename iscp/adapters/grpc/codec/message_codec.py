@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import partial
-from operator import attrgetter, methodcaller
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -131,53 +129,41 @@ class Codec(Generic[V, M]):
         self._kind = kind
         self._message = message
         self._check = check
+        # What each field is written as, as code that takes the value `v`; and read as, of the message `m`.
         self._written: list[str] = []
-        self._writers: list[tuple[str, Callable[[Any], Any]]] = []
-        self._flat_writers: list[tuple[str, Callable[[Any], Fields]]] = []
-        self._places: dict[str, int] = {}
-        self._read: list[str] = []
-        self._readers: list[tuple[int, str, Callable[[Any], Any], Callable[[Any], Any] | None, Any]] = []
-        self._whole_readers: list[tuple[int, str, Callable[[Any], Any]]] = []
+        self._read: dict[str, str] = {}
+        self._names: Fields = {"_kind": kind, "_check": check}
+        self._compiled: dict[tuple[str, ...], Callable[..., V]] = {}
         absences, defaults = dict(absent or {}), _defaults(kind) | dict(absent or {})
-        for place, (name, optional) in enumerate(_optional(kind).items()):
-            self._places[name] = place
+        for name, optional in _optional(kind).items():
             part, field = parts.get(name), message.DESCRIPTOR.fields_by_name.get(name)
-            self._read.append(name if field is not None else "DESCRIPTOR")  # something that is there, to be replaced
+            self._names[f"absent_{name}"] = defaults.get(name)
             if field is not None:
-                self._add(place, field, part, optional, name in absences, defaults.get(name))
+                self._add(field, part, optional, name in absences)
             elif part is not None:
-                self._flat_writers.append((name, _write_of(part)))
-                self._whole_readers.append((place, name, _read_of(part)))
+                self._names |= {f"write_{name}": _write_of(part), f"read_{name}": _read_of(part)}
+                self._written.append(f"**write_{name}(v.{name})")
+                self._read[name] = f"read_{name}(m)"
             else:
-                self._whole_readers.append((place, name, partial(_default, defaults.get(name))))
-        self._written_values, self._read_values = _values_of(self._written), _values_of(self._read)
+                self._read[name] = f"absent_{name}"
+        self.fields: Callable[[V], Fields] = _compile("v", f"{{{', '.join(self._written)}}}", self._names)
+        """Returns the fields of a value's message, as protobuf takes them."""
 
-    def _add(self, place: int, field: Any, part: Any, optional: bool, may_be_absent: bool, absent: Any) -> None:
+    def _add(self, field: Any, part: Any, optional: bool, may_be_absent: bool) -> None:
         name, write, read = field.name, _write_of(part), _read_of(part)
         if field.is_repeated and not isinstance(part, FieldCodec):
             is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
             read = (dict if is_map else tuple) if read is None else _of_each(read, tuple)
             write = None if write is None else _of_each(write, list)
-        self._written.append(name)
-        if write is not None:
-            self._writers.append((name, write))
-        is_there: Callable[[Any], Any] | None = None
+        self._names |= {f"write_{name}": write, f"read_{name}": read}
+        written = f"None if v.{name} is None else write_{name}(v.{name})"
+        self._written.append(f"{name!r}: " + (f"v.{name}" if write is None else written))
+        value = f"m.{name}" if read is None else f"read_{name}(m.{name})"
         if field.has_presence and (optional or field.message_type is None):
-            is_there = methodcaller("HasField", name)
+            value = f"({value} if m.HasField({name!r}) else absent_{name})"
         elif not (field.has_presence or field.is_repeated) and (optional or may_be_absent):
-            is_there = attrgetter(name)
-        if read is not None or is_there is not None:
-            self._readers.append((place, name, read or _unchanged, is_there, absent))
-
-    def fields(self, value: V) -> Fields:
-        """Return the fields of the value's message, as protobuf takes them."""
-        found: Fields = dict(zip(self._written, self._written_values(value), strict=True))
-        for name, write in self._writers:
-            if found[name] is not None:
-                found[name] = write(found[name])
-        for name, write in self._flat_writers:
-            found |= write(getattr(value, name))
-        return found
+            value = f"({value} if m.{name} else absent_{name})"
+        self._read[name] = value
 
     def to_wire(self, value: V, **more: Any) -> M:
         """Return the value's message, with `more` fields. Raises InvalidRequest for what has no place in it."""
@@ -185,17 +171,21 @@ class Codec(Generic[V, M]):
 
     def from_wire(self, message: M, **given: Any) -> V:
         """Return the message's value; fields that are given are not read. Raises PermanentError, and as `check`."""
-        values = list(self._read_values(message))
-        for place, name, read, is_there, absent in self._readers:
-            if name not in given:
-                values[place] = read(values[place]) if is_there is None or is_there(message) else absent
-        for place, name, read in self._whole_readers:
-            if name not in given:
-                values[place] = read(message)
-        for name, each in given.items():
-            values[self._places[name]] = each
-        value = self._kind(*values)
-        return value if self._check is None else self._check(value)
+        read = self._compiled.get(tuple(given)) or self._compile_reading(tuple(given))
+        return read(message, **given)
+
+    def _compile_reading(self, given: tuple[str, ...]) -> Callable[..., V]:
+        value = f"_kind({', '.join(name if name in given else read for name, read in self._read.items())})"
+        value = value if self._check is None else f"_check({value})"
+        self._compiled[given] = compiled = _compile(", ".join(("m", *given)), value, self._names)
+        return compiled
+
+
+def _compile(parameters: str, value: str, names: Fields) -> Any:
+    """Return a function of one expression, as dataclasses have their methods made: it is as fast as one that is
+    written by hand. The texts are made of the names of fields of this project's own classes and messages.
+    """
+    return eval(f"lambda {parameters}: {value}", dict(names))
 
 
 def _write_of(part: Any) -> Any:
@@ -206,22 +196,8 @@ def _read_of(part: Any) -> Any:
     return part.from_wire if part is not None else None
 
 
-def _default(default: Any, message: object) -> Any:
-    return default
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
 def _of_each(change: Callable[[Any], Any], whole: Callable[[list[Any]], Any]) -> Callable[[Iterable[Any]], Any]:
     return lambda values: whole([change(each) for each in values])
-
-
-def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _optional(kind: Any) -> Mapping[str, bool]:
