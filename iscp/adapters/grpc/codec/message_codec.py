@@ -126,7 +126,6 @@ class Codec(Generic[V, M]):
         check: Callable[[V], V] | None = None,
         **parts: Codec[Any, Any] | EnumCodec[Any] | FieldCodec,
     ) -> None:
-        self._kind = kind
         self._message = message
         self._check = check
         # What each field is written as, as code that takes the value `v`; and read as, of the message `m`.
@@ -177,8 +176,9 @@ class Codec(Generic[V, M]):
     def _compile_reading(self, given: tuple[str, ...]) -> Callable[..., V]:
         value = f"_kind({', '.join(name if name in given else read for name, read in self._read.items())})"
         value = value if self._check is None else f"_check({value})"
-        self._compiled[given] = compiled = _compile(", ".join(("m", *given)), value, self._names)
-        return compiled
+        read: Callable[..., V] = _compile(", ".join(("m", *given)), value, self._names)
+        self._compiled[given] = read
+        return read
 
 
 def _compile(parameters: str, value: str, names: Fields) -> Any:
