@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from iscp.client.admin_client import Client
 from tests.e2e.harness import NODE_ID, Cluster, Job, append
 from tests.fakes.attacked_node import AttackedNode
+from tests.fakes.s3 import FakeS3
 
 PROBE_S = 0.2
 """Between two probes of a table: what a commit waits for at most before its iteration begins."""
@@ -71,9 +72,12 @@ class Neighbour:
 
 
 class Tenants:
-    """The accounts `acme`, whose table is followed, and `evil`; `elsewhere` is in nobody's root."""
+    """The accounts `acme`, whose table is followed, and `evil`; `elsewhere` is in nobody's root.
 
-    def __init__(self, root: Path) -> None:
+    `s3`: a store where `evil` has a root too.
+    """
+
+    def __init__(self, root: Path, s3: FakeS3 | None = None) -> None:
         self.cluster = Cluster(root)
         lake = self.cluster.lake
         self.roots = {account: lake / account for account in ("acme", "evil")}
@@ -81,10 +85,13 @@ class Tenants:
         for directory in (*self.roots.values(), self.elsewhere):
             directory.mkdir()
         Path(self.elsewhere, "kept.txt").write_text(SECRET)
-        self.environ = {
+        allowed = {account: [str(at)] for account, at in self.roots.items()}
+        if s3 is not None:
+            allowed["evil"].append(s3.uri("evil"))
+        self.environ = (s3.settings if s3 is not None else {}) | {
             "ISCP_SECURITY__AUTHENTICATION": "true",
             "ISCP_SECURITY__INSECURE": "true",  # without TLS: callers are known by tokens
-            "ISCP_ACCOUNTS": json.dumps({name: {"roots": [str(at)]} for name, at in self.roots.items()}),
+            "ISCP_ACCOUNTS": json.dumps({name: {"roots": roots} for name, roots in allowed.items()}),
             "ISCP_PROBE__INTERVAL_MIN_S": str(PROBE_S),
             "ISCP_PROBE__INTERVAL_MAX_S": str(PROBE_S),
         }

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.system.free_port import free_port
 from iscp.core.values.errors import IscpError
 from tests.e2e.harness import append, wait_for
 from tests.e2e.tenants import Tenants
 from tests.fakes.hung_mount import can_hang, hung
+from tests.fakes.s3 import FakeS3, asking, s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -27,9 +32,34 @@ LAG_S = 3.0
 """What the lag of a table whose storage hangs has to have come to."""
 
 
+@dataclass
+class Store:
+    """A store on S3, whose process can be stopped."""
+
+    server: FakeS3
+    pid: int = 0
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It takes connections, and answers none."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+
 @pytest.fixture(scope="module")
-def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(FakeS3(free_port()))
+    log = tmp_path_factory.mktemp("s3") / "s3.log"
+    with s3_server(log, made.server, on_start=partial(setattr, made, "pid")), asking(made.server):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Iterator[Tenants]:
+    with Tenants(tmp_path_factory.mktemp("tenants"), store.server) as made:
         yield made
 
 
@@ -110,4 +140,22 @@ def test_a_mount_that_hangs_holds_up_its_own_tables_alone(tenants: Tenants) -> N
     for source in sources:
         version = append(source, mine(1))
         tenants.evil.wait(source, "copy", version, timeout_s=60)
+    tenants.assert_unharmed()
+
+
+def test_a_store_that_does_not_answer_holds_up_its_own_tables_alone(tenants: Tenants, store: Store) -> None:
+    sources = [store.server.uri(f"evil/{number}") for number in range(TABLES)]
+    for number, source in enumerate(sources):
+        write_deltalake(source, mine(0))
+        tenants.evil.register(source, "copy", target=f"{tenants.roots['evil']}/of_s3_{number}", key=["id"])
+    for source in sources:
+        tenants.evil.wait(source, "copy", timeout_s=120)
+    with store.stopped():
+        tenants.neighbour.commits(COMMITS)
+        wait_for("its lag grows", lambda: min(lag_s(tenants, source) for source in sources) >= LAG_S)
+        tenants.neighbour.commits(COMMITS)
+    tenants.assert_unharmed()
+    for source in sources:
+        version = append(source, mine(1))
+        tenants.evil.wait(source, "copy", version, timeout_s=120)
     tenants.assert_unharmed()

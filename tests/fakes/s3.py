@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,10 +91,17 @@ def _key_of(bucket: str) -> list[str]:
 
 
 @contextmanager
-def s3_server(log: Path, server: FakeS3 | None = None, *, fault: str = "", delay_s: float = 0.0) -> Iterator[FakeS3]:
+def s3_server(
+    log: Path,
+    server: FakeS3 | None = None,
+    *,
+    fault: str = "",
+    delay_s: float = 0.0,
+    on_start: Callable[[int], object] = lambda pid: None,
+) -> Iterator[FakeS3]:
     """A server with an empty bucket, for as long as it is needed; for its `fault` see the program.
 
-    `delay_s`: how long it waits before each answer.
+    `delay_s`: how long it waits before each answer. `on_start` takes its process id.
     """
     server = server or FakeS3(free_port())
     program = str(Path(__file__).with_name("s3_program.py"))
@@ -112,6 +119,7 @@ def s3_server(log: Path, server: FakeS3 | None = None, *, fault: str = "", delay
                 assert child.poll() is None, tail(log)
                 assert time.monotonic() < deadline_s, f"no S3 within {START_WAIT_S:g} s: {tail(log)}"
                 time.sleep(POLL_S)
+        on_start(child.pid)
         yield server
     finally:
         end(child, wait_s=0.1)
