@@ -1,5 +1,4 @@
-"""The composition root: the one place that knows which adapter is behind which port."""
+"""The composition root: the one place that knows which adapter is behind which port.
 
-from iscp.bootstrap.run import run_node
-
-__all__ = ["run_node"]
+Nothing is imported here, so that who reads settings alone loads no adapter.
+"""

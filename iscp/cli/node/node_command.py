@@ -18,6 +18,6 @@ def run(file: Path | None) -> int:
     configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
     log_uncaught()
     # The rest is loaded only for a configuration that is valid.
-    from iscp.bootstrap import run_node
+    from iscp.bootstrap.run import run_node
 
     return run_node(config, ring)
