@@ -9,7 +9,7 @@ from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.report_validation import exact_parts, exact_position
-from iscp.core.values.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
+from iscp.core.values.errors import Conflict, ErrorCode, FileLost, IscpError, PermanentError, StorageError
 from iscp.core.values.untrusted_values import (
     error_code,
     error_text,
@@ -94,6 +94,8 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
 
     `position`: that of its sink, if it was read.
     """
+    if isinstance(error, ChangesUnavailableError) and isinstance(error.__cause__, PermanentError):
+        error = error.__cause__  # no reading of the whole table gets around it
     if isinstance(error, ChangesUnavailableError):  # the whole table was to be read instead, which needed them too
         code = ErrorCode.FILE_LOST if isinstance(error.__cause__, FileLost) else ErrorCode.STORAGE
         error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job", code=code)

@@ -29,7 +29,7 @@ from iscp.adapters.delta.storage.action_paths import (
     place_of_file,
 )
 from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.core.values.errors import ErrorCode, StorageError
+from iscp.core.values.errors import ErrorCode, FileLost, StorageError
 
 VECTOR_BYTES_MAX = 64 * 1024**2
 """Bytes of a file's deletion vector; a table with a larger one is refused."""
@@ -73,7 +73,9 @@ def load_vector(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> BitMa
         content = _inline(descriptor) if descriptor["storageType"] == "i" else _stored(uri, descriptor, reach)
         return _unpacked(content[:size], descriptor["cardinality"])
     except FileNotFoundError as error:
-        raise StorageError(f"{where} is gone", remedy="Restore it, or resync the job") from error
+        file = error.filename or where
+        remedy = "Restore it, or restore the table to a version without it"
+        raise FileLost(f"{file} is not there, a deletion vector of {uri}", remedy=remedy) from error
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise StorageError(f"{where} cannot be read: {error}", code=ErrorCode.LOG_CORRUPT) from error
 

@@ -20,7 +20,7 @@ from iscp.adapters.delta.log.deletion_vectors import (
 )
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.storage.action_paths import Reach
-from iscp.core.values.errors import ErrorCode, PermanentError, StorageError
+from iscp.core.values.errors import ErrorCode, FileLost, PermanentError, StorageError
 
 VECTORS = [np.array(each, np.int64) for each in ([0], [3, 4, 7, 11, 18, 29], range(100_000), [5, 2**32 - 1])]
 
@@ -57,7 +57,7 @@ def test_a_vector_that_is_gone_says_so(tmp_path: Path) -> None:
     (descriptor, *_) = stored(tmp_path)
     (path,) = tmp_path.iterdir()
     path.unlink()
-    with pytest.raises(StorageError, match="is gone"):
+    with pytest.raises(FileLost, match="is not there"):
         read_vector(str(tmp_path), descriptor)
 
 
