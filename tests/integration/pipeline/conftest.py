@@ -214,7 +214,7 @@ class Pipeline:
         assert [column.lower() for column in target.column_names] == [
             column.lower() for column in expected.column_names
         ]
-        self.assert_holds(name, expected)
+        self.assert_holds(name, expected.rename_columns(target.column_names))
 
     def assert_holds(self, name: str, expected: pa.Table) -> None:
         """Row by row, whatever the source is by now."""
