@@ -18,10 +18,10 @@ class SessionAnalysis:
     """Analyzes by a session of Spark (port SqlAnalysis of the catalog)."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._shape, self._fault = query_shaper(session), condition_analyzer(session)
+        self._session = session
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        return self._shape(sql, schemas)
+        return query_shaper(self._session)(sql, schemas)
 
     def condition_fault(self, schema_json: str, condition: str) -> str:
-        return self._fault(schema_json, condition)
+        return condition_analyzer(self._session)(schema_json, condition)
