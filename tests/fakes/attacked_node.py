@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
 from iscp.client.admin_client import Client
 
 HARMS = ("admin.failed", "node_call.failed", "access.failed", "node.broken", "gateway.failed")
 """Events of its log that say that something happened which nobody had foreseen."""
+
+
+INSIDES = re.compile(r"Traceback|File \"|site-packages|\.py\b|object at 0x|unforeseen")
+"""What no answer may say."""
+
+
+def play(examples: int, check: Callable[[st.DataObject], None], number: int = 1) -> None:
+    """Check so many examples, which `number` alone decides."""
+
+    @seed(number)
+    @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def at_random(data: st.DataObject) -> None:
+        check(data)
+
+    at_random()
 
 
 @dataclass(frozen=True, slots=True)
