@@ -168,13 +168,13 @@ class Sink(Protocol):
         tag: CommitTag,
         *,
         first: bool = False,
-        with_feed: bool = False,
+        with_cdf: bool = False,
         marks_rows: bool = False,
     ) -> Position:
         """An empty commit; creates the table if it is not there.
 
         `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
-        Of a table that is created, `with_feed`: it has a change data feed; `marks_rows`: rows of it that go are
+        Of a table that is created, `with_cdf`: it has a change data feed; `marks_rows`: rows of it that go are
         marked as gone, where its columns allow it.
         """
 

@@ -13,7 +13,7 @@ from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Day, Year
 
 _REOPENED_DAYS = 10
 """A handle becomes slower with each commit that it has made: a new one starts from the log's last checkpoint."""
-_WITH_FEED = {"delta.enableChangeDataFeed": "true"}
+_WITH_CDF = {"delta.enableChangeDataFeed": "true"}
 
 
 class Sources:
@@ -21,9 +21,9 @@ class Sources:
 
     def __init__(self, root: Path, year: Year) -> None:
         self.flights, self.weather, self.airports = (str(root / name) for name in ("flights", "weather", "airports"))
-        self._flights = DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_FEED)
-        self._weather = DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_FEED)
-        write_deltalake(self.airports, year.airports, configuration=_WITH_FEED)
+        self._flights = DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_CDF)
+        self._weather = DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_CDF)
+        write_deltalake(self.airports, year.airports, configuration=_WITH_CDF)
 
     def schedule(self, day: Day) -> None:
         """In the evening before."""

@@ -67,7 +67,7 @@ class ViewConsumer:
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         first, marks_rows = context.row.watermark.version < 0, self._view.deletion_vectors
         # Others read views as tables, and views on views follow their changes.
-        return self._sink.claim(query.analyzed.columns.json(), tag, first=first, with_feed=True, marks_rows=marks_rows)
+        return self._sink.claim(query.analyzed.columns.json(), tag, first=first, with_cdf=True, marks_rows=marks_rows)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         raise InvariantBroken("a view was handed rows, and reads its tables itself")

@@ -13,14 +13,14 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import SourceRange
 
-_FEED = "delta.enableChangeDataFeed"
-_TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_FEED} = true)"
+_CDF = "delta.enableChangeDataFeed"
+_TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_CDF} = true)"
 
 
 class Reading(Enum):
     """How a range is read: the change data feed, the files that were added, or all rows, to be compared."""
 
-    FEED = auto()
+    CDF = auto()
     FILES = auto()
     COMPARE = auto()
 
@@ -31,9 +31,9 @@ def reading(spec: JobSpec, span: SourceRange) -> Reading:
         case ChangeMode.DIFF:
             return Reading.COMPARE
         case ChangeMode.CDF:
-            return Reading.FEED
+            return Reading.CDF
         case ChangeMode.AUTO if span.cdf_on:
-            return Reading.FEED
+            return Reading.CDF
         case _:
             return Reading.FILES if span.inserts_only else Reading.COMPARE
 
@@ -70,7 +70,7 @@ def warning_of_refresh(done: Refreshed, rebuilt: str) -> str:
 
 def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
     """At the registration; raises InvalidRequest."""
-    cdf_on = source.configuration.get(_FEED, "false").lower() == "true"
+    cdf_on = source.configuration.get(_CDF, "false").lower() == "true"
     if spec.change_source is ChangeMode.CDF and not (cdf_on or spec.enable_cdf):
         raise InvalidRequest(
             f"is cdf, and the change data feed of {source.name} is off",
@@ -79,14 +79,14 @@ def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
         )
 
 
-def refuse_feed_off(spec: JobSpec, span: SourceRange) -> None:
-    """A job that wants the feed is not to compare with each commit from now on; a gap in it costs one comparison."""
+def refuse_cdf_off(spec: JobSpec, span: SourceRange) -> None:
+    """A job that wants the CDF does not compare with each commit from now on; a gap in it costs one comparison."""
     if spec.change_source is ChangeMode.CDF and not span.cdf_on:
         raise PermanentError(
             "the change data feed of the source was switched off",
             field="spec.iteration.change_source",
             remedy=f"{_TURN_ON}, then `iscp-admin job resume`; or set it to auto",
-            code=ErrorCode.FEED_OFF,
+            code=ErrorCode.CDF_OFF,
         )
 
 

@@ -235,7 +235,7 @@ def test_where_changes_are_read_from(pipeline: Pipeline) -> None:
     def run(auto: DataType, cdf: DataType | None, append: DataType, keyless: DataType) -> None:
         outcomes = dict(zip((*jobs, "log"), pipeline.run(*jobs.values(), log), strict=True))
         stopped = outcomes.pop(ChangeMode.CDF) if cdf is None else None
-        assert stopped is None or stopped.error_code == ErrorCode.FEED_OFF
+        assert stopped is None or stopped.error_code == ErrorCode.CDF_OFF
         assert [outcome.error_msg for outcome in outcomes.values()] == [""] * len(outcomes)
         expected = {"auto": auto, "cdf": cdf, "append": append, "diff": difference, "log": keyless}
         assert {name: outcome.data_type for name, outcome in outcomes.items()} == {

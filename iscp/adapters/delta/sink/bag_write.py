@@ -35,7 +35,7 @@ from iscp.ports.sink import CommitTag
 VECTORS = {"delta.enableDeletionVectors": "true"}
 """Of a table whose rows are taken out so."""
 
-_FEED = "delta.enableChangeDataFeed"
+_CDF = "delta.enableChangeDataFeed"
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz"})
 
 
@@ -150,8 +150,8 @@ class BagWriter:
             with direct_work(), delta_faults(f"change rows of {self._uri}"):
                 table = self._open(tag.base_version)
                 change = decide(table)
-                with_feed = table.state.configuration.get(_FEED, "false").lower() == "true"
-                commit = RowCommit(self._uri, table.files, with_feed)
+                with_cdf = table.state.configuration.get(_CDF, "false").lower() == "true"
+                commit = RowCommit(self._uri, table.files, with_cdf)
                 content = commit.write(change, tag)
         except NotReadableHere:
             return None

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_FEED = {"delta.enableChangeDataFeed": "true"}
+_CDF = {"delta.enableChangeDataFeed": "true"}
 
 
 class DeltaSink:
@@ -86,7 +86,7 @@ class DeltaSink:
         tag: CommitTag,
         *,
         first: bool = False,
-        with_feed: bool = False,
+        with_cdf: bool = False,
         marks_rows: bool = False,
     ) -> Position:
         """An empty commit at the tag's seq; creates the table where it was not there."""
@@ -99,7 +99,7 @@ class DeltaSink:
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
             with delta_faults(f"create {self._uri}"):
-                properties = PROPERTIES | (_FEED if with_feed else {}) | (VECTORS if marks_rows else {})
+                properties = PROPERTIES | (_CDF if with_cdf else {}) | (VECTORS if marks_rows else {})
                 create_target(self._uri, plain(json.loads(schema_json)), properties, tag)
         return self._confirm_commit(tag)
 

@@ -48,13 +48,13 @@ class RowChange:
 
 @dataclass
 class RowCommit:
-    """`files`: all of the table's. `with_feed`: it has a change data feed. `discard` frees what was written, where that
+    """`files`: all of the table's. `with_cdf`: it has a change data feed. `discard` frees what was written, where that
     is not committed.
     """
 
     uri: str
     files: Sequence[DataFile]
-    with_feed: bool
+    with_cdf: bool
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     actions: list[dict[str, Any]] = field(default_factory=list)
     _paths: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class RowCommit:
     def write(self, change: RowChange, tag: CommitTag) -> bytes:
         """The commit's content. Raises OSError, and pyarrow's errors."""
         self.actions += heads("UPDATE", tag, self.now_ms)
-        if self.with_feed:
+        if self.with_cdf:
             self._write_feed(change)
         merged = self._write_rows(change)
         self._mark_gone(change.places, merged)

@@ -49,7 +49,7 @@ def apply_full(run: ApplyRun, job_run: JobRun, reason: str = "") -> JobOutcome:
     if job_run.row.spec.enable_cdf and not span.cdf_on:
         span = _enable_source_cdf(run, span)
     if goes_on:
-        read_policy.refuse_feed_off(job_run.row.spec, span)
+        read_policy.refuse_cdf_off(job_run.row.spec, span)
     job_run.kind.columns(job_run.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
     read_policy.refuse_collated(job_run.row.spec, span)
     with run.ports.engine.session() as session:

@@ -51,7 +51,7 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
         return run.fail_all(group, error)
 
     def read(way: Reading, session: SparkSession, names: Sequence[str], readers: int) -> ChangeSet:
-        open_changes = source.read_cdf if way is Reading.FEED else source.read_appends
+        open_changes = source.read_cdf if way is Reading.CDF else source.read_appends
         return open_changes(session, uri, span, names, readers)
 
     return _apply_range(run, group, span, _Changes(partial(source.columns, uri, span.last_version), read, without))

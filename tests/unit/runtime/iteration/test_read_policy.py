@@ -22,12 +22,12 @@ APPLIED = Position(seq=2, watermark=Watermark(1, 10.0), source_id="t-1")
 @pytest.mark.parametrize(
     ("source", "cdf_on", "inserts_only", "expected"),
     [
-        (ChangeMode.AUTO, True, False, Reading.FEED),
-        (ChangeMode.AUTO, True, True, Reading.FEED),
+        (ChangeMode.AUTO, True, False, Reading.CDF),
+        (ChangeMode.AUTO, True, True, Reading.CDF),
         (ChangeMode.AUTO, False, True, Reading.FILES),
         (ChangeMode.AUTO, False, False, Reading.COMPARE),
-        (ChangeMode.CDF, True, True, Reading.FEED),
-        (ChangeMode.CDF, False, True, Reading.FEED),
+        (ChangeMode.CDF, True, True, Reading.CDF),
+        (ChangeMode.CDF, False, True, Reading.CDF),
         (ChangeMode.APPEND, True, True, Reading.FILES),
         (ChangeMode.APPEND, True, False, Reading.COMPARE),
         (ChangeMode.DIFF, True, True, Reading.COMPARE),

@@ -195,7 +195,7 @@ def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> 
     outcomes = bench.run(auto, cdf)
     assert [(o.error_code, o.data_type) for o in outcomes[:1]] == [(0, DataType.DIFFERENCE)]
     assert "is off" in outcomes[0].warning
-    assert (outcomes[1].error_code, outcomes[1].watermark.version) == (ErrorCode.FEED_OFF, 1)
+    assert (outcomes[1].error_code, outcomes[1].watermark.version) == (ErrorCode.CDF_OFF, 1)
     bench.assert_fresh(auto)
     bench.source.cdf_on = True
     healed = bench.run(cdf)[0]
