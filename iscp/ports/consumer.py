@@ -14,6 +14,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import Changes, ChangeSource
 from iscp.ports.system import Clock, Failpoints, Guard
@@ -67,8 +68,8 @@ class Retriever(Protocol):
         """All rows at `to` (SNAPSHOT and DIFFERENCE)."""
 
     @property
-    def small_snapshot(self) -> pa.Table | None:
-        """The same, where a consumer that takes them (Needs) is handed few rows."""
+    def snapshot_rows(self) -> Rows:
+        """The same; few of them are there as a table too, where the kind wants it (Needs.small_snapshots)."""
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         """Net changes by `key` (TAIL), of the rows for which `where` holds."""
@@ -243,7 +244,7 @@ class Needs:
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
-    `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.small_snapshot).
+    `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.snapshot_rows).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
     `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: its first rows may be built by ranges,
     as it is a RangeBuiltConsumer or a RangeRefreshedConsumer.

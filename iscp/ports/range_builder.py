@@ -14,12 +14,12 @@ from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -32,15 +32,8 @@ class RangeBuiltConsumer(Consumer, Protocol):
 
     def ranges(self, build: BuildId) -> StagedRanges: ...
 
-    def kept_of(self, rows: DataFrame) -> DataFrame:
-        """What the sink holds of some rows of the source."""
-
-    @property
-    def takes_held(self) -> bool:
-        """Whether `kept_of_held` may be called; else its rows are for Spark to find."""
-
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        """As `kept_of`; None: Spark has to find them after all."""
+    def wanted(self, rows: Rows) -> Rows:
+        """Return what the sink is to hold of some rows of the source."""
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         """All rows of the source at `retriever.to`, in one commit at seq + 1; raises Conflict.
@@ -77,14 +70,11 @@ RangeConsumer = RangeBuiltConsumer | RangeRefreshedConsumer
 class RangeReader(Protocol):
     """Reads ranges of a table's snapshots."""
 
-    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> DataFrame | None:
-        """The rows of a range, read whenever they are evaluated; None: nothing is in it.
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
+        """Return the rows of a range, or None where nothing is in it; the frame reads them whenever it is evaluated.
 
-        Raises ChangesUnavailableError, StorageError and EngineError.
+        This, the frame and the table raise ChangesUnavailableError, StorageError and EngineError.
         """
-
-    def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
-        """As `rows`, read now, without Spark, and held in this process; None: that is for Spark to do."""
 
     def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
         """What the range's files hold, by their statistics; nothing of them is read.
@@ -93,8 +83,8 @@ class RangeReader(Protocol):
         `rows`.
         """
 
-    def read_once(self, rows: DataFrame) -> AbstractContextManager[DataFrame]:
-        """The same rows, computed once for all who evaluate them."""
+    def read_once(self, rows: Rows) -> AbstractContextManager[Rows]:
+        """Return the same rows, computed once for all who evaluate them."""
 
 
 class RangeBuilder(Protocol):

@@ -15,6 +15,7 @@ from iscp.core.job.verification import Comparison
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
+from iscp.ports.rows import Rows
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Guard
 
@@ -51,17 +52,16 @@ class CommitTag:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Files staged under a target, not visible yet: `add_actions` are the log's own, paths relative to the target.
+    """What was staged under a target and is not visible yet: how many rows and bytes, and their Spark schema.
 
-    `protocol` and `metadata` are those of the log, by which the files have to be read.
+    `files` says where the rows are and how they are to be read: JSON in the words of the sink that staged them, which
+    nobody else reads. It is empty where there are no rows.
     """
 
-    add_actions: tuple[Mapping[str, object], ...]
-    schema_json: str
     rows: int
     bytes: int
-    protocol: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    schema_json: str = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 class BuildEnd(StrEnum):
@@ -101,14 +101,11 @@ class StagedRanges(Protocol):
     def terms(self) -> BuildTerms | None:
         """Those that it was begun with; None: it was removed, or nobody can read them any more."""
 
-    def stage(self, range_id: int, rows: DataFrame | None) -> None:
+    def stage(self, range_id: int, rows: Rows | None) -> None:
         """Write the rows of a range, and then its manifest, if there is none: the first one counts. None: no rows.
 
         Raises PlanOutdated where the build was removed meanwhile.
         """
-
-    def stage_held(self, range_id: int, rows: pa.Table) -> bool:
-        """As `stage`, without Spark; False: that is for Spark to do, and nothing was done."""
 
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
         """Those of ranges that are there; None: files that they name are gone."""
@@ -149,18 +146,51 @@ class HeldCheck(Protocol):
         """
 
 
-class Sink(Protocol):
-    """A Delta table that a job keeps, written by compare-and-set on its seq.
-
-    Every commit raises Conflict if another writer won the seq, StorageError and EngineError otherwise. All give
-    the position after the commit.
-    """
+class SinkReader(Protocol):
+    """Says what a target holds."""
 
     def position(self, row: JobRow) -> Position: ...
 
     @property
     def overtaken(self) -> bool:
         """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
+
+    def schema_matches(self, schema_json: str) -> bool:
+        """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
+
+    def takes(self, schema_json: str) -> bool:
+        """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
+
+    def lacks(self, bounds: KeyBounds, version: int) -> bool:
+        """Whether no row of the table's own `version` can have a key within `bounds`, found without reading rows."""
+
+    def rows(self, session: SparkSession) -> DataFrame: ...
+
+    def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
+        """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
+
+        It has to have the same columns.
+        """
+
+    def marks_rows(self, tag: CommitTag) -> bool:
+        """Whether `change_rows` may do it."""
+
+    def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
+        """Return all rows, at the table's own `version`, that have one of these `keys`, some of the columns.
+
+        Return None where only Spark can find them.
+        """
+
+    def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
+        """Return all rows at the table's own `version`, or None where they are more, or only Spark can read them."""
+
+
+class SinkWriter(Protocol):
+    """Writes a target by compare-and-set on its seq.
+
+    Every commit raises Conflict if another writer won the seq, StorageError and EngineError otherwise. All return
+    the position after the commit. What takes Rows chooses whether Spark writes them.
+    """
 
     def claim(
         self,
@@ -181,25 +211,8 @@ class Sink(Protocol):
     def renew(self, tag: CommitTag) -> Position | None:
         """An empty commit that repeats the position. None: others have made of the table what takes none."""
 
-    def schema_matches(self, schema_json: str) -> bool:
-        """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
-
-    def takes(self, schema_json: str) -> bool:
-        """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
-
-    def lacks(self, bounds: KeyBounds, version: int) -> bool:
-        """Whether no row of the table's own `version` can have a key within `bounds`, found without reading rows."""
-
-    def rows(self, session: SparkSession) -> DataFrame: ...
-
-    def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
-        """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
-
-        It has to have the same columns.
-        """
-
-    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
-        """As `merge`, of rows whose keys cannot be there, without an op."""
+    def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
+        """Add rows, without an op, whose keys cannot be there."""
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
         """Append what `wanted` has and the target lacks, each row as often, and how many rows these are.
@@ -208,30 +221,14 @@ class Sink(Protocol):
         Raises PermanentError where it cannot hold both, ChangesUnavailable where `wanted` cannot be read any more.
         """
 
-    def merge(
-        self,
-        session: SparkSession,
-        frame: DataFrame,
-        key: Sequence[str],
-        tag: CommitTag,
-        guard: Guard,
-        reread: bool = False,
-    ) -> Position:
-        """`frame` and `reread` as in Changes. Raises ChangesUnavailable."""
+    def merge(self, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+        """Upsert and delete by key; `rows` have an op each, as Changes.frame has it.
 
-    def repair(
-        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
-    ) -> Position:
-        """`frame` as in Compared.repair."""
+        Raises ChangesUnavailable where a key of op `i` or `p` is there already.
+        """
 
-    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
-        """As `append`, without Spark. None: this is for Spark to do, and nothing was done."""
-
-    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
-        """As `merge`, without Spark. None: this is for Spark to do, and nothing was done."""
-
-    def marks_rows(self, tag: CommitTag) -> bool:
-        """Whether `change_rows` may do it."""
+    def repair(self, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+        """Make the target equal by the rows of Compared.repair."""
 
     def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         """`rows`: each once, with WEIGHT: as many are put in, or taken out, without Spark.
@@ -239,20 +236,11 @@ class Sink(Protocol):
         None: this is for Spark to do, and nothing was done. Raises ChangesUnavailable where rows that go are not there.
         """
 
-    def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
-        """All rows, at the table's own `version`, that have one of these `keys`, some of the columns.
-
-        None: this is for Spark to find.
-        """
-
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
         """As `change_rows`: of all rows with one of these `keys`, some of the columns, `rows` are to be there.
 
         How many rows went or came besides.
         """
-
-    def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
-        """All rows at the table's own `version`; None: they are more, or this is for Spark to read."""
 
     def replace_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard, rows_max: int) -> tuple[Position, int] | None:
         """As `change_rows`: `rows` are to be all rows. How many rows went or came besides.
@@ -263,10 +251,14 @@ class Sink(Protocol):
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""
 
-    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest: ...
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""
 
-    def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
-        """As `stage`, without Spark, of rows none of which shares its key. None: this is for Spark to do."""
+
+class Staging(Protocol):
+    """Writes rows under a target that nobody sees before they are published. Raises as SinkWriter does."""
+
+    def stage(self, rows: Rows, tag: CommitTag) -> Manifest: ...
 
     def ranges(self, build: BuildId) -> StagedRanges:
         """What is staged of one build; safe for threads, as nothing else here is."""
@@ -280,5 +272,6 @@ class Sink(Protocol):
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         """Make staged files the table's whole content, in one commit."""
 
-    def tidy(self) -> None:
-        """As TidyingConsumer has it."""
+
+class Sink(SinkReader, SinkWriter, Staging, Protocol):
+    """A Delta table that a job keeps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +10,7 @@ from iscp.core.job.iteration import Bounds
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
+from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,22 +70,19 @@ class Changes:
     `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/netting.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
     the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
-    `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
-    which is read from files whenever it is evaluated, and always the same.
+    `bounds`. `net` has the same rows for a sink: few changes are there as a table too.
     """
 
-    make_frame: Callable[[], DataFrame]
+    net: Rows
     inserts: int
     updates: int
     deletes: int
     passed: int = 0
     bounds: KeyBounds = field(default_factory=dict)
-    table: pa.Table | None = None
-    reread: bool = False
 
     @property
     def frame(self) -> DataFrame:
-        return self.make_frame()
+        return self.net.frame
 
     @property
     def rows(self) -> int:

@@ -15,6 +15,7 @@ from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, So
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,12 +54,12 @@ class CountingView:
         tag, session, sink = replace(tag, sources=marks), context.session, self._sink
         frame = session.sql(" UNION ALL ".join(self._counts(context, marks)))
         if order.full:
-            position = sink.publish([sink.stage(frame, tag)], tag, context.guard)
+            position = sink.publish([sink.stage(Rows(lambda: frame), tag)], tag, context.guard)
         else:
             frame = session.sql(" UNION ALL ".join(self._counts(context, marks))).selectExpr(
                 "*", f"'{Op.UPDATE}' AS {OP}"
             )
-            position = sink.merge(session, frame, ["name"], tag, context.guard)
+            position = sink.merge(Rows(lambda: frame), ["name"], tag, context.guard)
         return Refreshed(Consumed(position, len(marks), 0), strategy, order.full)
 
     def _newest(self, own: str, order: RefreshOrder) -> SourceMarks:

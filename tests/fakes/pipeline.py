@@ -1,7 +1,6 @@
 """The pipeline in memory: a source with a history, sinks that compare and set, and what stands between them.
 
-Rows are a plain dict, id → value; a "frame" is such a dict. What a test wants to happen at the same moment as a
-commit goes into `before_commit`.
+Rows are a plain dict, id → value; a "frame" is such a dict. `before_commit` is called at the moment of a commit.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.range_builder import KeptCommits, NothingKept
+from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
@@ -120,7 +120,7 @@ class FakeFeed:
         before, after = (self._source.states[v] for v in (self.span.from_version, self.span.to.version))
         changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
         deletes = [*changed.values()].count(None)
-        return Changes(lambda: changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type,return-value]
+        return Changes(SinkRows(lambda: changed), 0, len(changed) - deletes, deletes)  # type: ignore[arg-type,return-value]
 
     def all(self, key: Sequence[str]) -> Any:
         span, states = range(self.span.from_version + 1, self.span.to.version + 1), self._source.states

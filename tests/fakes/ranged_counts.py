@@ -66,7 +66,7 @@ class RangedCounter(CountingConsumer):
     ) -> Refreshed | None:
         if self._kind.faults:
             raise self._kind.faults.pop(0)
-        found: list[Any] = [each.add_actions[0]["rows"] for each in manifests]
+        found: list[Any] = [each.files["rows"] for each in manifests]
         staged = [each for each in found if each]
         if self._kind.misfits:
             return None

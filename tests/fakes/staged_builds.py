@@ -14,11 +14,16 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import PlanOutdated
 from iscp.core.values.progress import TableSize
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError
 from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, Rows
 
 ROW_BYTES = 50
+
+
+def sink_rows(rows: Rows) -> SinkRows:
+    return SinkRows(lambda: rows)  # type: ignore[arg-type,return-value]
 
 
 def rows_in_range(rows: Rows, range_id: int) -> Rows:
@@ -29,8 +34,8 @@ def rows_in_range(rows: Rows, range_id: int) -> Rows:
 class FakeRangeReader:
     """Port RangeReader of `source`. `reads` are the ranges whose rows were evaluated, `once` those read for several.
 
-    `holds`: whether it holds rows itself. `faults` are raised by the next reads of rows, `lists`: whether files can be
-    listed.
+    `small`: whether it reads rows without Spark. `faults` are raised by the next reads of rows,
+    `lists`: whether files can be listed.
     """
 
     def __init__(self, source: FakeSource) -> None:
@@ -38,17 +43,19 @@ class FakeRangeReader:
         self.reads: list[int] = []
         self.once: list[Rows] = []
         self.faults: list[Exception] = []
-        self.holds = False
+        self.small = False
         self.lists = True
 
-    def rows(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> Any:
-        self.reads.append(range_id)
+    def rows(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> SinkRows | None:
         if self.faults:
             raise self.faults.pop(0)
-        return rows_in_range(self._source.states[version], range_id) or None
+        found: Any = rows_in_range(self._source.states[version], range_id)
 
-    def held(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> Any:
-        return self.rows(session, uri, version, range_id, piece_bytes) if self.holds else None
+        def read() -> Any:
+            self.reads.append(range_id)
+            return found
+
+        return SinkRows(read, read if self.small else lambda: None) if found else None
 
     def size(self, session: Any, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
         if not self.lists:
@@ -57,23 +64,26 @@ class FakeRangeReader:
         return TableSize(rows, ROW_BYTES * rows)
 
     @contextmanager
-    def read_once(self, rows: Any) -> Iterator[Any]:
-        self.once.append(rows)
-        yield rows
+    def read_once(self, rows: SinkRows) -> Iterator[SinkRows]:
+        def cache() -> Any:
+            self.once.append(rows.frame)  # type: ignore[arg-type]
+            return rows.frame
+
+        yield SinkRows(cache, lambda: rows.table)
 
 
 @dataclass
 class FakeStagedRanges:
     """Port StagedRanges. `faults` are raised by the next stagings, `before_stage` comes before each.
 
-    `held`: ranges that were staged without Spark. `lost`: its files are gone. `stuck`: it cannot be removed.
+    `direct`: ranges that were staged without Spark. `lost`: its files are gone. `stuck`: it cannot be removed.
     """
 
     begun: bool = False
     agreed: BuildTerms = NO_TERMS
     ended: BuildEnd | None = None
     rows: dict[int, Rows] = field(default_factory=dict)
-    held: list[int] = field(default_factory=list)
+    direct: list[int] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     before_stage: Callable[[], object] = lambda: None
     lost: bool = False
@@ -90,25 +100,22 @@ class FakeStagedRanges:
     def terms(self) -> BuildTerms | None:
         return self.agreed if self.begun else None
 
-    def stage(self, range_id: int, rows: Any) -> None:
+    def stage(self, range_id: int, rows: SinkRows | None) -> None:
         self.before_stage()
         if self.faults:
             raise self.faults.pop(0)
         if not self.begun:
             raise PlanOutdated("the build was removed")
-        self.rows.setdefault(range_id, dict(rows or {}))
-
-    def stage_held(self, range_id: int, rows: Any) -> bool:
-        if not self.describes:
-            return False
-        self.stage(range_id, rows)
-        self.held.append(range_id)
-        return True
+        direct = rows is not None and self.describes and rows.table is not None
+        found: Any = {} if rows is None else rows.table if direct else rows.frame
+        self.rows.setdefault(range_id, dict(found))
+        if direct:
+            self.direct.append(range_id)
 
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
         if self.lost:
             return None
-        return [Manifest(({"rows": self.rows[each]},), "", len(self.rows[each]), 0, {}, {}) for each in ranges]
+        return [Manifest(len(self.rows[each]), 0, files={"rows": self.rows[each]}) for each in ranges]
 
     def end(self, why: BuildEnd) -> None:
         self.ended = self.ended or why
@@ -128,28 +135,24 @@ class FakeRangeConsumer(FakeConsumer):
         self._kind = kind
         self._path = row.spec.consumer.target
 
-    @property
-    def takes_held(self) -> bool:
-        return self._kind.takes_held
-
     def takes_ranges(self, context: ConsumeContext, source: Any) -> bool:
         return self._kind.takes_ranges
 
     def ranges(self, build: BuildId) -> FakeStagedRanges:
         return self._kind.staged(self._path)
 
-    def kept_of(self, rows: Any) -> Any:
-        return {i: value for i, value in rows.items() if self._kind.keeps(i)}
+    def wanted(self, rows: SinkRows) -> SinkRows:
+        def choose(rows: Any) -> Any:
+            return {i: value for i, value in rows.items() if self._kind.keeps(i)}
 
-    def kept_of_held(self, rows: Any) -> Any:
-        return self.kept_of(rows) if self._kind.decides_held else None
+        return rows.transformed(choose, None if self._kind.by_spark else choose)
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         if self._kind.shares_keys:
             return None
         rows: Rows = {}
         for each in manifests:
-            found: Any = each.add_actions[0]["rows"]
+            found: Any = each.files["rows"]
             assert not rows.keys() & found.keys(), "of two ranges"
             rows |= found
         position = self._goal.commit("publish", retriever.seq, context, retriever.to, rows)
@@ -162,8 +165,7 @@ class FakeRangeKind(FakeKind):
     def __init__(self) -> None:
         super().__init__(Needs(ranges=True))
         self.takes_ranges = True
-        self.takes_held = False
-        self.decides_held = True
+        self.by_spark = False
         self.shares_keys = False
         self.keeps: Callable[[int], bool] = lambda i: True
         self._staged: dict[str, FakeStagedRanges] = {}

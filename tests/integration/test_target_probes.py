@@ -21,12 +21,11 @@ from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.job.job_row import JobRow
-from iscp.core.rows.netting import Op
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.sql.sql_names import OP
 from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Watermark
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets
@@ -36,9 +35,8 @@ from tests.fakes.s3 import FakeS3, delete_all
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 
 
-def rows(*ids: int) -> pa.Table:
-    """As changes hand them over: with an operation."""
-    return pa.table({"id": pa.array(ids, pa.int64()), OP: [Op.INSERT] * len(ids)})
+def appended(*ids: int) -> Rows:
+    return Rows(pytest.fail, lambda: pa.table({"id": pa.array(ids, pa.int64())}))
 
 
 def tag(seq: int, version: int, base: int) -> CommitTag:
@@ -51,7 +49,7 @@ class Kept:
     def __init__(self, uri: str) -> None:
         sink = DeltaSink(uri, ScriptedFailpoints())
         sink.claim(SCHEMA, tag(1, -1, -1))
-        assert sink.append_rows(rows(1, 2, 3), tag(2, 7, 0), OpenGuard()) is not None
+        sink.append(appended(1, 2, 3), tag(2, 7, 0), OpenGuard())
         spec = JobSpec(ConsumerSpec("replica", uri, key=("id",)))
         key = JobKey("default", "source", "copy")
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
@@ -116,8 +114,8 @@ def put_a_file_there(target: Target) -> None:
 
 def replace_by_foreign(target: Target) -> None:
     shutil.rmtree(target.path)
-    write_deltalake(target.path, rows(1))
-    write_deltalake(target.path, rows(1), mode="append")
+    write_deltalake(target.path, pa.table({"id": [1]}))
+    write_deltalake(target.path, pa.table({"id": [1]}), mode="append")
 
 
 def delete_rows(target: Target) -> None:
@@ -185,7 +183,7 @@ def test_commits_of_its_own_and_upkeep_are_no_reason_for_doubt(target: Target) -
     seen = target.looks.probe(target.row, seen)
     sink = DeltaSink(str(target.path), ScriptedFailpoints())
     base = sink.position(target.row).base_version
-    assert sink.append_rows(rows(9), tag(3, 8, base), OpenGuard()) is not None
+    sink.append(appended(9), tag(3, 8, base), OpenGuard())
     row = target.row._replace(seq=3, watermark=Watermark(8, 1.0))
     moved = target.looks.probe(row, seen)
     assert moved != seen

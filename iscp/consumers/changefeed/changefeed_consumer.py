@@ -22,9 +22,10 @@ from iscp.core.job.watermark_record import position_of, record_key
 from iscp.core.rows import key_ranges as ranges
 from iscp.core.spec.spec import OnSchemaChange
 from iscp.core.sql.sql_names import quoted
-from iscp.core.values.errors import ErrorCode, InvalidRequest, InvariantBroken, PermanentError
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 
 if TYPE_CHECKING:
@@ -89,19 +90,15 @@ class ChangefeedConsumer:
     def ranges(self, build: BuildId) -> StagedRanges:
         return self._sink.ranges(build)
 
-    def kept_of(self, rows: DataFrame) -> DataFrame:
-        """With the hash of the key, and in an order in which a shard's are found without reading all others."""
-        kept = rows.where(self._spec.where) if self._spec.where else rows
-        hashed = self._kept(kept).withColumn(_HASH, F.expr(ranges.hash_sql(self._spec.key)))
+    def wanted(self, rows: Rows) -> Rows:
+        return Rows(lambda: self._hashed(rows.frame))
+
+    def _hashed(self, rows: DataFrame) -> DataFrame:
+        """Add the hash of the key, and an order in which a shard's rows are found without reading all others."""
+        passing = rows.where(self._spec.where) if self._spec.where else rows
+        hashed = self._kept(passing).withColumn(_HASH, F.expr(ranges.hash_sql(self._spec.key)))
         shard = F.shiftright(_HASH, _BITS - SHARDS_MAX.bit_length() + 1)
         return hashed.sortWithinPartitions(shard, *map(quoted, self._spec.key))
-
-    @property
-    def takes_held(self) -> bool:
-        return False
-
-    def kept_of_held(self, rows: pa.Table) -> pa.Table:
-        raise InvariantBroken("rows for a feed are for Spark to hash")
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         """What is staged has no ulids: these follow from the order of all rows, which is known only here."""

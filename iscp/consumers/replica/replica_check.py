@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.adapters.delta.rows.row_difference import differing_rows
+from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import find_shared_keys
@@ -19,6 +19,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangeSource, ChangesUnavailableError
 
@@ -27,12 +28,9 @@ if TYPE_CHECKING:
 
 
 class Filtering(Protocol):
-    """Makes of the source's rows those that the target should hold."""
+    """Chooses, of the source's rows, those that the target should hold."""
 
-    def kept_of(self, frame: DataFrame) -> DataFrame: ...
-
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        """None: that takes Spark."""
+    def wanted(self, rows: Rows) -> Rows: ...
 
 
 class ReplicaCheck:
@@ -55,10 +53,8 @@ class ReplicaCheck:
                 rows = source.toArrow().select(schema.names).cast(schema)
         except (pa.ArrowException, KeyError):
             return None
-        wanted = self._filtering.kept_of_held(rows)
-        if wanted is None or not self._sink.schema_matches(
-            from_arrow_schema(wanted.schema, prefer_timestamp_ntz=True).json()
-        ):
+        wanted = self._filtering.wanted(Rows(lambda: source, lambda: rows)).table
+        if wanted is None or not self._sink.schema_matches(spark_schema(wanted).json()):
             return None
         try:
             held = self._tables.small_snapshot(session, self._spec.target, position.base_version)
@@ -83,7 +79,7 @@ class ReplicaCheck:
             yield compared
 
     def _select_wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
-        wanted, key = self._filtering.kept_of(source), self._spec.key
+        wanted, key = self._filtering.wanted(Rows(lambda: source)).frame, self._spec.key
         if not context.position.dead.rows or (shared := find_shared_keys(wanted, key)) is None:
             return wanted
         shared.release()
@@ -103,7 +99,7 @@ class ReplicaCheck:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
         rows = said.missing + said.extra + said.different
-        return Consumed(self._sink.repair(context.session, frame, self._spec.key, tag, context.guard), rows, 0)
+        return Consumed(self._sink.repair(frame, self._spec.key, tag, context.guard), rows, 0)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         context.guard.check()

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from iscp.adapters.delta.rows.net_changes import has_own_keys, inserts_of
 from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
 from iscp.adapters.delta.rows.row_difference import differing_rows
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, spark_schema
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
@@ -20,20 +21,19 @@ from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
-from iscp.core.rows.netting import Op
 from iscp.core.spec.spec import JobSpec, OnDuplicate, OnSchemaChange
 from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.column_identity import other_columns
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 # Of these types, also within others, Spark cannot decide whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
@@ -59,10 +59,10 @@ class ReplicaConsumer:
         return self._dead.check_position(row, position)
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        kept = self._kept(source)
+        schema = self._select(Rows(lambda: source)).frame.schema
         context.guard.check()
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
-        return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
+        return self._sink.claim(schema.json(), tag, first=context.row.watermark.version < 0)
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         if not self._sink.overtaken:
@@ -78,25 +78,25 @@ class ReplicaConsumer:
         tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
-        if (consumed := self._consume_directly(context, retriever, tag)) is not None:
-            return consumed
-        wanted = self.kept_of(retriever.snapshot)
-        self._refuse_unwritable_name(wanted.columns)
+        rows = self._wanted_whole(context, retriever)
         if retriever.data_type is DataType.DIFFERENCE:
-            self._refuse_changed_schema(context, wanted)
-        shared = self._find_shared(wanted)
+            if (changes := self._find_small_difference(context, rows, tag)) is not None:
+                return self._write_small_difference(context, changes, tag)
+            self._refuse_changed_schema(context, rows.frame)
+        shared = self._find_shared(rows)
         try:
-            letters, rows = None, 0
+            letters, dead = None, 0
             if shared is not None:
-                (wanted, letters), rows = shared.split(wanted, self._spec.key), shared.rows
-            tag = replace(tag, dead=self._keep_dead(context, letters, rows, retriever.to))
-            return self._write_whole(context, retriever.data_type, wanted, tag)
+                (wanted, letters), dead = shared.split(rows.frame, self._spec.key), shared.rows
+                rows = Rows(lambda: wanted)
+            tag = replace(tag, dead=self._keep_dead(context, letters, dead, retriever.to))
+            return self._write_whole(context, retriever.data_type, rows, tag)
         finally:
             if shared is not None:
                 shared.release()
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
-        wanted = self.kept_of(source)
+        wanted = self.wanted(Rows(lambda: source)).frame
         if unwritable_name(wanted.columns) or self._keeps_all(context, DataType.SNAPSHOT):
             return False
         return self._sink.schema_matches(wanted.schema.json())
@@ -104,13 +104,12 @@ class ReplicaConsumer:
     def ranges(self, build: BuildId) -> StagedRanges:
         return self._sink.ranges(build)
 
-    @property
-    def takes_held(self) -> bool:
-        return not self._spec.where or is_plain(self._spec.where)
-
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        passing = passing_rows(rows, self._spec.where) if self._spec.where else rows
-        return None if passing is None else self._kept_rows(passing)
+    def wanted(self, rows: Rows) -> Rows:
+        where = self._spec.where
+        if not where:
+            return self._select(rows)
+        of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
+        return self._select(rows.transformed(lambda frame: frame.where(where), of_table))
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
@@ -120,39 +119,38 @@ class ReplicaConsumer:
         rows, size = (sum(getattr(each, name) for each in manifests) for name in ("rows", "bytes"))
         return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 
-    def _consume_directly(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed | None:
-        """Few rows, without Spark; None where that cannot be."""
-        snapshot = retriever.small_snapshot
-        if snapshot is None or self._keeps_all(context, retriever.data_type):
-            return None
-        if (rows := self.kept_of_held(snapshot)) is None:
-            return None
-        self._refuse_unwritable_name(rows.column_names)
-        if not self._sink.schema_matches(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True).json()):
-            return None
-        if retriever.data_type is DataType.DIFFERENCE:
-            return self._differ_directly(context, rows, tag)
-        manifest = self._sink.stage_rows(rows, self._spec.key, tag)
-        if manifest is None:
-            return None
-        tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
-        return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+    def _wanted_whole(self, context: ConsumeContext, retriever: Retriever) -> Rows:
+        """Return all rows that the target is to hold.
 
-    def _differ_directly(self, context: ConsumeContext, rows: pa.Table, tag: CommitTag) -> Consumed | None:
-        """As `_difference`. Whether a column is another one, and which rows were dead-lettered, Spark finds out."""
+        They are there as a table only where the target has their columns, and loses the rows that it has besides.
+        """
+        rows = self.wanted(retriever.snapshot_rows)
+        table = None if self._keeps_all(context, retriever.data_type) else rows.table
+        if table is not None:
+            self._refuse_unwritable_name(table.column_names)
+            if self._sink.schema_matches(spark_schema(table).json()):
+                return rows
+        self._refuse_unwritable_name(rows.frame.columns)
+        return rows.for_spark()
+
+    def _find_small_difference(self, context: ConsumeContext, rows: Rows, tag: CommitTag) -> pa.Table | None:
+        """Return the changes that make the target hold these rows, or None where Spark has to find them.
+
+        Spark finds out whether a column is another one, and which rows were dead-lettered.
+        """
         stops = self._policies.on_schema_change is OnSchemaChange.STOP and not context.position.void
-        if stops or context.position.dead.rows:
+        if rows.table is None or stops or context.position.dead.rows:
             return None
         try:
-            held = self._tables.small_snapshot(context.session, self._spec.target, tag.base_version)
+            there = self._tables.small_snapshot(context.session, self._spec.target, tag.base_version)
         except ChangesUnavailableError:
             return None
-        changes = None if held is None else differing_rows(rows, held.rows, self._spec.key)
-        if changes is None:
-            return None
+        return None if there is None else differing_rows(rows.table, there.rows, self._spec.key)
+
+    def _write_small_difference(self, context: ConsumeContext, changes: pa.Table, tag: CommitTag) -> Consumed:
         tag = replace(tag, dead=self._keep_dead(context, None, 0, tag.watermark))
-        position = self._sink.merge_rows(changes, self._spec.key, tag, context.guard)
-        return None if position is None else Consumed(position, len(changes), 0)
+        rows = Rows(lambda: frame_of_arrow(context.session, changes), lambda: changes)
+        return Consumed(self._sink.merge(rows, self._spec.key, tag, context.guard), len(changes), 0)
 
     def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
         """Without a key a target that was built once loses no row any more, whatever became of its log.
@@ -161,16 +159,16 @@ class ReplicaConsumer:
         """
         return not self._spec.key and (kind is DataType.DIFFERENCE or context.row.watermark.version >= 0)
 
-    def _write_whole(self, context: ConsumeContext, kind: DataType, wanted: DataFrame, tag: CommitTag) -> Consumed:
+    def _write_whole(self, context: ConsumeContext, kind: DataType, rows: Rows, tag: CommitTag) -> Consumed:
         if self._keeps_all(context, kind):
-            position, rows = self._sink.append_lacking(wanted, tag, context.guard)
-            return Consumed(position, rows, 0)
-        schema = wanted.schema.json()
+            position, lacking = self._sink.append_lacking(rows.frame, tag, context.guard)
+            return Consumed(position, lacking, 0)
+        schema = (rows.frame.schema if rows.table is None else spark_schema(rows.table)).json()
         if not self._sink.schema_matches(schema):
-            return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
+            return Consumed(self._sink.replace(rows.frame, tag, context.guard), 0, 0)
         if kind is DataType.DIFFERENCE and not _UNCOMPARED.search(schema):
-            return self._difference(context, wanted, tag)
-        manifest = self._sink.stage(wanted, tag)
+            return self._difference(context, rows.frame, tag)
+        manifest = self._sink.stage(rows, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
@@ -182,31 +180,18 @@ class ReplicaConsumer:
         ):
             # Which of the rows is left, if any, only the source knows.
             raise ChangesUnavailableError("a key has changed that rows shared")
-        append = self._appendable(changes, tag)
-        position = self._write_directly(context, changes, tag, append)
-        if position is None:
-            frame = self._kept(changes.frame, OP)
-            self._refuse_unlike(frame.drop(OP).schema)
-            if append:
-                new = frame.where(F.col(OP) == Op.INSERT).drop(OP)
-                position = self._sink.append(new, tag, context.guard, changes.reread)
-            else:
-                position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
+        rows = self._select(changes.net, OP)
+        self._refuse_unlike(rows)
+        if self._appendable(changes, tag):
+            position = self._sink.append(inserts_of(rows), tag, context.guard)
+        else:
+            position = self._sink.merge(rows, self._spec.key, tag, context.guard)
         return Consumed(position, changes.rows, 0)
 
-    def _write_directly(
-        self, context: ConsumeContext, changes: Changes, tag: CommitTag, append: bool
-    ) -> Position | None:
-        """Few rows, without Spark; None where that cannot be."""
-        if changes.table is None:
-            return None
-        rows = self._kept_rows(changes.table, OP)
-        self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema, prefer_timestamp_ntz=True))
-        if append:
-            return self._sink.append_rows(rows, tag, context.guard)
-        return self._sink.merge_rows(rows, self._spec.key, tag, context.guard)
-
-    def _refuse_unlike(self, schema: StructType) -> None:
+    def _refuse_unlike(self, rows: Rows) -> None:
+        """Refuse changes, with OP, whose columns the target does not have."""
+        table = rows.table
+        schema = rows.frame.drop(OP).schema if table is None else spark_schema(table.drop_columns([OP]))
         fits = self._sink.schema_matches if self._spec.key else self._sink.takes
         if not fits(schema.json()):
             raise ChangesUnavailableError("the source's columns are not the target's any more")
@@ -228,7 +213,7 @@ class ReplicaConsumer:
         frame = kept(differing(wanted, held, key))
         try:
             rows = frame.count()
-            position = self._sink.merge(context.session, frame, key, tag, context.guard)
+            position = self._sink.merge(Rows(lambda: frame), key, tag, context.guard)
         finally:
             release(frame)
         return Consumed(position, rows, 0)
@@ -236,25 +221,26 @@ class ReplicaConsumer:
     def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
 
-    def _kept(self, frame: DataFrame, *more: str) -> DataFrame:
-        """The job's columns, and those of `more`."""
-        if not self._spec.columns:
-            return frame
-        return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *more)])
-
-    def _kept_rows(self, rows: pa.Table, *besides: str) -> pa.Table:
+    def _select(self, rows: Rows, *more: str) -> Rows:
+        """Return the job's columns, and those of `more`."""
         if not self._spec.columns:
             return rows
-        names = {name.lower(): name for name in rows.schema.names}
-        kept = [*self._spec.columns, *besides]
-        return rows.select([names[name.lower()] for name in kept]).rename_columns(kept)
+        wanted = [*self._spec.columns, *more]
 
-    def kept_of(self, frame: DataFrame) -> DataFrame:
-        return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
+        def of_table(table: pa.Table) -> pa.Table:
+            names = {name.lower(): name for name in table.schema.names}
+            return table.select([names[name.lower()] for name in wanted]).rename_columns(wanted)
 
-    def _find_shared(self, frame: DataFrame) -> Shared | None:
-        """The keys that rows share, if they are to be dead-lettered; raises PermanentError where the job is to stop."""
-        shared = find_shared_keys(frame, self._spec.key) if self._spec.key else None
+        return rows.transformed(lambda frame: frame.select(*[F.col(quoted(name)) for name in wanted]), of_table)
+
+    def _find_shared(self, rows: Rows) -> Shared | None:
+        """Return the keys that rows share, if they are to be dead-lettered.
+
+        Raises PermanentError where the job is to stop.
+        """
+        if not self._spec.key or (rows.table is not None and has_own_keys(rows.table, self._spec.key)):
+            return None
+        shared = find_shared_keys(rows.frame, self._spec.key)
         stops = self._policies.on_duplicate is OnDuplicate.STOP
         if shared is None or (not stops and shared.rows <= ROWS_MAX):
             return shared

@@ -29,6 +29,7 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected
@@ -77,7 +78,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
             removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
             position = rewrite(context, sink, without(held, removed, names).unionByName(added), tag)
         else:
-            position = sink.repair(context.session, frame, names, tag, context.guard)
+            position = sink.repair(frame, names, tag, context.guard)
         return position, sum(counts.values())
     finally:
         release(frame)
@@ -89,7 +90,7 @@ def _append(
     frame = kept(_coming(changes, names).drop(OP))
     try:
         rows = frame.count()
-        return sink.append(frame, tag, context.guard), rows
+        return sink.append(Rows(lambda: frame), tag, context.guard), rows
     finally:
         release(frame)
 
@@ -103,17 +104,14 @@ def replace_few(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: Commi
 
 
 def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
-    """`rows`: few, with OP, and each of another key: without Spark, where that can be."""
+    """Merge few rows with OP, each of another key; without Spark, where that can be."""
     if sink.marks_rows(tag):
         wanted = rows.filter(pc.not_equal(rows[OP], Op.DELETE.value)).drop_columns([OP])
         replaced = sink.replace_keys(wanted, rows.select([*key]), tag, context.guard)
         if replaced is not None:
             return replaced[0]
-    position = sink.merge_rows(rows, key, tag, context.guard)
-    if position is not None:
-        return position
-    frame = frame_of_arrow(context.session, rows)
-    return sink.merge(context.session, frame, key, tag, context.guard)
+    both = Rows(lambda: frame_of_arrow(context.session, rows), lambda: rows)
+    return sink.merge(both, key, tag, context.guard)
 
 
 def merge_groups(
@@ -125,7 +123,7 @@ def merge_groups(
     changes, held = changed.to_frame(), sink.rows(context.session)
     if are_many(changed, held):
         return rewrite_groups(context, sink, held, changes, key, tag), changed.rows
-    return sink.merge(context.session, changes, key, tag, context.guard), changed.rows
+    return sink.merge(Rows(lambda: changes), key, tag, context.guard), changed.rows
 
 
 def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -19,6 +19,7 @@ from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Sink
 from iscp.views.changes.group_sums import HeldSums
 from iscp.views.changes.signed_rows import ChangedRows
@@ -79,7 +80,7 @@ class KeptInput:
             there = self._sink.claim(schema, self._tag(context, there, None), marks_rows=True)
         tag = self._tag(context, there, view)
         if self._sink.schema_matches(schema):
-            self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)
+            self._sink.publish([self._sink.stage(Rows(lambda: rows), tag)], tag, context.guard)
         else:
             self._sink.replace(rows, tag, context.guard)
 

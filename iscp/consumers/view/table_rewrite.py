@@ -20,6 +20,7 @@ from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.errors import EngineError
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Sink
 from iscp.ports.source import ChangesUnavailableError
 from iscp.views.changes.signed_rows import WEIGHT, ChangedRows
@@ -59,7 +60,7 @@ def rewrite_groups(
 
 
 def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag) -> Position:
-    return sink.publish([sink.stage(rows, tag)], tag, context.guard)
+    return sink.publish([sink.stage(Rows(lambda: rows), tag)], tag, context.guard)
 
 
 def shown_alike(kind: DataType) -> bool:

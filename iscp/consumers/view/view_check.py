@@ -13,6 +13,7 @@ from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Sink
 from iscp.views.refresh.table_spans import RefreshEnd, tables_at
 from iscp.views.refresh.view_query import ViewQuery
@@ -52,7 +53,7 @@ class ViewCheck:
         query = self._query(context)
         rows = query.all_rows()
         tag = replace(tag, totals=query.totals)
-        manifest = self._sink.stage(rows, tag)
+        manifest = self._sink.stage(Rows(lambda: rows), tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:

@@ -24,6 +24,7 @@ from iscp.core.values.errors import EngineError, InvariantBroken
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
@@ -298,7 +299,7 @@ class ViewConsumer:
         """All rows at once."""
         if not self._sink.schema_matches(rows.schema.json()):
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
-        manifest = self._sink.stage(rows, tag)
+        manifest = self._sink.stage(Rows(lambda: rows), tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
 

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from iscp.core.build.build_request import BuildRequest, build_id
 from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
@@ -25,15 +24,12 @@ from iscp.core.values.errors import (
 from iscp.core.values.ids import JobKey
 from iscp.core.values.progress import UNCOUNTED, TableSize
 from iscp.ports.range_builder import RangeBuiltConsumer, RangeConsumer, RangeReader
+from iscp.ports.rows import Rows
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.commit_keeping import keep_commits
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +42,13 @@ class _JobPart:
     consumer: RangeConsumer
     ranges: StagedRanges
 
-    @property
-    def takes_held(self) -> bool:
-        return isinstance(self.consumer, RangeBuiltConsumer) and self.consumer.takes_held
-
-    def kept_of_held(self, rows: pa.Table) -> pa.Table | None:
-        assert isinstance(self.consumer, RangeBuiltConsumer)
-        return self.consumer.kept_of_held(rows)
-
-    def kept_of(self, rows: DataFrame) -> DataFrame:
-        if isinstance(self.consumer, RangeBuiltConsumer):
-            return self.consumer.kept_of(rows)
+    def wanted(self, rows: Rows) -> Rows:
+        consumer = self.consumer
+        if isinstance(consumer, RangeBuiltConsumer):
+            return consumer.wanted(rows)
         if (terms := self.ranges.terms()) is None:
             raise PermanentError(f"nobody knows what the build of {self.plan.job_name} is of")
-        return self.consumer.range_rows(rows, terms)
+        return Rows(lambda: consumer.range_rows(rows.frame, terms))
 
 
 class SnapshotRangeBuilder:
@@ -156,31 +145,16 @@ class SnapshotRangeBuilder:
 
     def _stage(self, batch: RangeBatch, parts: Sequence[_JobPart], guard: Guard) -> TableSize:
         where = _where(batch)
-        with self._ports.engine.session() as session, ExitStack() as kept:
+        with self._ports.engine.session() as session, ExitStack() as cached:
             size = self._reader.size(session, *where)
-            takes_held = any(part.takes_held for part in parts)
-            held = self._reader.held(session, *where) if takes_held else None
-            parts = [part for part in parts if not _stage_held(part, batch.range_id, held, guard)]
-            rows = self._reader.rows(session, *where) if parts else None
+            rows = self._reader.rows(session, *where)
             if rows is not None and len(parts) > 1:
-                rows = kept.enter_context(self._reader.read_once(rows))
+                rows = cached.enter_context(self._reader.read_once(rows))
             for part in parts:
                 guard.check()
                 with _refusing(part, guard):
-                    part.ranges.stage(batch.range_id, None if rows is None else part.kept_of(rows))
+                    part.ranges.stage(batch.range_id, None if rows is None else part.wanted(rows))
         return size
-
-
-def _stage_held(part: _JobPart, range_id: int, held: pa.Table | None, guard: Guard) -> bool:
-    """Whether a job's part needs no Spark, and is done."""
-    if held is None or not part.takes_held:
-        return False
-    if (rows := part.kept_of_held(held)) is None:
-        return False
-    guard.check()
-    with _refusing(part, guard):
-        return part.ranges.stage_held(range_id, rows)
-    return True
 
 
 @contextmanager

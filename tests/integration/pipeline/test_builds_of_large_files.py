@@ -118,7 +118,7 @@ def test_of_other_ranges_nothing_is_read(pipeline: Pipeline) -> None:
             rows = DeltaRangeReader(0).rows(session, pipeline.source, 1, range_id, piece_bytes)
             assert rows is not None
             with suppress(PySparkException, Py4JJavaError):
-                ids[range_id] = rows.toArrow()["id"].to_pylist()
+                ids[range_id] = rows.frame.toArrow()["id"].to_pylist()
     groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
     spans = {each: row_spans(groups, _pieces_in(file, pieces, each)) for each in set(pieces)}
     hit = sum(groups[: footer.num_row_groups // 2])

@@ -137,13 +137,10 @@ class SimulatedRanges:
         if not process.threads.asked(land, StorageError("it is not known what was written")):
             raise PlanOutdated("the build was removed")
 
-    def stage_held(self, range_id: int, rows: object) -> bool:
-        return False
-
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
         """In place of a schema each has its range."""
         there = self._staging.marks(self._target, self._build).ranges
-        return [Manifest((), str(each), 1, 1, {}, {}) for each in ranges] if {*ranges} <= there.keys() else None
+        return [Manifest(1, 1, str(each)) for each in ranges] if {*ranges} <= there.keys() else None
 
     def end(self, why: BuildEnd) -> None:
         marks = self._staging.marks(self._target, self._build)
@@ -157,12 +154,10 @@ class SimulatedRanges:
 class SimulatedConsumer:
     """Port RangeBuiltConsumer, of one job; its commits are those of `Run`."""
 
-    takes_held = False
-
     def _not_here(self, *of: Any) -> Any:
         raise AssertionError("of a simulated job only ranges are built")
 
-    position = claim = consume = takes_ranges = kept_of_held = publish = _not_here
+    position = claim = consume = takes_ranges = publish = _not_here
 
     def __init__(self, process: Process, row: JobRow) -> None:
         self._process = process
@@ -171,7 +166,7 @@ class SimulatedConsumer:
     def ranges(self, build: BuildId) -> SimulatedRanges:
         return SimulatedRanges(self._process, self._row, build)
 
-    def kept_of(self, rows: Any) -> Any:
+    def wanted(self, rows: Any) -> Any:
         return rows
 
 
@@ -180,9 +175,6 @@ class SimulatedReader:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-
-    def held(self, *where: object) -> None:
-        return None
 
     def rows(self, *where: object) -> Any:
         return where

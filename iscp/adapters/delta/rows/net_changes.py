@@ -24,6 +24,7 @@ from pyspark.sql.window import Window
 from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
+from iscp.ports.rows import Rows
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
         doubt(key)
     ops = pa.array(_BY_ENDS, pa.string()).take(pa.array(2 * written[first].astype(np.int8) + written[last]))
     return raw.take(pa.array(order[last])).drop_columns([CHANGE_TYPE]).append_column(OP, ops)
+
+
+def inserts_of(changes: Rows) -> Rows:
+    """Return the rows of changes that are new, without their op; a key that came and went has none."""
+    return changes.transformed(
+        lambda frame: frame.where(F.col(OP) == Op.INSERT).drop(OP),
+        lambda table: table.filter(pc.equal(table[OP], Op.INSERT)).drop_columns([OP]),
+    )
 
 
 def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:

@@ -59,13 +59,12 @@ class DirectWriter:
         self._stamp: tuple[int, ...] | None = None
 
     def append(self, rows: pa.Table, version: int, properties: CommitProperties) -> bool:
-        """Commit as version + 1 what was not there before; False: this is for Spark to do. Raises Conflict."""
+        """Commit the rows as version + 1, or return False where Spark has to do it. Raises Conflict."""
         with direct_work(), delta_faults(f"append to {self._uri}"):
             table = self._at(version)
             if not is_plain(table) or not is_described(rows):
                 return False
-            new = rows.filter(pc.equal(rows[OP], Op.INSERT)).drop_columns([OP])
-            write_deltalake(table, new, mode="append", commit_properties=properties)
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
             self._remember(table)
             return True
 

@@ -37,7 +37,7 @@ from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.sink.staged_keys import have_own_keys
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
-from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows, staged_rows
+from iscp.adapters.delta.sink.staging import add_actions, stage, staged_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
@@ -48,6 +48,7 @@ from iscp.core.build.build_request import BuildId
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Position
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Compared, Manifest
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard
@@ -139,12 +140,19 @@ class DeltaSink:
         with comparing(*comparable(wanted, self._rows_at(wanted.sparkSession, version)), key) as compared:
             yield compared
 
-    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
+    def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
-        if not self.schema_matches(frame.schema.json()):
-            frame = conformed(frame, self._load_columns().schema)
-        append_by_spark(frame, self._uri, tag, reread)
+        if not self._append_directly(rows, tag):
+            frame = rows.frame
+            if not self.schema_matches(frame.schema.json()):
+                frame = conformed(frame, self._load_columns().schema)
+            append_by_spark(frame, self._uri, tag, rows.reread)
         return self._confirm_commit(tag)
+
+    def _append_directly(self, rows: Rows, tag: CommitTag) -> bool:
+        if rows.table is None:
+            return False
+        return self._direct.append(self._load_columns().fitted(rows.table), tag.base_version, commit_properties(tag))
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
         with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
@@ -160,16 +168,6 @@ class DeltaSink:
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
         with spark_faults(f"open {self._uri} at version {version}"):
             return load_version(session, self._uri, version)
-
-    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
-        self._ready_to_commit(guard)
-        done = self._direct.append(self._load_columns().fitted(rows, OP), tag.base_version, commit_properties(tag))
-        return self._confirm_commit(tag) if done else None
-
-    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
-        self._ready_to_commit(guard)
-        done = self._direct.merge(rows, key, tag.base_version, commit_properties(tag))
-        return self._confirm_commit(tag) if done else None
 
     def marks_rows(self, tag: CommitTag) -> bool:
         return self._bag.marks_rows(tag.base_version)
@@ -201,38 +199,25 @@ class DeltaSink:
         overwrite_by_spark(frame, self._uri, tag)
         return self._confirm_commit(tag)
 
-    def merge(
-        self,
-        session: SparkSession,
-        frame: DataFrame,
-        key: Sequence[str],
-        tag: CommitTag,
-        guard: Guard,
-        reread: bool = False,
-        only_where: str = "",
-    ) -> Position:
-        """Upsert and delete by key (null equals null). `only_where`: what else has to hold for a match.
-
-        Raises ChangesUnavailable where a key of op `i` or `p` is there already.
-        """
+    def merge(self, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+        """Null equals null."""
         self._ready_to_commit(guard)
-        merge_by_spark(session, self._uri, frame, key, tag, reread, only_where)
+        table = rows.table
+        if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
+            merge_by_spark(self._uri, rows.frame, key, tag, rows.reread)
         return self._confirm_commit(tag)
 
-    def repair(
-        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
-    ) -> Position:
+    def repair(self, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
         if not key:
-            return self.append(frame.drop(OP), tag, guard)
+            return self.append(Rows(lambda: frame.drop(OP)), tag, guard)
+        self._ready_to_commit(guard)
         # A row that matches nothing is inserted, whatever there is.
-        return self.merge(session, frame, key, tag, guard, only_where=f" AND s.{OP} <> 'n'")
+        merge_by_spark(self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
+        return self._confirm_commit(tag)
 
-    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
+    def stage(self, rows: Rows, tag: CommitTag) -> Manifest:
         """Write the rows under the target as a table of their own, whose log is the manifest."""
-        return stage(frame, self._uri, tag, self._failpoints)
-
-    def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
-        return stage_rows(rows, key, self._uri, tag, self._failpoints)
+        return stage(rows, self._uri, tag, self._failpoints)
 
     def ranges(self, build: BuildId) -> DeltaStagedRanges:
         return DeltaStagedRanges(self._uri, build, self._failpoints)

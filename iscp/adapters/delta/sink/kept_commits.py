@@ -26,8 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS
-from iscp.adapters.delta.sink.arrow_write import is_described
-from iscp.adapters.delta.sink.staging import stage_in, stage_rows_in, staged_rows
+from iscp.adapters.delta.sink.staging import stage_in, staged_adds, staged_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.spark.spark_errors import reading_changes
@@ -39,6 +38,7 @@ from iscp.core.sql.sql_names import quoted
 from iscp.core.values.progress import TableSize
 from iscp.core.values.watermark import Watermark
 from iscp.ports.range_builder import TablePlace
+from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Failpoints, Guard
@@ -75,11 +75,12 @@ class _KeptCommit:
         return TableSize(self.rows.rows, self.rows.bytes)
 
     def document(self) -> dict[str, Any]:
-        rows = {name: getattr(self.rows, name) for name in ("add_actions", "schema_json", "rows", "bytes")}
+        rows = {name: getattr(self.rows, name) for name in ("schema_json", "rows", "bytes")}
         span = {name: value for name, value in asdict(self.span).items() if name not in _OF_READING}
         if not self.span.lost:
             del span["lost"]  # the release before does not know it, and what it does not know it takes for damaged
         said = {"format": _FORMAT, "span": span, "readable": self.readable, "columns": self.columns, **rows}
+        said["add_actions"] = staged_adds(self.rows)
         return {**said, "digest": _digest(said)}
 
     @classmethod
@@ -90,8 +91,8 @@ class _KeptCommit:
         span = {**document["span"], "to": Watermark(**document["span"]["to"])}
         span.update({name: tuple(span.get(name, ())) for name in _TUPLES})
         span["updates"] = {int(version): rows for version, rows in span["updates"].items()}
-        adds = tuple(document["add_actions"])
-        rows = Manifest(adds, document["schema_json"], document["rows"], document["bytes"], {}, {})
+        adds = {"adds": tuple(document["add_actions"])}
+        rows = Manifest(document["rows"], document["bytes"], document["schema_json"], adds)
         return cls(SourceRange(**span), document["readable"], tuple(document["columns"]), rows)
 
 
@@ -168,7 +169,7 @@ class DeltaKeptCommits:
             return DeltaChangeSet.read_by_spark(frame, span, after, small, readers)
 
     def _open(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
-        if any(manifest.add_actions for manifest in manifests):
+        if any(map(staged_adds, manifests)):
             return staged_rows(session, self._root, manifests)
         return session.createDataFrame([], StructType.fromJson(json.loads(manifests[0].schema_json)))
 
@@ -179,7 +180,7 @@ class DeltaKeptCommits:
         return span
 
     def _stage(self, session: SparkSession, uri: str, span: SourceRange, folder: str) -> _KeptCommit:
-        nothing = Manifest((), "", 0, 0, {}, {})
+        nothing = Manifest(0, 0)
         if not span.changes_data:
             return _KeptCommit(span, True, (), nothing)
         if not (span.cdf_on or span.inserts_only):
@@ -196,13 +197,13 @@ class DeltaKeptCommits:
         """Under names that every format takes."""
         names = [(f"c{number}", name) for number, name in enumerate(columns)]
         names += [(f"m{number}", name) for number, name in enumerate(_MARKS)]
-        if (held := changes.held) is not None:
-            rows = pa.table({short: held[name] for short, name in names})
-            if is_described(rows):
-                return stage_rows_in(rows, self._root, folder)
+        held = changes.held
+        renamed = Rows(
+            lambda: changes.every().select(*[F.col(quoted(name)).alias(short) for short, name in names]),
+            lambda: None if held is None else pa.table({short: held[name] for short, name in names}),
+        )
         with reading_changes("keep changes"):
-            frame = changes.every().select(*[F.col(quoted(name)).alias(short) for short, name in names])
-            return stage_in(frame, self._root, folder)
+            return stage_in(renamed, self._root, folder)
 
     def _all(self, table: TablePlace, span: SourceRange) -> list[_KeptCommit]:
         found = [self._find(table, version) for version in range(span.from_version + 1, span.to.version + 1)]
@@ -224,7 +225,7 @@ class DeltaKeptCommits:
             log.warning("kept.unreadable", extra={"path": path, "error": str(error)})
             return None
         with storage_faults(f"list the files of {path}"):
-            for add in kept.rows.add_actions:
+            for add in staged_adds(kept.rows):
                 if files.stamp(f"{place(self._root)}/{add['path']}")[-1:] != (add["size"],):
                     log.warning("kept.incomplete", extra={"path": path, "file": add["path"]})
                     return None

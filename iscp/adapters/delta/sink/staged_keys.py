@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys
-from iscp.adapters.delta.sink.staging import staged_rows
+from iscp.adapters.delta.sink.staging import staged_paths, staged_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.storage.table_files import files_of
@@ -36,8 +35,7 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
         return True
     fields = {field["name"].lower(): field for field in json.loads(manifests[0].schema_json)["fields"]}
     names = [str(fields[name.lower()]["name"]) for name in key]
-    paths = [unquote(str(add["path"])) for manifest in manifests for add in manifest.add_actions]
-    held = _read_keys(uri, paths, names)
+    held = _read_keys(uri, staged_paths(manifests), names)
     if held is not None and has_own_keys(held, names):
         return True
     # Rows that share one, or values that compare in Spark in a way of their own.

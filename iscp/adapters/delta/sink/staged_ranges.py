@@ -14,23 +14,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.log.nested_tables import STAGED
-from iscp.adapters.delta.sink.arrow_write import is_described
-from iscp.adapters.delta.sink.staging import stage_in, stage_rows_in
+from iscp.adapters.delta.sink.staging import stage_in, staged_adds
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_terms import NO_TERMS, BuildTerms, parse_terms
 from iscp.core.values.errors import PlanOutdated
+from iscp.ports.rows import Rows
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.system import Failpoints
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 MANIFESTS_AT_ONCE = 16
 """Manifests that are read side by side, as a store may take long to answer; others wait."""
@@ -41,7 +36,8 @@ FILES_LISTED_MAX = 1_000_000
 _FOLDER = "_iscp-build"
 _FORMAT = 1
 _BEGUN = "begun.json"
-_NO_ROWS = Manifest((), "", 0, 0, {}, {})
+_NO_ROWS = Manifest(0, 0)
+_FILES = ("adds", "protocol", "metadata")
 
 
 class DeltaStagedRanges:
@@ -75,27 +71,15 @@ class DeltaStagedRanges:
         with suppress(PlanOutdated):  # it is removed already
             self._mark(f"{why.value}.json", {})
 
-    def stage(self, range_id: int, rows: DataFrame | None) -> None:
-        self._count(range_id, _NO_ROWS if rows is None else stage_in(rows, self._uri, self._folder(range_id)))
-
-    def stage_held(self, range_id: int, rows: pa.Table) -> bool:
-        if not is_described(rows):
-            return False
-        self._count(range_id, stage_rows_in(rows, self._uri, self._folder(range_id)))
-        return True
-
-    def _folder(self, range_id: int) -> str:
-        return f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}"
-
-    def _count(self, range_id: int, staged: Manifest) -> None:
+    def stage(self, range_id: int, rows: Rows | None) -> None:
+        folder = f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}"
+        staged = _NO_ROWS if rows is None else stage_in(rows, self._uri, folder)
         self._failpoints.reach("range.staged")
         document = {
             "rows": staged.rows,
             "bytes": staged.bytes,
-            "adds": staged.add_actions,
             "schema": staged.schema_json,
-            "protocol": staged.protocol,
-            "metadata": staged.metadata,
+            **{name: staged.files.get(name, ()) for name in _FILES},
         }
         self._mark(f"{range_id}.json", document)
         self._failpoints.reach("range.counted")
@@ -107,11 +91,11 @@ class DeltaStagedRanges:
             there = {*files.names_below(f"{place(self._uri)}/{self._rows}", FILES_LISTED_MAX)}
         whole: list[Manifest] = []
         for manifest in found:
-            named = [] if manifest is None else [str(add["path"]) for add in manifest.add_actions]
+            named = [] if manifest is None else [str(add["path"]) for add in staged_adds(manifest)]
             if manifest is None or not all(path.removeprefix(f"{self._rows}/") in there for path in named):
                 return None
             whole.append(manifest)
-        return [each for each in whole if each.add_actions]
+        return [each for each in whole if staged_adds(each)]
 
     def remove(self) -> None:
         self._remove(but="")
@@ -121,11 +105,10 @@ class DeltaStagedRanges:
         try:
             with storage_faults(f"read {path}"):
                 found = json.loads(files.read(path)[0])
-            keys = ("adds", "schema", "rows", "bytes", "protocol", "metadata")
-            adds, *others = (found[key] for key in keys)
+            files_found = {name: found[name] for name in _FILES}
+            return Manifest(found["rows"], found["bytes"], found["schema"], files_found)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return Manifest(tuple(adds), *others)
 
     def _read_terms(self, marks: str) -> BuildTerms | None:
         path = f"{marks}/{_BEGUN}"

@@ -17,7 +17,6 @@ from pyspark.sql.types import StructField, StructType
 
 from iscp.adapters.delta.log.commits import commit_file, log_of
 from iscp.adapters.delta.log.nested_tables import STAGED
-from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -25,11 +24,11 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import delta_faults, direct_work, storage_faults
 from iscp.core.values.errors import EngineError
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest
 from iscp.ports.system import Failpoints
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _PLAIN = {
@@ -51,36 +50,25 @@ _LEGACY = (
 _TABLE_FEATURES = 7
 
 
-def stage(frame: DataFrame, uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest:
-    staged = stage_in(frame, uri, _folder(tag))
+def stage(rows: Rows, uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest:
+    staged = stage_in(rows, uri, f"{STAGED}-{tag.seq}-{tag.attempt}")
     failpoints.reach("snapshot.staged")
     return staged
 
 
-def stage_in(frame: DataFrame, uri: str, folder: str) -> Manifest:
-    """Delta itself thus makes the files' statistics.
+def stage_in(rows: Rows, uri: str, folder: str) -> Manifest:
+    """Write the rows as a Delta table, so that its writer makes the files' statistics.
 
     The log is removed at once, so that what a dead writer leaves behind are plain files, which VACUUM of the target
     takes.
     """
-    with spark_faults(f"stage rows for {uri}"):
-        frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(f"{uri}/{folder}")
-    return _take_manifest(uri, folder)
-
-
-def stage_rows(rows: pa.Table, key: Sequence[str], uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest | None:
-    """As `stage`, by deltalake; None where rows share a key, or it would not come out as Spark has it."""
-    if not is_described(rows) or not has_own_keys(rows, key):
-        return None
-    staged = stage_rows_in(rows, uri, _folder(tag))
-    failpoints.reach("snapshot.staged")
-    return staged
-
-
-def stage_rows_in(rows: pa.Table, uri: str, folder: str) -> Manifest:
-    """As `stage_in`, of rows that are described."""
-    with direct_work(), delta_faults(f"stage rows for {uri}"):
-        write_deltalake(f"{uri}/{folder}", rows, mode="error", storage_options=table_options(uri))
+    table = rows.table
+    if table is not None and is_described(table):
+        with direct_work(), delta_faults(f"stage rows for {uri}"):
+            write_deltalake(f"{uri}/{folder}", table, mode="error", storage_options=table_options(uri))
+    else:
+        with spark_faults(f"stage rows for {uri}"):
+            rows.frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(f"{uri}/{folder}")
     return _take_manifest(uri, folder)
 
 
@@ -91,12 +79,19 @@ def staged_rows(
     fields = json.loads(manifests[0].schema_json)["fields"]
     chosen = [field for field in fields if names is None or field["name"] in names]
     schema = StructType([StructField.fromJson({**field, "metadata": {}}) for field in chosen])
-    paths = [f"{uri}/{unquote(str(add['path']))}" for manifest in manifests for add in manifest.add_actions]
+    paths = [f"{uri}/{path}" for path in staged_paths(manifests)]
     return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)
 
 
-def _folder(tag: CommitTag) -> str:
-    return f"{STAGED}-{tag.seq}-{tag.attempt}"
+def staged_adds(manifest: Manifest) -> Sequence[Mapping[str, Any]]:
+    """Return the `add` actions of staged files, with paths relative to the target."""
+    adds: Sequence[Mapping[str, Any]] = manifest.files.get("adds", ())
+    return adds
+
+
+def staged_paths(manifests: Sequence[Manifest]) -> list[str]:
+    """Return where the staged files are, relative to the target."""
+    return [unquote(str(add["path"])) for manifest in manifests for add in staged_adds(manifest)]
 
 
 def _take_manifest(uri: str, folder: str) -> Manifest:
@@ -112,7 +107,8 @@ def _take_manifest(uri: str, folder: str) -> Manifest:
     (protocol,) = (action["protocol"] for action in actions if "protocol" in action)
     (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
     rows = sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds)
-    return Manifest(tuple(adds), metadata["schemaString"], rows, sum(add["size"] for add in adds), protocol, metadata)
+    size = sum(add["size"] for add in adds)
+    return Manifest(rows, size, metadata["schemaString"], {"adds": adds, "protocol": protocol, "metadata": metadata})
 
 
 def add_actions(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
@@ -131,13 +127,14 @@ def add_actions(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
             data_change=True,
             stats=str(add["stats"]),
         )
-        for add in manifest.add_actions
+        for add in staged_adds(manifest)
     ]
 
 
 def _fault(manifest: Manifest, target: DeltaTable) -> str:
     """Why the target's readers would not see the rows that were staged; empty: they would."""
-    metadata, configuration = manifest.metadata, manifest.metadata["configuration"]
+    metadata, staged = manifest.files["metadata"], manifest.files["protocol"]
+    configuration = metadata["configuration"]
     if metadata.get("partitionColumns"):
         return f"they are partitioned by {', '.join(metadata['partitionColumns'])}"
     odd = {name: value for name, value in configuration.items() if _PLAIN.get(name) != value}
@@ -145,7 +142,6 @@ def _fault(manifest: Manifest, target: DeltaTable) -> str:
         return f"their table has {', '.join(f'{name} = {value}' for name, value in sorted(odd.items()))}"
     held = target.protocol()
     there = _features(held.min_writer_version, [*(held.writer_features or ()), *(held.reader_features or ())])
-    staged = manifest.protocol
     named = [*staged.get("writerFeatures", ()), *staged.get("readerFeatures", ())]
     if lacking := _features(staged["minWriterVersion"], named) - there:
         return f"their table has the features {', '.join(sorted(lacking))}, which the target lacks"
@@ -153,9 +149,9 @@ def _fault(manifest: Manifest, target: DeltaTable) -> str:
     if wanted != kept:
         unlike = sorted(name for name in wanted.keys() | kept.keys() if wanted.get(name) != kept.get(name))
         return f"the columns {', '.join(unlike)} are not the target's"
-    if not all(add.get("stats") for add in manifest.add_actions):
+    if not all(add.get("stats") for add in staged_adds(manifest)):
         return "they come without statistics"
-    strange = {name for add in manifest.add_actions for name, value in add.items() if value is not None} - _ADD
+    strange = {name for add in staged_adds(manifest) for name, value in add.items() if value is not None} - _ADD
     return f"they come with {', '.join(sorted(strange))}" if strange else ""
 
 

@@ -45,19 +45,20 @@ class Columns:
         except UnlikeSchemaError:
             return False
 
-    def fitted(self, rows: pa.Table, *more: str) -> pa.Table:
-        """`rows` with these columns, null where they have none, and those of `more`."""
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Return `rows` with these columns, null where they have none."""
         names = {name.lower(): name for name in rows.schema.names}
         kinds = dict(zip(names, rows.schema.types, strict=True))
-        if self._kinds == {name: kind for name, kind in kinds.items() if name not in more}:
+        if self._kinds == kinds:
             return rows
-        columns = {
-            field.name: rows[names[field.name.lower()]].cast(field.type)
-            if field.name.lower() in names
-            else pa.nulls(len(rows), field.type)
-            for field in self._arrow
-        }
-        return pa.table(columns | {name: rows[name] for name in more})
+        return pa.table(
+            {
+                field.name: rows[names[field.name.lower()]].cast(field.type)
+                if field.name.lower() in names
+                else pa.nulls(len(rows), field.type)
+                for field in self._arrow
+            }
+        )
 
 
 def plain(kind: Any) -> Any:

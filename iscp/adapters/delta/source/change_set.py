@@ -40,6 +40,7 @@ from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
+from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class DeltaChangeSet:
             with spark_faults("hand the changes to Spark"):
                 return frame_of_arrow(self._session, net, schema)
 
-        return _changes(make_frame, counts, bounds, net)
+        return _changes(Rows(make_frame, lambda: net), counts, bounds)
 
     def _read_written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
         frame = written_by_spark(raw, names, self._span.inserts_only)
@@ -255,7 +256,7 @@ class _Counted:
     bounds: KeyBounds
 
     def changes(self, frame: DataFrame, reread: bool = False) -> Changes:
-        return replace(_changes(lambda: frame, self.rows, self.bounds), reread=reread)
+        return _changes(Rows(lambda: frame, reread=reread), self.rows, self.bounds)
 
 
 def _count_rows(frame: DataFrame, key: Sequence[str]) -> _Counted:
@@ -278,8 +279,6 @@ def _restricted(frame: DataFrame, where: Sequence[str]) -> DataFrame:
     return frame
 
 
-def _changes(
-    make_frame: Callable[[], DataFrame], rows: Mapping[str, int], bounds: KeyBounds, table: pa.Table | None = None
-) -> Changes:
-    inserts, updates, deletes, passed = (rows.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
-    return Changes(make_frame, inserts, updates, deletes, passed, bounds, table)
+def _changes(net: Rows, counts: Mapping[str, int], bounds: KeyBounds) -> Changes:
+    inserts, updates, deletes, passed = (counts.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
+    return Changes(net, inserts, updates, deletes, passed, bounds)

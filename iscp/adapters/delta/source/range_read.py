@@ -10,7 +10,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,10 @@ from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
-from iscp.core.build.build_pieces import SnapshotFile, files_in_range, row_spans
+from iscp.core.build.build_pieces import RangeFiles, SnapshotFile, files_in_range, row_spans
 from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.core.values.progress import UNKNOWN, TableSize
+from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,29 +66,31 @@ class DeltaRangeReader:
         self._kept: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
         self._lock = threading.Lock()
 
-    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> DataFrame | None:
+    def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
+        listing = self._list(session, uri, version)
+        found = files_in_range(listing.files, piece_bytes, range_id)
+        if found.empty:
+            return None
+        return Rows(
+            partial(self._read_by_spark, session, uri, version, listing, found),
+            partial(self._read_directly, uri, listing, found),
+        )
+
+    def _read_by_spark(
+        self, session: SparkSession, uri: str, version: int, listing: _Listing, found: RangeFiles
+    ) -> DataFrame:
         with reading_changes(f"read a range of {uri} at version {version}"):
             opened = open_log(session, uri, version)
-            listing = self._list_opened(session, uri, version, opened[2])
-            found = files_in_range(listing.files, piece_bytes, range_id)
             whole = [listing.actions[path] for path in found.whole]
             frames = [frame_of_files(opened, session, whole)] if whole else []
             for path, pieces in found.parts.items():
                 # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
                 spans_of = partial(row_spans, pieces=pieces)
                 frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
-            return without_void(reduce(DataFrame.unionAll, frames)) if frames else None
+            return without_void(reduce(DataFrame.unionAll, frames))
 
-    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
-        listing = self._list(session, uri, version)
-        return files_in_range(listing.files, piece_bytes, range_id).size
-
-    def held(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> pa.Table | None:
-        if not self._held_bytes_max:
-            return None
-        listing = self._list(session, uri, version)
-        found = files_in_range(listing.files, piece_bytes, range_id)
-        if listing.shape is None or found.empty or found.parts:
+    def _read_directly(self, uri: str, listing: _Listing, found: RangeFiles) -> pa.Table | None:
+        if not self._held_bytes_max or listing.shape is None or found.parts:
             return None
         chosen = [_file(json.loads(listing.actions[path])["add"]) for path in found.whole]
         try:
@@ -95,13 +98,20 @@ class DeltaRangeReader:
         except (NotDirectError, TooLargeError):
             return None
 
+    def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
+        listing = self._list(session, uri, version)
+        return files_in_range(listing.files, piece_bytes, range_id).size
+
     @contextmanager
-    def read_once(self, rows: DataFrame) -> Iterator[DataFrame]:
-        held = kept(rows)
-        try:
-            yield held
-        finally:
-            release(held)
+    def read_once(self, rows: Rows) -> Iterator[Rows]:
+        with ExitStack() as cached:
+
+            def cache() -> DataFrame:
+                frame = kept(rows.frame)
+                cached.callback(release, frame)
+                return frame
+
+            yield Rows(cache, lambda: rows.table)
 
     def _list(self, session: SparkSession, uri: str, version: int) -> _Listing:
         with reading_changes(f"list the files of {uri} at version {version}"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.text_bytes import are_utf8
@@ -24,6 +25,11 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
         batches = [pa.RecordBatch.from_arrays([pa.array([], each.type) for each in rows.schema], schema=rows.schema)]
     filled = pa.Table.from_batches(batches, rows.schema)
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
+
+
+def spark_schema(rows: pa.Table) -> StructType:
+    """Return the columns of `rows` as Spark has them; an instant without a zone stays one."""
+    return from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
 
 def held_of_frame(frame: DataFrame) -> pa.Table | None:

@@ -20,6 +20,7 @@ from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import WatermarkTxn
+from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangeSet, SmallSnapshot
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -101,10 +102,9 @@ class IterationRetriever:
         return frame.where(self._range) if self._range else frame
 
     @property
-    def small_snapshot(self) -> pa.Table | None:
-        if self._rows is None or self._rows.small is None or self._range:
-            return None
-        return self._rows.small.rows
+    def snapshot_rows(self) -> Rows:
+        small = None if self._rows is None or self._range else self._rows.small
+        return Rows(lambda: self.snapshot, lambda: None if small is None else small.rows)
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None

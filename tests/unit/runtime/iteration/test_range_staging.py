@@ -133,21 +133,22 @@ def test_of_what_is_staged_nothing_is_needed_but_its_size_where_that_is_known(bu
     assert builds.build() == UNCOUNTED
 
 
-def test_rows_that_are_held_need_no_spark_and_others_go_the_usual_way(builds: Builds) -> None:
-    builds.kind.takes_held = builds.reader.holds = True
+def test_few_rows_need_no_spark_where_the_target_takes_them_so(builds: Builds) -> None:
+    """They are read once for all jobs, and by Spark for those whose targets need that."""
+    builds.reader.small = True
     builds.staged(builds.jobs[1]).describes = False
     builds.build()
-    assert [builds.staged(each).held for each in builds.jobs] == [[LEFT], []]
+    assert [builds.staged(each).direct for each in builds.jobs] == [[LEFT], []]
     assert builds.ranges() == [[LEFT], [LEFT]]
     assert builds.reader.reads == [LEFT, LEFT]
 
 
-def test_rows_that_are_held_go_the_usual_way_where_spark_has_to_choose_them(builds: Builds) -> None:
-    builds.kind.takes_held = builds.reader.holds = True
-    builds.kind.decides_held = False
+def test_few_rows_are_not_read_without_spark_where_spark_has_to_choose_them(builds: Builds) -> None:
+    builds.reader.small = builds.kind.by_spark = True
     builds.build()
-    assert [builds.staged(each).held for each in builds.jobs] == [[], []]
+    assert [builds.staged(each).direct for each in builds.jobs] == [[], []]
     assert builds.ranges() == [[LEFT], [LEFT]]
+    assert builds.reader.reads == [LEFT]
 
 
 def test_a_version_that_is_gone_stages_nothing(builds: Builds) -> None:

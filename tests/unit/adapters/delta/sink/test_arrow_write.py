@@ -10,8 +10,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.sink.arrow_write import MERGED_COLUMNS_MAX, DirectWriter
 from iscp.core.values.errors import Conflict
+from iscp.ports.rows import Rows
 from iscp.ports.source import ChangesUnavailableError
 
 
@@ -30,6 +32,10 @@ def changes(*rows: tuple[int | None, str, str]) -> pa.Table:
     return pa.table(
         {"Id": pa.array(ids, pa.int64()), "a.b": pa.array(values, pa.string()), "_iscp_op": pa.array(ops, pa.string())}
     )
+
+
+def inserts(rows: pa.Table) -> pa.Table:
+    return inserts_of(Rows(pytest.fail, lambda: rows)).table
 
 
 def held(uri: str) -> dict[int, str]:
@@ -78,17 +84,23 @@ def test_a_merge_that_changes_nothing_is_a_commit_all_the_same(
         assert written.merge(rows, ["Id"], version, properties(version + 1))
         assert DeltaTable(uri).version() == version + 1
         assert DeltaTable(uri).transaction_version("iscp") == version + 1
-    assert written.append(changes((8, "x", "i")), 2, properties(3))
+    assert written.append(inserts(changes((8, "x", "i"))), 2, properties(3))
     assert held(uri) == {1: "old 1", 8: "x"}
 
 
 def test_an_append_of_no_rows_is_a_commit(writer: Callable[[str], DirectWriter], tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1])
-    assert writer(uri).append(changes(), 0, properties(1))
+    assert writer(uri).append(inserts(changes()), 0, properties(1))
     assert DeltaTable(uri).transaction_version("iscp") == 1
 
 
-@pytest.mark.parametrize("write", [DirectWriter.append, lambda w, rows, *rest: w.merge(rows, ["Id"], *rest)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda written, rows, *rest: written.append(inserts(rows), *rest),
+        lambda written, rows, *rest: written.merge(rows, ["Id"], *rest),
+    ],
+)
 def test_who_read_before_another_commit_is_refused(
     writer: Callable[[str], DirectWriter], write: Callable[..., bool], tmp_path: Path
 ) -> None:
@@ -117,7 +129,7 @@ def test_a_key_that_came_and_went_is_not_written_and_must_not_be_there(
 ) -> None:
     uri = target(tmp_path / "t", [1, 3])
     written = writer(uri)
-    assert written.append(changes((8, "new", "i"), (9, "gone", "p")), 0, properties(1))
+    assert written.append(inserts(changes((8, "new", "i"), (9, "gone", "p"))), 0, properties(1))
     assert written.merge(changes((2, "gone", "p"), (3, "new", "u")), ["Id"], 1, properties(2))
     assert written.merge(changes((2, "gone", "p")), ["Id"], 2, properties(3))
     assert held(uri) == {1: "old 1", 3: "new", 8: "new"}
@@ -142,7 +154,7 @@ def test_what_is_not_certain_to_come_out_the_same_is_left_to_spark(
     checked = target(tmp_path / "checked", [1])
     DeltaTable(checked).alter.add_constraint({"small": "Id < 100"})
     for uri, version in ((masked, 0), (checked, 1)):
-        assert not writer(uri).append(changes((2, "x", "i")), version, properties(1))
+        assert not writer(uri).append(inserts(changes((2, "x", "i"))), version, properties(1))
         assert not writer(uri).merge(changes((2, "x", "u")), ["Id"], version, properties(1))
         assert DeltaTable(uri).version() == version
 
@@ -173,8 +185,8 @@ def test_values_whose_statistics_would_be_no_bounds_are_left_to_spark(
     long = pa.table(
         {"k": pa.array([], columns["k"]), "x": pa.array([], pa.float64()), "_iscp_op": pa.array([], pa.string())}
     )
-    assert not writer(uri).append(long, 0, properties(1))
+    assert not writer(uri).append(inserts(long), 0, properties(1))
     assert not writer(uri).merge(long, ["k"], 0, properties(1))
     odd = pa.table({"Id": [1], "a.b": ["x"], "x": [float("nan")], "_iscp_op": ["i"]})
-    assert not writer(uri).append(odd, 0, properties(1))
-    assert writer(target(tmp_path / "u", [1])).append(changes((2, "x", "i")), 0, properties(1))
+    assert not writer(uri).append(inserts(odd), 0, properties(1))
+    assert writer(target(tmp_path / "u", [1])).append(inserts(changes((2, "x", "i"))), 0, properties(1))

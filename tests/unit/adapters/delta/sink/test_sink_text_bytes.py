@@ -13,11 +13,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_described
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.core.sql.sql_names import WEIGHT
 from iscp.core.values.watermark import Watermark
+from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
 from tests.fakes.text_bytes import texts
 
@@ -59,7 +61,7 @@ def writer(uri: str) -> DirectWriter:
 def test_rows_that_have_them_are_left_to_spark(uri: str) -> None:
     given = rows((1, b"c", "u"), (3, BAD, "i"))
     assert not is_described(given)
-    assert not writer(uri).append(given, 0, properties(1))
+    assert not writer(uri).append(inserts_of(Rows(pytest.fail, lambda: given)).table, 0, properties(1))
     for key in (["id"], ["k"], ["id", "k"]):
         assert not writer(uri).merge(given, key, 0, properties(1))
     assert DeltaTable(uri).version() == 0

@@ -46,7 +46,7 @@ def manifest(target: DeltaTable) -> Manifest:
         "writerFeatures": features,
     }
     metadata = {"id": "m", "schemaString": schema, "partitionColumns": [], "configuration": {}}
-    return Manifest((add,), schema, 3, 10, protocol, metadata)
+    return Manifest(3, 10, schema, {"adds": (add,), "protocol": protocol, "metadata": metadata})
 
 
 def test_plain_files_are_published(target: DeltaTable) -> None:
@@ -55,22 +55,22 @@ def test_plain_files_are_published(target: DeltaTable) -> None:
 
 
 def configured(name: str, value: str) -> Callable[[dict[str, Any]], None]:
-    return lambda said: said["metadata"]["configuration"].update({name: value})
+    return lambda said: said["files"]["metadata"]["configuration"].update({name: value})
 
 
 def with_feature(name: str) -> Callable[[dict[str, Any]], None]:
-    return lambda said: said["protocol"]["writerFeatures"].append(name)
+    return lambda said: said["files"]["protocol"]["writerFeatures"].append(name)
 
 
 def of_version(version: int) -> Callable[[dict[str, Any]], None]:
     def change(said: dict[str, Any]) -> None:
-        said["protocol"] = {"minReaderVersion": 2, "minWriterVersion": version}
+        said["files"]["protocol"] = {"minReaderVersion": 2, "minWriterVersion": version}
 
     return change
 
 
 def partitioned(said: dict[str, Any]) -> None:
-    said["metadata"]["partitionColumns"] = ["id"]
+    said["files"]["metadata"]["partitionColumns"] = ["id"]
 
 
 def mapped(said: dict[str, Any]) -> None:
@@ -84,11 +84,11 @@ def of_another_type(said: dict[str, Any]) -> None:
 
 
 def without_statistics(said: dict[str, Any]) -> None:
-    del said["add_actions"][0]["stats"]
+    del said["files"]["adds"][0]["stats"]
 
 
 def adding(name: str) -> Callable[[dict[str, Any]], None]:
-    return lambda said: said["add_actions"][0].update({name: 1})
+    return lambda said: said["files"]["adds"][0].update({name: 1})
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,7 @@ def test_what_would_be_read_otherwise_is_refused_before_anything_is_committed(
     target: DeltaTable, change: Callable[[dict[str, Any]], None], words: str
 ) -> None:
     good = manifest(target)
-    names = ("add_actions", "schema_json", "protocol", "metadata")
-    said = deepcopy({name: getattr(good, name) for name in names})
+    said = deepcopy({name: getattr(good, name) for name in ("schema_json", "files")})
     change(said)
     sink = DeltaSink(target.table_uri, ScriptedFailpoints())
     tag = CommitTag(1, "j", "s", -1, Watermark(0, 1.0), 1, 0, "try", "snapshot")
@@ -131,4 +130,4 @@ def test_what_the_target_has_too_is_published(target: DeltaTable) -> None:
     with pytest.raises(EngineError, match="timestampNtz"):
         add_actions(good, DeltaTable.create(f"{target.table_uri}-plain", pa.schema([pa.field("id", pa.int64())])))
     old = {"minReaderVersion": 1, "minWriterVersion": 2}
-    assert add_actions(replace(good, protocol=old), target)
+    assert add_actions(replace(good, files={**good.files, "protocol": old}), target)

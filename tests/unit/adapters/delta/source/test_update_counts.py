@@ -77,9 +77,9 @@ def test_what_of_these_is_written_is_counted_without_a_key(tmp_path: Path) -> No
     write_deltalake(uri, pa.table({"a": [1, 3], "b": ["p", "p"]}), configuration={"delta.enableChangeDataFeed": "true"})
     DeltaTable(uri).update(updates={"a": "3"}, predicate="a = 1")
     assert net(changes_of(uri)) == {(1, "p"): -1}
-    found = changes_of(uri).net(())
-    assert found.table is not None
-    assert [(row["a"], row["b"]) for row in found.table.to_pylist()] == [(3, "p")]
+    found = changes_of(uri).net(()).net.table
+    assert found is not None
+    assert [(row["a"], row["b"]) for row in found.to_pylist()] == [(3, "p")]
 
 
 def test_files_that_are_gone_are_no_changes(tmp_path: Path) -> None:

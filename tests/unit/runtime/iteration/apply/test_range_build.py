@@ -22,7 +22,7 @@ from tests.fakes.bench import NUMBERS, URI, job
 from tests.fakes.build_driver import after
 from tests.fakes.guards import OpenGuard
 from tests.fakes.pipeline import FakeSource, FakeTarget, fake_ports
-from tests.fakes.staged_builds import FakeRangeKind, FakeStagedRanges, rows_in_range
+from tests.fakes.staged_builds import FakeRangeKind, FakeStagedRanges, rows_in_range, sink_rows
 
 ROWS = {i: f"v{i}" for i in range(40)}
 LARGE = BuildConfig(table_bytes_min=100, range_bytes=25)
@@ -49,7 +49,7 @@ class Large:
         """As nodes do."""
         assert self.row.build is not None
         for range_id in range(4, 8):
-            self.staged.stage(range_id, rows_in_range(self.source.states[self.row.build.version], range_id))
+            self.staged.stage(range_id, sink_rows(rows_in_range(self.source.states[self.row.build.version], range_id)))
 
     @property
     def staged(self) -> FakeStagedRanges:
@@ -85,7 +85,7 @@ def test_it_waits_without_reading_anything_until_all_is_staged_and_publishes_tha
     first = large.run()
     large.source.snapshots.clear()
     assert large.run().build == first.build
-    large.staged.stage(4, rows_in_range(ROWS, 4))
+    large.staged.stage(4, sink_rows(rows_in_range(ROWS, 4)))
     assert large.run().build == first.build
     large.source.commit({1: "later"})
     large.stage_all()
@@ -100,7 +100,7 @@ def test_it_waits_without_reading_anything_until_all_is_staged_and_publishes_tha
 def test_what_is_staged_in_other_ranges_is_published_too(large: Large) -> None:
     large.run()
     for range_id in (2, 6, 7, 5):
-        large.staged.stage(range_id, rows_in_range(ROWS, range_id))
+        large.staged.stage(range_id, sink_rows(rows_in_range(ROWS, range_id)))
     assert large.run().ok
     assert large.target.rows == ROWS
 
