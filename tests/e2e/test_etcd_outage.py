@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from iscp.core.values.errors import NotOwner
 from tests.e2e.evidence import sink_commits
 from tests.e2e.harness import QUICK, Cluster, wait_for
 from tests.e2e.load import Load
@@ -34,8 +36,10 @@ def outage(load: Load, fault: Callable[[Cluster], Callable[[], None]], wait_s: f
     begun_s = time.time()
     mend = fault(cluster)
     time.sleep(wait_s)
-    told = cluster.client.status(load.full.source, load.full.name)
-    members = cluster.client.cluster()
+    # An owner that cannot say that no other was elected does not answer: what it knows may be old.
+    for read in (partial(cluster.client.status, load.full.source, load.full.name), cluster.client.cluster):
+        with pytest.raises(NotOwner):
+            read()
     mend()
     mended_s = time.time()
 
@@ -43,10 +47,6 @@ def outage(load: Load, fault: Callable[[Cluster], Callable[[], None]], wait_s: f
     late = [commit for commit in commits if begun_s + LEASE_S + COMMIT_S < commit.at_s < mended_s]
     assert late == [], "commits after the lease could not be confirmed any more"
     assert any(begun_s - 10.0 < commit.at_s < begun_s + LEASE_S for commit in commits), "there was work before"
-    # Users are answered all the same, and see that it does not go on.
-    assert told.applied_version >= versions[load.full]
-    assert told.lag_s > wait_s - LEASE_S - COMMIT_S
-    assert members.owner == ""
 
     wait_for(
         "every job goes on",

@@ -12,6 +12,8 @@ from iscp.ports.rows import Rows
 class Source:
     """Numbers as a list, which stands for a frame, and as a tuple, which stands for a table; counts what is made."""
 
+    rows: Any
+
     def __init__(self, *numbers: int, small: bool = True) -> None:
         self.made: list[str] = []
         self.rows = Rows(self._make([*numbers], "frame"), self._make(numbers if small else None, "table"), reread=True)
