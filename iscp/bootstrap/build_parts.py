@@ -28,7 +28,7 @@ def compose_build_worker(
         return RunGuard(foundation.clock, keeper.check, 0.0, keeper.epoch)
 
     # Where Spark has machines of its own, ranges are their work.
-    reader = DeltaRangeReader() if foundation.spark.local else DeltaRangeReader(held_bytes_max=0)
+    reader = DeltaRangeReader() if foundation.spark.local else DeltaRangeReader(bytes_max=0)
     return BuildWorkerLoop(
         node_id=foundation.config.node_id,
         store=cluster.builds,

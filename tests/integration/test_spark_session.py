@@ -173,10 +173,10 @@ def test_rows_that_a_dead_jvm_was_to_keep_are_a_fault_that_passes(tmp_path: Path
     running = child(
         tmp_path,
         """
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 runtime = start()
 rows = runtime.root.range(5)
-held = kept(rows)
+held = cached(rows)
 os.kill(runtime.pid, signal.SIGKILL)
 while runtime.alive():
     time.sleep(0.05)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cryptography import x509
 
-CERTIFICATES_KEPT = 4_096
+CERTIFICATES_CACHED_MAX = 4_096
 """Certificates of callers whose names are kept; one more has the one that was used least lately read again."""
 
 
@@ -25,7 +25,7 @@ class ShownNames:
     others: frozenset[str] = frozenset()
 
 
-@lru_cache(CERTIFICATES_KEPT)
+@lru_cache(CERTIFICATES_CACHED_MAX)
 def shown_names(certificate: bytes) -> ShownNames:
     """Of a certificate in PEM or DER; of what is unreadable, or has alternative names that are, none at all."""
     from cryptography import x509

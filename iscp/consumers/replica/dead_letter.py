@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.replica.shared_keys import matches
 from iscp.core.job.job_row import JobRow
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX, quoted
@@ -61,7 +61,7 @@ class Shared:
 def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
     """None where every row has a key of its own; null equals null."""
     counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
-    shared = kept(counted.where(f"{_ROWS} > 1"))
+    shared = cached(counted.where(f"{_ROWS} > 1"))
     found = None
     try:
         found = _describe(shared)

@@ -13,7 +13,7 @@ from iscp.adapters.delta.rows.net_changes import has_own_keys, inserts_of
 from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
 from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, spark_schema
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
 from iscp.consumers.replica.shared_keys import differing
@@ -210,7 +210,7 @@ class ReplicaConsumer:
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = kept(differing(wanted, held, key))
+        frame = cached(differing(wanted, held, key))
         try:
             rows = frame.count()
             position = self._sink.merge(Rows(lambda: frame), key, tag, context.guard)

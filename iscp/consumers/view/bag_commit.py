@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.rows.column_kinds import comparable, same_values
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.view.table_rewrite import (
     are_many,
     copies,
@@ -69,7 +69,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     many = are_many(changed, held)
     if many and shown_alike(changes.schema):
         return rewrite_bag(context, sink, held, changes, tag), changed.rows
-    frame = kept(_to_repairs(changes, held, names))
+    frame = cached(_to_repairs(changes, held, names))
     try:
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:
@@ -87,7 +87,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
 def _append(
     context: ConsumeContext, sink: Sink, changes: DataFrame, names: Sequence[str], tag: CommitTag
 ) -> tuple[Position, int]:
-    frame = kept(_coming(changes, names).drop(OP))
+    frame = cached(_coming(changes, names).drop(OP))
     try:
         rows = frame.count()
         return sink.append(Rows(lambda: frame), tag, context.guard), rows

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_engine import settings_for, without_rules
-from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
+from iscp.adapters.delta.spark.spark_errors import spark_faults, spark_message
 from iscp.adapters.delta.spark.user_sql import restrict_query, run_nothing
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.query.range_query import NotRanged
@@ -111,7 +111,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 raise too_deep("sql") from error
             if _is_internal(error) and _fails_by_itself(session, sql, schemas):
                 raise InvalidRequest(
-                    f"is a query that Spark's own optimizer fails on, without iscp too: {said_by(error)}",
+                    f"is a query that Spark's own optimizer fails on, without iscp too: {spark_message(error)}",
                     field="sql",
                     remedy="Write it in another way, until `EXPLAIN` of it by Spark alone does not fail",
                 ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.known_totals import KnownTotals
@@ -211,7 +211,7 @@ class PlanLeaves:
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Evaluated once, when it is needed, and kept until `close`."""
-        frame = kept(frame)
+        frame = cached(frame)
         self._kept.append(frame)
         return frame
 

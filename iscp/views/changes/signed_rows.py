@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from iscp.adapters.delta.rows.column_kinds import comparable, is_collated, is_double, parts_of
 from iscp.adapters.delta.rows.net_changes import fits_arrow
-from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, held_of_frame
+from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, utf8_rows
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.views.catalyst.catalyst import Expression, Plan
 
@@ -107,7 +107,7 @@ def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
     texts that are no UTF-8."""
     if not fits_arrow(frame.schema, ()):
         return None
-    rows = held_of_frame(frame.limit(rows_max + 1))
+    rows = utf8_rows(frame.limit(rows_max + 1))
     return rows if rows is not None and len(rows) <= rows_max else None
 
 

@@ -378,8 +378,8 @@ def test_a_caller_who_goes_away_ends_the_search_for_an_owner(entry: pb_grpc.Admi
 
 
 def test_connections_to_owners_are_kept_and_bounded(entry: pb_grpc.AdminStub, cluster: Cluster) -> None:
-    addresses = [cluster.serve(FakeAdmin()) for _ in range(forward.OWNERS_KEPT_MAX + 2)]
+    addresses = [cluster.serve(FakeAdmin()) for _ in range(forward.OWNER_CHANNELS_MAX + 2)]
     for address in (*addresses, *addresses):
         cluster.owned_by(address)
         assert entry.CountJobs(pb.CountJobsRequest(), timeout=WAIT_S).jobs == 0
-    assert len(cluster.forwarding._channels) == forward.OWNERS_KEPT_MAX
+    assert len(cluster.forwarding._channels) == forward.OWNER_CHANNELS_MAX

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.source.range_read import RANGE_HELD_BYTES_MAX, DeltaRangeReader
+from iscp.adapters.delta.source.range_read import RANGE_BYTES_MAX, DeltaRangeReader
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.consumers.replica.replica_kind import ReplicaKind
@@ -67,7 +67,7 @@ class Cluster:
         kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
     ) -> None:
         self.pipeline = pipeline
-        self.held_bytes_max = RANGE_HELD_BYTES_MAX if pipeline.small_bytes_max else 0
+        self.bytes_max = RANGE_BYTES_MAX if pipeline.small_bytes_max else 0
         self.failpoints = ScriptedFailpoints()
         self.kinds = kinds
         self.runner = pipeline.new_runner(self.failpoints, small_bytes_max=0, kinds=kinds, builds=builds)
@@ -75,7 +75,7 @@ class Cluster:
 
     def new_node(self) -> SnapshotRangeBuilder:
         ports = self.pipeline.new_ports(self.failpoints, kinds=self.kinds)
-        return SnapshotRangeBuilder(ports, DeltaRangeReader(self.held_bytes_max))
+        return SnapshotRangeBuilder(ports, DeltaRangeReader(self.bytes_max))
 
     def driver(self, *jobs: JobRow, seed: int = 0) -> BuildDriver:
         return BuildDriver(jobs, self.nodes, lambda row: self.pipeline.run(row, runner=self.runner)[0], seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.changes.plan_leaves import Leaf, PlanLeaves
 from iscp.views.changes.plan_templates import TEMPLATES_MAX, PlanTemplates
@@ -103,7 +103,7 @@ def test_columns_that_may_be_null_are_others(refreshes: Refreshes) -> None:
 def test_rows_of_one_refresh_alone_are_in_no_template(refreshes: Refreshes) -> None:
     dim = refreshes.frame([(1, "a")], DIM)
     for number in (1, 2):
-        counted = kept(refreshes.frame([(1, number)], FACT))
+        counted = cached(refreshes.frame([(1, number)], FACT))
         strayed = lambda changed, dim: changed.join(counted.select("g"), "g", "semi").select("x")  # noqa: B023, E731
         assert refreshes.run(refreshes.frame([(number, number)], FACT), dim, strayed) == ([(1,)] if number == 1 else [])
         release(counted)

@@ -25,7 +25,7 @@ from iscp.core.values.untrusted_values import error_text
 AUDIT_TABLE = "iscp_audit"
 
 FORMAT = 1
-"""Of the table's columns."""
+"""The format of the table's columns."""
 
 ROWS_AT_ONCE = 2_000
 """Rows of the audit in memory while it is read, besides those that the answer has so far."""
@@ -99,7 +99,10 @@ def _newest(table: DeltaTable, query: AuditQuery) -> pa.Table:
 
 
 def _batches(table: DeltaTable, condition: Any) -> Iterator[pa.RecordBatch]:
-    """Of the files in which there may be rows for which it is true. A scan of the dataset would read far ahead."""
+    """Yield batches of the files that may have rows for which the condition is true.
+
+    A scan of the dataset would read far ahead.
+    """
     dataset = table.to_pyarrow_dataset()
     for fragment in dataset.get_fragments(condition):
         with fragment.open() as opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:

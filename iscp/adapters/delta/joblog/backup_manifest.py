@@ -1,4 +1,4 @@
-"""What a backup of the job log says of itself, in the file that is written last: without it there is no backup.
+"""The manifest of a backup of the job log, the file that is written last: without it there is no backup.
 
 A manifest names the one file of rows by its size and SHA-256, and carries a SHA-256 of itself.
 """
@@ -84,7 +84,7 @@ def parse_manifest(content: bytes, path: str) -> BackupManifest:
 
 
 def _checked(manifest: BackupManifest) -> BackupManifest:
-    """As it is. Raises ValueError for what `iscp-admin backup create` does not write."""
+    """Return the manifest unchanged. Raises ValueError for one that `iscp-admin backup create` does not write."""
     for name in ("log_format", "version", "term", "jobs", "rows", "size"):
         exact_int(getattr(manifest, name), name)
     for name in ("cluster", "table_id", "sha256", "program"):

@@ -15,7 +15,7 @@ from iscp.ports.system import Clock
 
 
 class DataFiles:
-    """Those of one table."""
+    """Writes the data files of one table."""
 
     def __init__(self, uri: str, clock: Clock) -> None:
         self._path = local_path(uri)
@@ -23,7 +23,10 @@ class DataFiles:
         self._clock = clock
 
     def write(self, name: str, rows: pa.Table) -> AddAction:
-        """Durable before the commit that is to name it. Raises OSError, and what Arrow raises."""
+        """Write a file that is durable before the commit that is to name it, and return its action.
+
+        Raises OSError, and what Arrow raises.
+        """
         with self._files.open_output_stream(name) as stream:
             pq.write_table(rows, stream, compression="zstd")
             size = stream.tell()

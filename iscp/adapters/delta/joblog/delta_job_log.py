@@ -29,7 +29,7 @@ def refuse_other_cluster(uri: str, cluster: str) -> None:
 
 
 def repair_job_log(uri: str, reached: int) -> Repaired | None:
-    """As `repair`, of the job log at `uri`. Raises JobLogDamaged, StorageError."""
+    """Repair the job log at `uri`, as `repair` does. Raises JobLogDamaged, StorageError."""
     table = f"{uri.rstrip('/')}/{LOG_TABLE}"
     try:
         return repair(table, reached)
@@ -38,7 +38,7 @@ def repair_job_log(uri: str, reached: int) -> Repaired | None:
 
 
 def set_damaged_history_aside(uri: str) -> str:
-    """As `set_damaged_aside`, of the history beside the job log at `uri`."""
+    """Set the history beside the job log at `uri` aside if it is damaged, as `set_damaged_aside` does."""
     return set_damaged_aside(f"{uri.rstrip('/')}/{HISTORY_TABLE}")
 
 
@@ -132,10 +132,10 @@ class DeltaJobLog:
                 self._requests[row.job_id] = (*known, request_id)[-REQUESTS_KEPT_PER_JOB:]
 
     def compact(self, rows: Sequence[JobRow]) -> None:
-        kept = {row.job_id: ids for row in rows if (ids := self._requests.get(row.job_id))}
-        table = log_table(rows, [kept.get(row.job_id, ()) for row in rows])
+        requests = {row.job_id: ids for row in rows if (ids := self._requests.get(row.job_id))}
+        table = log_table(rows, [requests.get(row.job_id, ()) for row in rows])
         self._log.commit(table, uuid.uuid4().hex, replace=True)
-        self._requests = kept
+        self._requests = requests
         self._commits = 0
 
     def tidy(self) -> int:

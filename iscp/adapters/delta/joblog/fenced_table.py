@@ -46,10 +46,10 @@ Unavailable.
 """
 
 _REFUSED = "lacked the necessary privileges"
-"""What deltalake says where an object store has refused a write. Whatever else fails there may still land."""
+"""The text of deltalake's error where an object store has refused a write; after any other error it may still land."""
 
-# Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
-# 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
+# Each commit lists the log's directory and replays what lies behind the last checkpoint: both stay short. With
+# 100 commits to a checkpoint and an hour's commit files retained, a commit took three times the time.
 TABLE_PROPERTIES = {
     FORMAT_PROPERTY: str(FORMAT),
     "delta.checkpointInterval": "20",
@@ -189,9 +189,10 @@ class FencedTable:
         return cause
 
     def _has_landed(self, commit_id: str, *, written: bool = False) -> bool:
-        """As `catch_up`; what is there outlives a power loss then, however the write has ended.
+        """Return whether the commit is there, by `catch_up`; if so, make it outlive a power loss, however its write
+        ended.
 
-        Raises OutcomeUnknown too where the term has ended, and this may have come before.
+        Raises as `catch_up`, and OutcomeUnknown where the term has ended and the commit may have come before that.
         """
         following = self._version + 1
         try:
@@ -209,7 +210,7 @@ class FencedTable:
             raise OutcomeUnknown(f"a commit to the job log may still come through: {cause}") from cause
 
     def _is_anothers(self, version: int, commit_id: str) -> bool:
-        """Whether somebody else's commit is known to lie there, so that ours never will."""
+        """Return whether somebody else's commit is known to lie there, so that ours never will."""
         with suppress(*FOREIGN_ERRORS, StorageError):
             there = read_commit(self._uri, version)
             return there is not None and there.commit_id != commit_id
@@ -293,5 +294,5 @@ class FencedTable:
             self._depose(f"version {version} of the job log may not outlive a power loss: {error}")
 
     def tidy(self) -> int:
-        """As `OrphanFiles.delete`."""
+        """Delete orphans, and return how many, as `OrphanFiles.delete`."""
         return self._orphans.delete()

@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 USED = "iscp_history.used"
 """The file beside the table that says that there was one."""
 
-KEPT_S = 30 * 86_400
-"""How long an entry of the history is kept; older ones are deleted with the next compaction."""
+RETAINED_S = 30 * 86_400
+"""Seconds for which an entry of the history is retained; older ones are deleted with the next compaction."""
 
 
 class HistoryTable:
@@ -116,7 +116,7 @@ class HistoryTable:
             raise storage_error(error, f"cannot write {used}") from error
 
     def _fault(self, error: BaseException, what: str, table: DeltaTable | None = None) -> StorageError:
-        """What has raised `error`: a file that is damaged, by its name, or else the storage."""
+        """Return the cause of `error` as one: a file that is damaged, by its name, or else the storage."""
         try:
             found = find_fault(self._uri, table)
         except OSError:
@@ -124,7 +124,7 @@ class HistoryTable:
         return damaged(found) if found else storage_error(error, what)
 
     def _expired(self) -> str:
-        before = datetime.fromtimestamp(self._clock.now_s() - KEPT_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        before = datetime.fromtimestamp(self._clock.now_s() - RETAINED_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return f"end_at < '{before}'"
 
 
@@ -181,7 +181,11 @@ def set_damaged_aside(uri: str) -> str:
 
 
 def _rows_of(entries: Sequence[HistoryEntry]) -> pa.Table:
-    """Made before anything is written: what cannot be kept is no fault of its, and no later attempt helps."""
+    """Return the entries as rows, made before anything is written.
+
+    Raises InvalidRequest for entries that no table could store: that is no fault of the storage, and no later attempt
+    helps.
+    """
     try:
         return history_table(entries)
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:

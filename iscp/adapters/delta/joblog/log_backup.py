@@ -92,7 +92,7 @@ def read_backup(source: str) -> LogBackup:
 
 
 def _destination(log_uri: str, destination: str) -> str:
-    """Where the backup is to be; nothing was written but a probe of the store."""
+    """Return the place of the backup; nothing is written but a probe of the store."""
     at = _named(destination, "DEST")
     base = place(log_uri).rpartition("/")[0]
     if f"{at}/".startswith(f"{base}/"):

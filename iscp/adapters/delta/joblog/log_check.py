@@ -1,4 +1,4 @@
-"""Whether the job log's own Delta log is whole, file by file: what is damaged is named, and never read past.
+"""Checks that the job log's own Delta log is whole, file by file: damage is named, and never read past.
 
 A reader of Delta may take an empty commit for one without actions, or end before a gap: requests that were acknowledged
 would be forgotten without a word. So an owner checks before it claims: one listing, and the commits since the last
@@ -29,7 +29,7 @@ the version, and how many files it adds and transactions it sets, so that one th
 """
 
 HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
-"""What keeps a table in order without changing what is in it: an operator may do it beside the owner."""
+"""Operations that tidy a table without changing its rows: an operator may run them beside the owner."""
 
 _UNFINISHED = re.compile(r"#\d+$")
 """How deltalake's writer of local files names what it has not linked to its name yet."""
@@ -100,7 +100,7 @@ class Repaired:
 
 
 def is_there(uri: str) -> bool:
-    """Whether the log has any file but what was not finished, as of a first commit that is written now, or was cut off.
+    """Return whether the log has any file but unfinished ones, as a first commit that is being written, or was cut off.
 
     Raises OSError.
     """
@@ -148,7 +148,7 @@ def find_damage(uri: str, reached: int = -1, *, history: bool = False, below: in
 
 
 def _judge(log: str, faults: list[tuple[int, str]], newest: int, reached: int) -> Damage:
-    """What is to be said of a log with these commits that are wrong, of which there is one at least."""
+    """Return the damage of a log with these commits that are wrong, of which there is at least one."""
     if all(why == _NOT_OURS for _, why in faults):
         if faults[-1][0] == newest:
             return Damage(_commit(log, newest), _NOT_OURS, Kind.FOREIGN, newest - 1)
@@ -203,7 +203,10 @@ def _body(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def _read_checkpoint(uri: str, version: int) -> tuple[str, str]:
-    """As `_read_commit`, by deltalake, which does without a checkpoint that is empty."""
+    """Return the table's id and an empty string, or an empty string and the fault, as `_read_commit`.
+
+    The reader is deltalake, which does without a checkpoint that is empty.
+    """
     try:
         if not files.read_head(f"{log_of(uri)}/{checkpoint_name(version)}", 1):
             return "", "is empty"

@@ -36,7 +36,7 @@ def format_of(table: DeltaTable) -> int:
 
 
 def written_format(uri: str) -> int:
-    """Of what a new table beside the one at `uri` has to be, so that whoever reads that one can read it too."""
+    """Return the format that a new table beside the one at `uri` gets, so that its readers can read the new one too."""
     try:
         return max(min(format_of(open_delta(uri)), FORMAT), FORMAT_BEFORE)
     except TableNotFoundError:

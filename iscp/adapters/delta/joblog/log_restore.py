@@ -47,7 +47,7 @@ TERMS_SKIPPED = 1 << 20
 VERSION_MOST = (1 << 62) // SEQUENCES_PER_COMMIT
 OPERATION = "RESTORE BACKUP"
 COMMIT_BACKUP = "iscp.backup"
-"""Where the commit says by its rows' SHA-256 of which backup it is."""
+"""The name under which the commit has the SHA-256 of the rows of its backup."""
 
 
 def with_paused_jobs(backup: LogBackup) -> LogBackup:

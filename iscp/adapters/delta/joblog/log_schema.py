@@ -146,7 +146,7 @@ _HISTORY_READ: Mapping[str, Callable[[Any], Any]] = {
     "rows_in": lambda rows: rows or 0,
     "parts_s": lambda text: json.loads(text) if text else {},
 }
-"""What columns that an earlier format lacks come to."""
+"""The functions that make the values of columns which an earlier format lacks."""
 
 
 def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
@@ -164,7 +164,8 @@ def log_table(rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]]) -> p
 
 
 def numbered(rows: pa.Table, owner_rev: int, version: int) -> pa.Table:
-    """The rows of a commit of term `owner_rev` that goes to `version` or, after upkeep by others, to a later one.
+    """Return the rows of a commit of term `owner_rev` that goes to `version` or, after maintenance by others, to a
+    later one.
 
     Their sequence numbers are above those of all commits before `version`. Raises InvariantBroken.
     """
@@ -247,7 +248,7 @@ def job_rows(table: pa.Table) -> list[JobRow]:
 
 
 def _repair_row(row: JobRow) -> JobRow | None:
-    """As it can be, where somebody else has damaged it: the sinks know how far jobs have come, and nodes read them.
+    """Return the row with what somebody else has damaged set to defaults, as sinks know how far jobs have come.
 
     None: nobody can say what it was the row of.
     """

@@ -11,7 +11,7 @@ TIDY_FILES_MAX = 1_000_000
 
 
 class OrphanFiles:
-    """Those of one table; from one thread."""
+    """Deletes the orphan files of one table; used by one thread."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -19,10 +19,8 @@ class OrphanFiles:
         self._unneeded: set[str] = set()
 
     def delete(self) -> int:
-        """Delete what the call before this one found unneeded already, and how many that were; commits nothing.
-
-        Called hourly, it leaves every file for an hour to those that still read an older version, and to a commit
-        that is on its way. Raises StorageError.
+        """Delete the files that the call before this one found unneeded already, and return how many; commit
+        nothing.
         """
         try:
             table = open_delta(self._uri)

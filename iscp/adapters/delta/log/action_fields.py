@@ -52,7 +52,7 @@ FileKey = int
 def key_of_file(path: str, vector: object = None) -> FileKey:
     """Return the same key for each spelling of a path that a log may have (Delta protocol: paths are URI-encoded).
 
-    With a deletion vector it is another one: the log has a file with each of its vectors as a file of its own.
+    A file with a deletion vector has another key: for the log it is a file of its own with each of its vectors.
     """
     named = unquote(path).encode(errors="surrogatepass")
     if vector is not None:

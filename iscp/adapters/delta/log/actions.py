@@ -85,12 +85,12 @@ def _refuse(where: str, why: str, cause: Exception | None = None) -> NoReturn:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number; JSON's true is none."""
+    """Return whether the value is a whole number; JSON's true is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number that is not negative."""
+    """Return whether the value is a whole number that is not negative."""
     return is_whole(value) and value >= 0
 
 

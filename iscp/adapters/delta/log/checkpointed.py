@@ -26,7 +26,9 @@ are left out."""
 
 
 def hinted_version(uri: str) -> int:
-    """Of which the newest checkpoint is by the log's own hint; -1: there is none, or it does not say."""
+    """Return the version of the newest checkpoint by the log's own hint; -1 if there is no hint, or it names no
+    version.
+    """
     try:
         found = json.loads(files.read_head(f"{log_of(uri)}/{HINT}", HINT_BYTES_MAX)).get("version")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -48,7 +50,10 @@ def damage_of_checkpoints(uri: str) -> tuple[str, str] | None:
 
 
 def _damage(store: pafs.FileSystem, path: str) -> str:
-    """By its footer and all of its rows, of which no more than a row group is held; empty: it is whole."""
+    """Return what is wrong with a checkpoint, by its footer and all of its rows, or an empty string if it is whole.
+
+    No more than a row group is in memory at a time.
+    """
     try:
         with store.open_input_file(path) as file:
             parquet = pq.ParquetFile(file)

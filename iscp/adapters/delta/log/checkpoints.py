@@ -21,12 +21,13 @@ COMMITS_OF_OTHERS = 100
 """The same for whoever else writes to a target, and for Spark when it writes on our behalf."""
 
 PROPERTIES = {"delta.checkpointInterval": str(COMMITS_OF_OTHERS)}
-"""Of a target."""
+"""The properties of a target."""
 
 
 class Checkpoints:
-    """Of one table's log, after each `every`th version, if that is a commit of one's own; only while the table has
-    the properties `only_with`."""
+    """Makes checkpoints of one table's log, after each `every`th version, if that is a commit of one's own; only while
+    the table has the properties `only_with`.
+    """
 
     def __init__(self, uri: str, every: int, only_with: Mapping[str, str] = MappingProxyType({})) -> None:
         self._uri = uri
@@ -35,11 +36,11 @@ class Checkpoints:
         self._due = False
 
     def note_commit(self, version: int) -> None:
-        """One's own commit became that version."""
+        """Note that one's own commit became that version."""
         self._due |= version > 0 and version % self._every == 0
 
     def make(self) -> None:
-        """Where one is due: of the newest version, and clean the log.
+        """Make a checkpoint of the newest version and clean the log, if one is due.
 
         Raises nothing: that it fails does no harm but to those who open the table.
         """

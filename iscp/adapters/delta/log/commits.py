@@ -1,7 +1,7 @@
 """Reads single commit files of a Delta log, without Spark and without a snapshot.
 
 A commit file is small and read whole (Delta protocol, section "Delta Log Entries"). What it did follows from its
-actions alone; of what it says of itself (`commitInfo`) only times and texts are handed on.
+actions alone; only times and texts are passed on of its `commitInfo`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpo
 APP_ID = "iscp"
 """The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
 COMMIT_ID = "iscp.commit_id"
-"""Where a commit says by which id its writer finds it again."""
+"""The name under which a commit has the id by which its writer finds it again."""
 NO_COUNT = -1
-"""Of rows that a writer does not count."""
+"""The number of rows where a writer does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,14 @@ NO_FILES = FileMoves()
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit did.
+    """One commit, by the actions in its file.
 
-    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics,
-    and where change data says what changed; `bytes` counts
-    what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
-    `metadata_id` and `schema_json` are set where the commit carries the table's metadata. `reshapes`: it carries
-    metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows`: of an UPDATE by delta-rs
-    with change data, the rows that it says to have updated. `files` are those that it added and removed. `unclear` says
-    why its actions do not show its changes; empty: they do, as far as the commit goes.
+    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics, and where change data
+    says what changed; `bytes` counts what a reader of its changes has to read. `only_adds`: it added rows and did
+    nothing else to the data. `metadata_id` and `schema_json` are set where the commit carries the table's metadata.
+    `reshapes`: it carries metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows` are
+    the rows that an UPDATE by delta-rs with change data says to have updated. `files` are those that it added and
+    removed. `unclear` says why its actions do not show its changes; empty: they do, as far as the commit goes.
     """
 
     version: int
@@ -125,7 +124,7 @@ def version_of(name: str, *, checkpoints: bool = False) -> int | None:
 
 
 def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
-    """What distinguishes this commit file from any other of its name; None: it is not there."""
+    """Return what distinguishes this commit file from any other of its name; None: it is not there."""
     path = commit_file(uri, version)
     with storage_faults(f"read {path}"):
         return files.stamp(path) or None

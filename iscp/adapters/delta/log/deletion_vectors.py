@@ -35,7 +35,9 @@ VECTOR_BYTES_MAX = 64 * 1024**2
 """Bytes of a file's deletion vector; a table with a larger one is refused."""
 
 GONE_ROWS_MAX = 16 * 1024**2
-"""Rows of a table that its deletion vectors take out while they are held here, 8 bytes each; of more Spark reads it."""
+"""Rows of a table that its deletion vectors take out while they are in memory, 8 bytes each; where there are more,
+Spark reads the table.
+"""
 
 _MAGIC, _FILE_VERSION = 1_681_511_377, b"\x01"
 _FIRST_KEY_AT = 12
@@ -45,7 +47,7 @@ _PYTHONS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&(
 _TO_PYTHON, _FROM_PYTHON = str.maketrans(_Z85, _PYTHONS), str.maketrans(_PYTHONS, _Z85)
 
 Descriptor = Mapping[str, Any]
-"""What an action says of its file's vector."""
+"""An action's description of its file's deletion vector."""
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 """Numbers of rows in a file, ascending."""
@@ -63,8 +65,11 @@ def read_vector(uri: str, descriptor: Descriptor) -> Places:
 
 
 def load_vector(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> BitMap64:
-    """As it is stored, of any storage type. Raises StorageError where it cannot be read or is not what it should be,
-    PermanentError where it lies where its reader may not read."""
+    """Return the vector, of any storage type.
+
+    Raises StorageError where it cannot be read or is not what it should be, PermanentError where it lies where its
+    reader may not read.
+    """
     where = f"the deletion vector of {uri} at {str(descriptor.get('pathOrInlineDv'))[:SHOWN_LENGTH_MAX]}"
     try:
         size = descriptor["sizeInBytes"]
@@ -115,8 +120,11 @@ def _stored(uri: str, descriptor: Descriptor, reach: Reach) -> bytes:
 
 
 def vector_file(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> str:
-    """Where the file lies in which a vector is stored that is not inline. Raises StorageError, PermanentError where
-    that is nowhere that may be read, and ValueError, KeyError where the descriptor says nothing of it."""
+    """Return the place of the file in which a vector is stored that is not inline.
+
+    Raises StorageError; PermanentError where it lies where its reader may not read; and ValueError or KeyError where
+    the descriptor names no file.
+    """
     text = descriptor["pathOrInlineDv"]
     if descriptor["storageType"] == "p":
         return reach.follow(uri, text) if lies_elsewhere(text) else place_of_file(uri, text)

@@ -1,4 +1,4 @@
-"""What a table is at a version, with all that the log says of each data file: its deletion vector above all.
+"""The state of a table at a version, with all that the log has of each data file: its deletion vector above all.
 
 Checkpoints have many forms, and are read by libraries alone: `load_plain_state` has deltalake do it, and Spark reads
 those of tables of which deltalake does not show all. From there commits are followed one by one (Delta protocol,
@@ -73,7 +73,7 @@ LoadState = Callable[[str, int], TableState]
 
 @dataclass
 class StateReader:
-    """Of one table; keeps what it read last."""
+    """Reads the state of one table, and caches the last one."""
 
     uri: str
     load: LoadState
@@ -82,7 +82,9 @@ class StateReader:
     _state: TableState = field(default_factory=lambda: TableState({}, {}, {}))
 
     def read(self, version: int) -> TableState:
-        """The same object while nobody commits. Raises as LoadState, and TableNotFound."""
+        """Return the state as of `version`: the same object while nobody commits. Raises as LoadState, and
+        TableNotFound.
+        """
         known = 0 <= self._version <= version and commit_stamp(self.uri, self._version) == self._stamp
         if known and version == self._version:
             return self._state

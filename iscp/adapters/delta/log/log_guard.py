@@ -1,8 +1,8 @@
-"""Goes over what deltalake and Spark are about to open of a log, which they open and parse without a bound.
+"""Checks what deltalake and Spark are about to open of a log, which they open and parse without a bound.
 
-Of the directory all names are listed, by which no pipe, link or device is left in it. Of the files those are looked at
-that a reader of the version opens, from its last checkpoint on: how large they are, and of checkpoints the footers and
-the names of their sidecars. What was found of a checkpoint is kept for as long as it is the same file.
+All names in the directory are listed, by which no pipe, link or device is left in it. Those files are checked that a
+reader of the version opens, from its last checkpoint on: their sizes, and the footers of checkpoints and the names of
+their sidecars. The result for a checkpoint is cached for as long as it is the same file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iscp.adapters.delta.storage.table_files import files_of
 CHECKPOINT_BYTES_MAX = 4 * 1024**3
 """Bytes of a checkpoint's file, of which a large table has hundreds; a log with a larger one is not opened."""
 
-CHECKED_KEPT_MAX = 4_096
+CHECKS_CACHED_MAX = 4_096
 """Checkpoints' files that are known to be in order; of more the longest unused are gone over again."""
 
 SIDECARS_MAX = 10_000
@@ -46,10 +46,10 @@ Stamp = tuple[int, ...]
 
 
 def guard_log(uri: str, version: int | None = None) -> None:
-    """Raise StorageError, by its name, where a file of the log at `uri` is none that a reader of `version` may open.
+    """Raise StorageError with the name of a file of the log at `uri` that a reader of `version` may not open.
 
-    Those from the checkpoint before it up to the log's end are looked at, as Spark begins there; `version` None: from
-    the newest checkpoint. What is missing passes, as every reader says so.
+    The files from the checkpoint before `version` up to the log's end are checked, as Spark begins there; with None
+    those from the newest checkpoint on. A missing file passes, as every reader reports it.
     """
     log = log_of(uri)
     with storage_faults(f"read the log {log}"):
@@ -83,7 +83,7 @@ def _stamp(log: str, name: str, stamps: dict[str, Stamp]) -> Stamp:
     return stamps[name] or files.stamp(f"{log}/{name}")
 
 
-@lru_cache(maxsize=CHECKED_KEPT_MAX)
+@lru_cache(maxsize=CHECKS_CACHED_MAX)
 def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
     """The names of the sidecars of a checkpoint, which is the same file as long as it has the same stamp."""
     path = f"{log_of(uri)}/{name}"
@@ -99,7 +99,7 @@ def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=CHECKED_KEPT_MAX)
+@lru_cache(maxsize=CHECKS_CACHED_MAX)
 def _check_parquet(path: str, stamp: Stamp) -> None:
     try:
         check_footer(partial(files.read_part, path), stamp[-1])
@@ -108,7 +108,9 @@ def _check_parquet(path: str, stamp: Stamp) -> None:
 
 
 def _sidecars_in(uri: str, name: str) -> set[str]:
-    """What is no Parquet file has none: whoever opens it says so."""
+    """Return the names of a checkpoint's sidecars; none for a file that is not Parquet, as whoever opens it reports
+    that.
+    """
     try:
         with files_of(uri).open_input_file(f"_delta_log/{name}") as opened:
             known = pq.ParquetFile(opened).metadata

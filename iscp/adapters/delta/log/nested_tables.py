@@ -12,7 +12,7 @@ LOOKED_AT_MAX = 1_000
 """Names below a new target among which tables are searched; a table beyond them is not found."""
 
 STAGED = "iscp-staged"
-"""What the names of directories begin with in which rows wait for their commit: a writer that died leaves their log."""
+"""The prefix of directories in which rows wait for their commit: a writer that died leaves their log."""
 
 _LOG = "_delta_log"
 

@@ -20,7 +20,7 @@ def commits_after(uri: str, version: int) -> Iterator[Commit]:
 
 
 def counts(uri: str, version: int) -> bool:
-    """Whether a commit that is there belongs to the log, and does not lie where the log was cleaned away.
+    """Return whether a commit that is there belongs to the log, and does not lie where the log was cleaned away.
 
     Raises StorageError, TableNotFound.
     """

@@ -21,10 +21,10 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import require_files
 from iscp.ports.source import ChangesUnavailableError
 
-TABLES_KEPT_MAX = 64
+TABLES_CACHED_MAX = 64
 """Tables whose files are remembered from one reading to the next; those of the longest unused are listed again."""
 
-FILES_KEPT_MAX = 20_000
+FILES_CACHED_MAX = 20_000
 """Files of such a table; those of a larger one are listed each time."""
 
 Vector = Mapping[str, Any] | None
@@ -48,7 +48,7 @@ class _Listed:
 class ReadableFiles:
     """Safe for threads: what is known of a table is replaced whole."""
 
-    def __init__(self, tables_max: int = TABLES_KEPT_MAX, files_max: int = FILES_KEPT_MAX) -> None:
+    def __init__(self, tables_max: int = TABLES_CACHED_MAX, files_max: int = FILES_CACHED_MAX) -> None:
         self._tables_max = tables_max
         self._files_max = files_max
         self._known: OrderedDict[str, _Listed] = OrderedDict()
@@ -110,7 +110,7 @@ def _follow(uri: str, known: _Listed, version: int) -> _Listed | None:
 
 
 READABLE_FILES = ReadableFiles()
-"""Of this process."""
+"""The files that this process has found readable."""
 
 
 def require_readable(uri: str, table_files: Iterable[Named]) -> None:
@@ -123,7 +123,10 @@ def require_readable(uri: str, table_files: Iterable[Named]) -> None:
 
 
 def require_readable_commits(uri: str, first: int, last: int) -> None:
-    """As `require_readable`, of all files that these commits name. Raises ChangesUnavailableError where one is gone."""
+    """Require all files that these commits name, as `require_readable` does.
+
+    Raises as that one, and ChangesUnavailableError where a commit is gone.
+    """
     for version in range(first, last + 1):
         actions = read_actions(uri, version)
         if actions is None:

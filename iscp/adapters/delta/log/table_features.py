@@ -1,4 +1,4 @@
-"""What a table must not have to be kept by iscp, because a commit would not do then what it seems to do."""
+"""Checks that a table has nothing by which a commit of iscp would not do what it seems to do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _REFUSED = {
 
 
 def target_fault(table: DeltaTable) -> tuple[str, str]:
-    """Why `table` cannot be kept, and the remedy; both empty: it can.
+    """Return why `table` cannot be a target, and the remedy; both are empty if it can.
 
-    Snapshots are published as files under the columns' own names and without partitions: elsewhere their values
-    would be read as nulls.
+    Snapshots are published as files under the columns' own names and without partitions: elsewhere their values would
+    be read as nulls.
     """
     metadata = table.metadata()
     configuration = metadata.configuration
@@ -38,7 +38,7 @@ def target_fault(table: DeltaTable) -> tuple[str, str]:
 
 
 def expiry_fault(table: DeltaTable) -> tuple[str, str]:
-    """As `target_fault`, of what makes even a target that is kept already unfit for any commit."""
+    """Return why even an existing target is unfit for any commit, and the remedy; both are empty if it is fit."""
     if _RETENTION in table.metadata().configuration:
         return "expires transaction ids, which would let an old commit land again", f"Unset {_RETENTION} on it"
     return "", ""
@@ -63,7 +63,7 @@ def refuse_unusable(uri: str) -> None:
 
 
 def refuse_somebody_elses(uri: str, version: int) -> None:
-    """What came to be here since the registration, which takes no such table either."""
+    """Refuse a table with others' rows that appeared here since the registration, which takes no such table either."""
     with delta_faults(f"open {uri}"):
         table = open_delta(uri, version=version)
         theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())

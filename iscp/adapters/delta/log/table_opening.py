@@ -29,22 +29,22 @@ _OF_PARQUET = "Parquet"
 """In what deltalake says of a checkpoint that it cannot read."""
 
 _NOT_PLAINLY_BELOW = r"(?:^|/)\.{0,2}(?:/|$)|[%:]"
-"""Of a path which has to be gone over part by part."""
+"""Matches paths that have to be followed part by part."""
 
 _NO_CHECKPOINT = "_last_checkpoint hint"
 """In what it says where it does not find the one that is named there."""
 
 _GAPS = ("found gap", "DELTA_VERSIONS_NOT_CONTIGUOUS")
-"""As deltalake and Spark say it."""
+"""The texts by which deltalake and Spark report a gap."""
 
 R = TypeVar("R")
 
 
 def open_delta(uri: str, version: int | None = None) -> DeltaTable:
-    """As of `version`, or of the newest.
+    """Open the table as of `version`, or of the newest.
 
-    Raises what deltalake raises, ConfigurationError, and StorageError or PermanentError where a file of the log may
-    not be opened, or one of the table's files lies where its readers may not read.
+    Raises what deltalake raises, ConfigurationError, and StorageError or PermanentError where a file of the log may not
+    be opened, or one of the table's files lies where its readers may not read.
     """
     guard_log(uri, version)
     table = _open(uri, version)
@@ -55,7 +55,7 @@ def open_delta(uri: str, version: int | None = None) -> DeltaTable:
 def require_own_files(uri: str, table: DeltaTable, reach: Reach = REACH) -> None:
     """Raise StorageError or PermanentError where a file of the table has a path that its readers may not follow.
 
-    What there is at that path is not looked at.
+    Whether there is a file at that path is not checked.
     """
     paths = pa.table(table.get_add_actions())["path"].cast(pa.string())
     for path in paths.filter(pc.match_substring_regex(paths, _NOT_PLAINLY_BELOW)).to_pylist():
@@ -77,9 +77,10 @@ def _open(uri: str, version: int | None) -> DeltaTable:
 
 
 def _open_before_hint(uri: str, version: int | None, error: DeltaError) -> DeltaTable:
-    """Where `_last_checkpoint` names a checkpoint that was removed: deltalake goes by it, but for earlier versions.
+    """Open a table whose `_last_checkpoint` names a checkpoint that was removed, from an earlier version on.
 
-    Delta's protocol has it as a hint, which other readers do without.
+    Delta's protocol has it as a hint, which other readers do without; deltalake follows it, but for earlier versions.
+    Raises CheckpointDamagedError where that fails too.
     """
     before = hinted_version(uri) - 1
     try:
@@ -103,7 +104,7 @@ class LogGapError(StorageError):
 
 
 def list_again(read: Callable[[], R]) -> R:
-    """What `read` gives, which lists a log.
+    """Return the result of `read`, which lists a log, and repeat it where it finds a gap.
 
     A directory that is listed while others write to it may show a commit and not the one before it, so that deltalake
     finds a gap where there is none: half of all listings where 500 commits a second came to 6,000. Spark lists as well.

@@ -1,4 +1,4 @@
-"""What a column's type in Spark says of its values: whether they can be compared, and whether equal ones may differ."""
+"""Properties of the values of a column, by its type in Spark: can they be compared, and may equal ones differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
 def comparable(kind: DataType) -> bool:
-    """Whether Spark decides if two values of it are equal."""
+    """Return whether Spark can compare two values of the type for equality."""
     return not any(isinstance(part, (MapType, VariantType)) for part in parts_of(kind))
 
 
@@ -39,12 +39,12 @@ def is_double(kind: DataType) -> bool:
 
 
 def is_collated(kind: DataType) -> bool:
-    """Whether texts that differ may be equal; rows with them are others all the same."""
+    """Return whether texts of the type that differ may be equal; rows with them count as different all the same."""
     return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
 
 
 def is_one_of(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
-    """Whether it is, and compares as its values are written."""
+    """Return whether the type is one of `kinds` and its values compare as they are written."""
     return isinstance(kind, kinds) and not is_collated(kind)
 
 
@@ -54,7 +54,7 @@ def same_values(one: str, other: str, names: Iterable[str]) -> list[Column]:
 
 
 def parts_of(kind: DataType) -> Iterator[DataType]:
-    """It, or the types that an array or a struct is made of."""
+    """Yield the type itself, or the types that an array or a struct is made of."""
     match kind:
         case ArrayType():
             yield from parts_of(kind.elementType)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.deletion_vectors import GONE_ROWS_MAX, Places, read_vector
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
+from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.action_paths import REMEDY, place_of_file
 from iscp.adapters.delta.storage.delta_errors import storage_faults
@@ -25,14 +25,14 @@ from iscp.core.values.errors import ErrorCode, StorageError
 
 @dataclass
 class DataFile:
-    """One file of the table at `uri`, by its `add` action; `gone`: its rows that a deletion vector takes out.
+    """One file of the table at `uri`, by its `add` action; `gone` are its rows that a deletion vector takes out.
 
-    `kept`: where rows of small files are held.
+    `cache` has the rows of small files.
     """
 
     uri: str
     add: Mapping[str, Any]
-    kept: HeldFiles = HELD_FILES
+    cache: RowCache = ROW_CACHE
     gone: Places = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,12 +42,12 @@ class DataFile:
             self.gone = np.empty(0, np.int64)
             return
         rows, counted = statistics_of(self.add).get("numRecords"), vector.get("cardinality")
-        held = rows if is_count(rows) else sys.maxsize
-        if is_count(counted) and counted > held:
-            raise self._beyond(held)
+        rows_max = rows if is_count(rows) else sys.maxsize
+        if is_count(counted) and counted > rows_max:
+            raise self._beyond(rows_max)
         self.gone = read_vector(self.uri, vector)
-        if len(self.gone) and self.gone[-1] >= held:
-            raise self._beyond(held)
+        if len(self.gone) and self.gone[-1] >= rows_max:
+            raise self._beyond(rows_max)
 
     def _beyond(self, rows: int) -> StorageError:
         return StorageError(
@@ -58,7 +58,7 @@ class DataFile:
 
     @property
     def is_small(self) -> bool:
-        return (self.add.get("size") or 0) <= self.kept.file_bytes_max
+        return (self.add.get("size") or 0) <= self.cache.file_bytes_max
 
     def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
         """These columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
@@ -82,14 +82,16 @@ class DataFile:
             except FileNotFoundError as error:
                 raise NotReadableHere from error  # Spark says what it misses
         with source, storage_faults(f"read {path} of {self.uri}"), _opened(source) as parquet:
-            held = {name.lower(): name for name in parquet.schema_arrow.names}
+            names = {name.lower(): name for name in parquet.schema_arrow.names}
             counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
             ends = np.cumsum(counts).tolist()
-            yield [RowGroup(parquet, held, number, end - counts[number], end) for number, end in enumerate(ends)]
+            yield [RowGroup(parquet, names, number, end - counts[number], end) for number, end in enumerate(ends)]
 
     @contextmanager
-    def hold_rows(self, schema: pa.Schema) -> Iterator[Sequence[RowGroup | HeldRows]]:
-        """As `open_groups`; a small file with all of the table's columns, to be there the next time too."""
+    def open_cached(self, schema: pa.Schema) -> Iterator[Sequence[RowGroup | CachedRows]]:
+        """Yield the row groups as `open_groups`; of a small file all columns of the table, which are cached for the
+        next time.
+        """
         if not self.is_small:
             with self.open_groups() as groups:
                 yield groups
@@ -97,14 +99,14 @@ class DataFile:
         stamp = files.stamp(path := place_of_file(self.uri, self.add["path"]))
         if not stamp:
             raise NotReadableHere
-        yield [HeldRows(self.kept.rows((path, stamp, schema), lambda: self.read(schema)))]
+        yield [CachedRows(self.cache.rows((path, stamp, schema), lambda: self.read(schema)))]
 
 
-def open_files(uri: str, adds: Iterable[Mapping[str, Any]], kept: HeldFiles = HELD_FILES) -> list[DataFile]:
+def open_files(uri: str, adds: Iterable[Mapping[str, Any]], cache: RowCache = ROW_CACHE) -> list[DataFile]:
     """The files of a table, with what their deletion vectors take out. Raises NotReadableHere, StorageError."""
     opened, gone = [], 0
     for add in adds:
-        opened.append(DataFile(uri, add, kept))
+        opened.append(DataFile(uri, add, cache))
         gone += len(opened[-1].gone)
         if gone > GONE_ROWS_MAX:
             raise NotReadableHere
@@ -137,23 +139,25 @@ def _is_coded(parquet: pq.ParquetFile, place: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One of an open file, with the rows from `begin` to `end`; `held`: its columns by their names in small letters."""
+    """A row group of an open file, with the rows from `begin` to `end`; `names` are its columns by their names in small
+    letters.
+    """
 
     parquet: pq.ParquetFile
-    held: Mapping[str, str]
+    names: Mapping[str, str]
     number: int
     begin: int
     end: int
 
     def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
-        """These columns, of all rows or of some; one that is younger than the file is null."""
-        names = [self.held[name.lower()] for name in schema.names if name.lower() in self.held]
-        rows, count = self.parquet.read_row_group(self.number, names), self.end - self.begin
+        """Return these columns, of all rows or of some; a column that is younger than the file is null."""
+        own = [self.names[name.lower()] for name in schema.names if name.lower() in self.names]
+        rows, count = self.parquet.read_row_group(self.number, own), self.end - self.begin
         if places is not None:
             rows, count = rows.take(pa.array(places)), len(places)
         columns = [
-            rows[self.held[each.name.lower()]].cast(each.type)
-            if each.name.lower() in self.held
+            rows[self.names[each.name.lower()]].cast(each.type)
+            if each.name.lower() in self.names
             else pa.nulls(count, each.type)
             for each in schema
         ]
@@ -161,7 +165,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class CachedRows:
     """All rows of a file, as if they were one row group of it."""
 
     rows: pa.Table

@@ -1,4 +1,4 @@
-"""Groups that are kept as counts and sums, moved by what changed rows add to them and take away, on Arrow."""
+"""Adds what changed rows contribute to groups, which are stored as counts and sums, and takes away, on Arrow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from iscp.core.sql.sql_names import OP
 _DIGITS = 76
 
 
-def moved_groups(held: pa.Table, changes: pa.Table, keys: Sequence[str], rows: str) -> pa.Table:
+def moved_groups(stored: pa.Table, changes: pa.Table, keys: Sequence[str], rows: str) -> pa.Table:
     """Return the groups of `changes` as they are now, with OP: gone where the column `rows` has come to 0.
 
-    `held`: what is stored of these groups, where it is, and of others. `changes`: each group once, with `keys` and the
-    numbers that are added to it. Null equals null. Raises ArrowInvalid where a sum has more digits than its column.
+    `stored` has these groups, as far as they are stored, and may have others. `changes` has each group once, with
+    `keys` and the numbers that are added to it. Null equals null. Raises ArrowInvalid where a sum has more digits than
+    its column.
     """
     columns = changes.schema
     numbers = [name for name in columns.names if name not in keys]
     wide = pa.schema([each.with_type(_wider(each.type)) if each.name in numbers else each for each in columns])
-    mine, theirs = row_codes(changes.select(keys), held.select(keys))
-    touched = held.select(columns.names).filter(pa.array(np.isin(theirs, mine)))
+    mine, theirs = row_codes(changes.select(keys), stored.select(keys))
+    touched = stored.select(columns.names).filter(pa.array(np.isin(theirs, mine)))
     both = pa.concat_tables([changes.cast(wide), touched.cast(columns).cast(wide)])
     now = summed_groups(both, keys, numbers).cast(columns)
     there = pc.if_else(pa.array(np.isin(mine, theirs)), Op.UPDATE.value, Op.INSERT.value)

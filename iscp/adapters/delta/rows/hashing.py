@@ -1,9 +1,9 @@
 """Hashes of rows and keys, by Spark, such that rows that differ have different ones.
 
 Spark's own function passes over nulls, runs the elements of arrays into one another, and refuses maps and variants. So
-what is hashed is spelled out here: of each value first whether it is null; of each array its length and its elements'
-hashes; of each map the hashes of its entries, sorted. Of floats -0.0 is 0.0 and all NaN are one, as for Spark's `<=>`;
-texts count by their bytes, whatever their collation.
+what is hashed is spelled out here: for each value first whether it is null; for each array its length and its elements'
+hashes; for each map the hashes of its entries, sorted. The float -0.0 counts as 0.0, and all NaN as one, as for Spark's
+`<=>`; texts count by their bytes, whatever their collation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _column(field: T.StructField) -> Column:
 
 
 def _spelled(value: Column, kind: T.DataType) -> Iterator[Column]:
-    """What to hash of `value`."""
+    """Yield the columns to hash for `value`."""
     yield value.isNull()
     match kind:
         case T.StructType(fields=fields):

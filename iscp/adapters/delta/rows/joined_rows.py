@@ -65,7 +65,7 @@ def _joined(query: JoinQuery, chosen: Mapping[int, pa.Table], find: Find, rows_m
 
 
 def _counting(query: JoinQuery, place: int, rows: pa.Table) -> pa.Table:
-    """Those that meet the table's conditions, under names that no other table's columns have."""
+    """Return the rows that meet the table's conditions, under names that no other table's columns have."""
     rows = meeting(rows, query.tables[place].conditions)
     return rows.rename_columns([each if each == WEIGHT else _name(Column(place, each)) for each in rows.schema.names])
 

@@ -1,7 +1,7 @@
-"""Between which values keys lie: those of changes, and those that a table's files hold by their statistics.
+"""Bounds of keys: those of changed rows, and those of the rows in a table's files, by their statistics.
 
-Where a key is new and lies outside of all that the table holds, rows can be appended without reading its rows. Most
-keys are like that, as they count upwards. Each key column is taken for itself: rows that differ in one have other keys.
+Where a key is new and lies outside of all that the table has, rows can be appended without reading its rows. Most keys
+are like that, as they count upwards. Each key column is taken for itself: rows that differ in one have other keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Ends = tuple[Any, ...] | None
 
 
 def bounded(schema: T.StructType, key: Sequence[str]) -> list[str]:
-    """Those of the key's columns whose bounds can be known."""
+    """Return the columns of the key whose bounds can be known."""
     keys = {name.lower() for name in key}
     return [
         field.name
@@ -66,7 +66,7 @@ def bounds_of_arrow(rows: pa.Table, names: Sequence[str]) -> KeyBounds:
 
 
 def bounds_aggregates(names: Sequence[str]) -> list[Column]:
-    """What to aggregate for `bounds_of_row`, three columns for each name."""
+    """Return the aggregates for `bounds_of_row`, three columns for each name."""
     columns = [F.col(quoted(name)) for name in names]
     return [each for column in columns for each in (F.min(column), F.max(column), F.count_if(column.isNull()))]
 
@@ -83,7 +83,7 @@ def bounds_of_row(names: Sequence[str], found: Sequence[Any]) -> KeyBounds:
 
 
 def spanning(each: Sequence[KeyBounds]) -> KeyBounds:
-    """Of all of them together."""
+    """Return the bounds of all of them together."""
     names = reduce(and_, (bounds.keys() for bounds in each), each[0].keys()) if each else ()
     return {name: (min(ends[name][0] for ends in each), max(ends[name][1] for ends in each)) for name in names}
 
@@ -98,7 +98,9 @@ def _replaced(value: Any) -> bool:
 
 
 def may_hold(add: Mapping[str, Any], column: str, values: Sequence[Any]) -> bool:
-    """Whether a file, by its statistics, may have one of `values` (whole numbers or texts, ascending) in the column."""
+    """Return whether a file, by its statistics, may have one of `values` (whole numbers or texts, ascending) in the
+    column.
+    """
     ends = _ends(statistics_of(add), column.lower())
     if not ends:
         return ends is None
@@ -108,22 +110,22 @@ def may_hold(add: Mapping[str, Any], column: str, values: Sequence[Any]) -> bool
     return place < len(values) and bool(values[place] <= ends[1])
 
 
-class HeldKeys:
-    """The bounds of all that a table held since it was first read: they grow, and never shrink."""
+class TableKeys:
+    """The bounds of all keys that a table has had since it was first read: they grow, and never shrink."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._version = -1
         self._stamp: tuple[int, ...] | None = None
-        self._held: dict[str, _Ends] = {}
+        self._bounds: dict[str, _Ends] = {}
 
     def lack(self, bounds: KeyBounds, version: int) -> bool:
-        """Whether certainly no row of the table, as of `version`, has a key within `bounds`."""
+        """Return whether certainly no row of the table, as of `version`, has a key within `bounds`."""
         if not bounds:
             return False
-        if not (bounds.keys() <= self._held.keys() and self._follow(version)):
-            self._read(self._held.keys() | bounds.keys(), version)
-        return any(_apart(self._held[name], ends) for name, ends in bounds.items())
+        if not (bounds.keys() <= self._bounds.keys() and self._follow(version)):
+            self._read(self._bounds.keys() | bounds.keys(), version)
+        return any(_apart(self._bounds[name], ends) for name, ends in bounds.items())
 
     def _follow(self, version: int) -> bool:
         """Go on to `version` commit by commit; False: that is not possible, or would cost more than to start over."""
@@ -133,7 +135,7 @@ class HeldKeys:
             stats = statistics_added(self._uri, later)
             if stats is None:
                 return False
-            self._held = {name: _widened(held, name, stats) for name, held in self._held.items()}
+            self._bounds = {name: _widened(known, name, stats) for name, known in self._bounds.items()}
         self._version, self._stamp = version, commit_stamp(self._uri, version)
         return True
 
@@ -144,21 +146,21 @@ class HeldKeys:
         # A table without indexed columns has none of these.
         parts = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
         stats = [{part: file.get(column) for part, column in parts.items()} for file in files]
-        self._held = {name: _widened((), name, stats) for name in names}
+        self._bounds = {name: _widened((), name, stats) for name in names}
         self._version, self._stamp = version, commit_stamp(self._uri, version)
 
 
-def _widened(held: _Ends, name: str, stats: Sequence[Mapping[str, Any]]) -> _Ends:
+def _widened(known: _Ends, name: str, stats: Sequence[Mapping[str, Any]]) -> _Ends:
     for each in stats:
         ends = _ends(each, name)
-        if held is None or ends is None or not _alike(held, ends):
+        if known is None or ends is None or not _alike(known, ends):
             return None
-        held = (min(held[0], ends[0]), max(held[1], ends[1])) if held and ends else held or ends
-    return held
+        known = (min(known[0], ends[0]), max(known[1], ends[1])) if known and ends else known or ends
+    return known
 
 
 def _ends(stats: Mapping[str, Any], name: str) -> _Ends:
-    """Of one file, by its statistics as Delta writes them."""
+    """Return the ends of a column in one file, by its statistics as Delta writes them; None: they are not known."""
     rows, nulls = stats.get("numRecords"), _of_column(stats, "nullCount", name)
     if is_count(rows) and is_count(nulls) and rows == nulls:
         return ()
@@ -167,7 +169,7 @@ def _ends(stats: Mapping[str, Any], name: str) -> _Ends:
 
 
 def _ordered(low: Any, high: Any) -> bool:
-    """Whether these are the ends of something: of one type that has bounds, and not the wrong way round."""
+    """Return whether these can be two ends: they are of one type that has bounds, and in their order."""
     return type(low) is type(high) and type(low) in (int, str) and bool(low <= high)
 
 
@@ -182,10 +184,10 @@ def _of_column(stats: Mapping[str, Any], part: str, name: str) -> Any:
     return found[0] if len(found) == 1 else None
 
 
-def _alike(held: tuple[Any, ...], ends: tuple[Any, ...]) -> bool:
-    """Whether they are of one type; a column may have been replaced by one of another."""
-    return len({type(end) for end in (*held, *ends)}) <= 1
+def _alike(known: tuple[Any, ...], ends: tuple[Any, ...]) -> bool:
+    """Return whether all ends are of one type; a column may have been replaced by one of another."""
+    return len({type(end) for end in (*known, *ends)}) <= 1
 
 
-def _apart(held: _Ends, ends: tuple[Any, Any]) -> bool:
-    return held is not None and _alike(held, ends) and (not held or ends[1] < held[0] or held[1] < ends[0])
+def _apart(known: _Ends, ends: tuple[Any, Any]) -> bool:
+    return known is not None and _alike(known, ends) and (not known or ends[1] < known[0] or known[1] < ends[0])

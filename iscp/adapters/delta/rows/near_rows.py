@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RELATIVE_MOST = 1e-9
-"""By which part of the larger one two doubles of a view may differ, and count as equal."""
+"""The part of the larger one by which two doubles of a view may differ, and count as equal."""
 
 _PLACE, _THERE = "_iscp_place", "_iscp_there"
 
 
 def has_doubles(rows: DataFrame) -> bool:
-    """Whether rows may be nearly equal, and can be laid side by side."""
+    """Return whether rows may be nearly equal, and can be paired."""
     kinds = [field.dataType for field in rows.schema.fields]
     return any(map(is_double, kinds)) and all(map(comparable, kinds))
 
 
-def are_near(wanted: DataFrame, held: DataFrame) -> bool:
-    """Whether the same rows are in both, as often, but for small differences of doubles in columns of their own.
+def are_near(wanted: DataFrame, present: DataFrame) -> bool:
+    """Return whether the same rows are in both, as often, but for small differences of doubles in columns of their own.
 
     Rows that agree in all other columns are paired in the order of their doubles. Two of them that lie within such a
     difference of each other may be paired wrongly, and then count as different.
     """
     doubles = [field.name for field in wanted.schema.fields if is_double(field.dataType)]
     exact = [name for name in wanted.columns if name not in doubles]
-    one, other = (_numbered(frame, exact, doubles).alias(name) for frame, name in ((wanted, "w"), (held, "h")))
+    one, other = (_numbered(frame, exact, doubles).alias(name) for frame, name in ((wanted, "w"), (present, "h")))
     paired = one.join(other, same_values("w", "h", (*exact, _PLACE)), "full_outer")
     there = F.col(f"w.{_THERE}").isNotNull() & F.col(f"h.{_THERE}").isNotNull()
     near = reduce(lambda left, right: left & right, [_near(name) for name in doubles])

@@ -42,7 +42,7 @@ _VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
 
 
 def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
-    """Whether rows of this schema survive the way through Arrow unchanged, and its keys compare there."""
+    """Return whether rows of this schema survive the way through Arrow unchanged, and its keys compare there."""
     keys = {name.lower() for name in key}
     return all(
         isinstance(field.dataType, _KEY_TYPES if field.name.lower() in keys else _VALUE_TYPES)
@@ -57,13 +57,16 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
 
 
 def weights_of(raw: pa.Table) -> pa.ChunkedArray:
-    """Of each change +1 for a row that came, and -1 for one that went."""
+    """Return for each change +1 for a row that came, and -1 for one that went."""
     came = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES))
     return pc.if_else(came, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
 
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
-    """As `net_by_spark`, but without `_iscp_doubtful`: raises ChangesUnavailableError itself where rows share a key."""
+    """Return the net changes as `net_by_spark`, but without `_iscp_doubtful`.
+
+    Raises ChangesUnavailableError where rows share a key.
+    """
     keys, versions = _numbered(raw, key), raw[COMMIT_VERSION].to_numpy()
     written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).to_numpy().astype(np.bool_)
     order = np.lexsort((written, versions, keys))
@@ -88,7 +91,9 @@ def inserts_of(changes: Rows) -> Rows:
 
 
 def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether each of these rows has a key that no other has; null equals null. False too where Arrow cannot say."""
+    """Return whether each of these rows has a key that no other has; null equals null. False too where Arrow cannot
+    decide.
+    """
     if not key:
         return True
     if not fits_arrow(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), key):
@@ -115,14 +120,14 @@ def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dt
 
 
 def unhashable(kind: T.DataType) -> bool:
-    """Whether Spark gives no hash of such values."""
+    """Return whether Spark has no hash of such values."""
     return any(mark in kind.json() for mark in ('"map"', "variant", "interval"))
 
 
 def each_key(raw: DataFrame, key: Sequence[str]) -> DataFrame:
-    """One row for each key: its columns, `_iscp_op`, and `_iscp_doubtful` where it was changed more than once.
+    """Return one row for each key: its columns, `_iscp_op`, and `_iscp_doubtful` where it was changed more than once.
 
-    It shuffles the keys alone. Where none is doubtful, `each_by_itself` is the net change.
+    The keys alone are shuffled. Where none is doubtful, `each_by_itself` is the net change.
     """
     kind = F.col(CHANGE_TYPE)
     counts = {
@@ -167,13 +172,15 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def _op(first: Column, last: Column) -> Column:
-    """By whether a key's first change writes, and whether its last one does."""
+    """Return the operation of a key by whether its first change writes, and whether its last one does."""
     by_ends = [F.when((first == ends[0]) & (last == ends[1]), op) for ends, op in NET_OPS.items()]
     return F.coalesce(*by_ends)
 
 
 def contradicted(net: DataFrame, after: DataFrame, key: Sequence[str]) -> bool:
-    """Whether a key of `net` has another number of rows in `after`, the source's rows then, than its operation says."""
+    """Return whether a key of `net` has a number of rows in `after`, the source's rows then, that contradicts its
+    operation.
+    """
     there, names = F.count("*"), [f"_iscp_key_{number}" for number in range(len(key))]
     of_key = [F.col(quoted(name)) for name in key]
     keys = net.select(*[column.alias(name) for column, name in zip(of_key, names, strict=True)], OP)

@@ -75,16 +75,16 @@ class ParquetRows:
         return int(self._parquet.metadata.num_rows)
 
     def read(self, wanted: Sequence[str], allowance: Allowance) -> pa.Table:
-        """Those of the `wanted` columns that the file has; texts may come as dictionaries.
+        """Return those of the `wanted` columns that the file has; texts may come as dictionaries.
 
-        Raises TooLarge where they would take more than the allowance once decoded; no more is held at any time.
+        Raises TooLarge where they would take more than the allowance once decoded; no more is in memory at any time.
         """
         names = [self.columns[name.lower()] for name in wanted if name.lower() in self.columns]
         if self._decoded_bytes_max(names) <= allowance.left:
             rows = self._parquet.read(names)
             allowance.take(rows.nbytes)
             return rows
-        if self._held_bytes_max(names) > allowance.left:
+        if self._dictionary_bytes_max(names) > allowance.left:
             raise TooLargeError
         texts = [name for name in names if _is_text(self._parquet.schema_arrow.field(name).type)]
         rows = self._open(texts).read(names)
@@ -92,7 +92,7 @@ class ParquetRows:
         return rows
 
     def calendar_is_known(self, rows: pa.Table) -> bool:
-        """Whether dates and times of these rows mean what they say, whoever wrote them."""
+        """Return whether the calendar of dates and times in these rows is known, whoever wrote them."""
         named = self._parquet.metadata.metadata or {}
         if named.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in named for mark in _LEGACY_MARKS):
             return True
@@ -103,7 +103,10 @@ class ParquetRows:
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=list(dictionaries) or None)
 
     def _decoded_bytes_max(self, names: Sequence[str]) -> int:
-        """By the footer alone: a text may be as long as its chunk, and each of the chunk's values may be that text."""
+        """Return how many bytes the columns take at most once decoded, by the footer alone.
+
+        A text may be as long as its chunk, and each of the chunk's values may be that text.
+        """
         total = 0
         for chunk, length in self._chunks(names):
             if chunk.physical_type != "BYTE_ARRAY":
@@ -114,8 +117,10 @@ class ParquetRows:
                 total += chunk.num_values * (_OFFSET_BYTES + chunk.total_uncompressed_size)
         return total
 
-    def _held_bytes_max(self, names: Sequence[str]) -> float:
-        """By the footer alone, while texts are dictionaries; without end where they cannot be."""
+    def _dictionary_bytes_max(self, names: Sequence[str]) -> float:
+        """Return how many bytes the columns take at most while texts are dictionaries, by the footer alone; infinite
+        where they cannot be.
+        """
         total = 0
         for chunk, length in self._chunks(names):
             if chunk.physical_type == "BYTE_ARRAY" and not _BY_DICTIONARY.issuperset(chunk.encodings):
@@ -124,7 +129,8 @@ class ParquetRows:
         return float(total)
 
     def _chunks(self, names: Sequence[str]) -> Iterator[tuple[pq.ColumnChunkMetaData, int]]:
-        """With the bytes of each value, where a type says how many these are.
+        """Yield the chunks of the columns, with the bytes of each value where a type has a fixed number of them, else
+        0.
 
         The column `a.b` and a field `b` of `a` have the same path there, and pyarrow reads both for either.
         """
@@ -140,7 +146,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _decoded_bytes(column: pa.ChunkedArray) -> int:
-    """What a column takes when each of its rows holds its own text."""
+    """Return how many bytes a column takes when each of its rows has its own text."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     lengths = (pc.sum(pc.binary_length(each.dictionary).take(each.indices)).as_py() or 0 for each in column.chunks)
@@ -148,7 +154,7 @@ def _decoded_bytes(column: pa.ChunkedArray) -> int:
 
 
 def has_early_days(rows: pa.Table) -> bool:
-    """Whether dates or times of these rows are of days of which calendars differ."""
+    """Return whether dates or times of these rows are of days on which calendars differ."""
     return any(map(_is_early, rows.columns))
 
 

@@ -20,13 +20,13 @@ import sqlglot
 from sqlglot import exp
 
 CONDITIONS_PARSED_MAX = 4096
-"""Conditions that are kept as they were parsed; of others they are parsed again."""
+"""Conditions that are cached as they were parsed; others are parsed again."""
 
 VALUES_MAX = 100
 """Values after IN that are compared one by one; Spark has sets for more."""
 
 _SPELLED_OTHERWISE = re.compile(r"""\\|''|""|``|--|/\*|!(?!=)|[$@&|^~]""")
-"""What sqlglot may read in another way than Spark does, also within texts."""
+"""Matches what sqlglot may read in another way than Spark does, also within texts."""
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "equal",
@@ -57,14 +57,14 @@ class _NotPlainError(Exception):
 
 
 def is_plain(where: str) -> bool:
-    """Whether a condition is of the kind that `passing_rows` decides, if its columns' types are."""
+    """Return whether a condition is of the kind that `passing_rows` decides, if its columns' types are."""
     return _parsed(where) is not None
 
 
 def passing_rows(rows: pa.Table, where: str) -> pa.Table | None:
-    """The rows for which `where` is true; None: that is for Spark to decide.
+    """Return the rows for which `where` is true; None: Spark has to decide.
 
-    Of `rows` no text may have a collation, or a length that it is padded to.
+    No text in `rows` may have a collation, or a length that it is padded to.
     """
     condition = _parsed(where)
     if condition is None:
@@ -87,7 +87,7 @@ def _parsed(where: str) -> exp.Expr | None:
 
 
 class _Decision:
-    """Of each of some rows true, false or null."""
+    """Decides for each of some rows whether a condition is true, false or null."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -147,8 +147,8 @@ class _Decision:
         if pa.types.is_integer(kind):
             return compare(column.cast(pa.int64()), pa.scalar(_whole(value), pa.int64()))
         if pa.types.is_floating(kind):
-            held = compare(column.cast(pa.float64()), pa.scalar(_double(value, kind), pa.float64()))
-            return pc.or_kleene(held, pc.is_nan(column)) if name.startswith("greater") else held
+            passes = compare(column.cast(pa.float64()), pa.scalar(_double(value, kind), pa.float64()))
+            return pc.or_kleene(passes, pc.is_nan(column)) if name.startswith("greater") else passes
         if pa.types.is_decimal(kind):
             return _compare_decimals(column, compare, value)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -161,7 +161,10 @@ class _Decision:
 
 
 def _compare_decimals(column: pa.ChunkedArray, compare: Callable[..., Any], value: exp.Expr) -> Any:
-    """With all digits of both: where these are too many Spark rounds."""
+    """Compare with all digits of both sides: where these are too many Spark rounds.
+
+    Raises _NotPlain there.
+    """
     number = Decimal(_number(value))
     scale = max(column.type.scale, -int(number.as_tuple().exponent))
     whole = max(column.type.precision - column.type.scale, _DECIMAL_WHOLE_MAX)

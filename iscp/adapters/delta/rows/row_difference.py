@@ -1,4 +1,4 @@
-"""What brings rows that are held to those that are wanted, by key and without Spark."""
+"""The changes that turn the present rows into those that are wanted, by key and without Spark."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 
 
-def differing_rows(wanted: pa.Table, held: pa.Table, key: Sequence[str]) -> pa.Table | None:
-    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`).
+def differing_rows(wanted: pa.Table, present: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """Return rows of `wanted` that `present` lacks or has otherwise (op `u`), and keys that only `present` has (op
+    `d`).
 
-    As Spark compares them (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a key
-    in one of the two, or Arrow does not compare such values.
+    Values compare as in Spark (iscp/consumers/replica/shared_keys.py), in the columns of `wanted`. None: rows share a
+    key in one of the two, or Arrow does not compare such values.
     """
-    names = {name.lower(): name for name in held.column_names}
+    names = {name.lower(): name for name in present.column_names}
     if names.keys() != {name.lower() for name in wanted.column_names}:
         return None
-    held = held.select([names[name.lower()] for name in wanted.column_names]).rename_columns(wanted.column_names)
-    if held.schema.types != wanted.schema.types or not (has_own_keys(wanted, key) and has_own_keys(held, key)):
+    present = present.select([names[name.lower()] for name in wanted.column_names]).rename_columns(wanted.column_names)
+    if present.schema.types != wanted.schema.types or not (has_own_keys(wanted, key) and has_own_keys(present, key)):
         return None
-    wanted_codes, held_codes = row_codes(wanted, held)
-    new = wanted.filter(pa.array(beyond(wanted_codes, held_codes)))
-    old = held.filter(pa.array(beyond(held_codes, wanted_codes)))
+    wanted_codes, present_codes = row_codes(wanted, present)
+    new = wanted.filter(pa.array(beyond(wanted_codes, present_codes)))
+    old = present.filter(pa.array(beyond(present_codes, wanted_codes)))
     called = {name.lower(): name for name in wanted.column_names}
     keys = [called[name.lower()] for name in key]
     old_keys, new_keys = row_codes(old.select(keys), new.select(keys))

@@ -1,8 +1,8 @@
 """Finds rows of a table in its data files, without Spark: column by column, until it is certain which ones they are.
 
 A column is compared with the values that it has in the rows that are wanted. As soon as there are as many rows left as
-are wanted, of each combination of values, they are the wanted ones, as the table holds these: the other columns need
-not be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics has
+are wanted, of each combination of values, they are the wanted ones, as the table has these: the other columns need not
+be read. So one column of whole numbers is mostly all that is decoded; and none of a file that by its statistics has
 none of the values.
 """
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.data_file import DataFile, HeldRows, RowGroup
+from iscp.adapters.delta.rows.data_file import CachedRows, DataFile, RowGroup
 from iscp.adapters.delta.rows.key_bounds import may_hold
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
 from iscp.ports.source import ChangesUnavailableError
@@ -68,8 +68,9 @@ class _Candidates:
         self.places = there if self.places is None else self.places[there]
 
 
-def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list[Places]:
-    """Of each file the places of `wanted` rows, each of which is another one, and is to be found as often as `times`.
+def find_rows(files: Sequence[DataFile], wanted: pa.Table, counts: Codes) -> list[Places]:
+    """Return for each file the places of `wanted` rows, each of which differs from the others and is to be found as
+    often as `counts`.
 
     Raises ChangesUnavailableError where there are fewer, NotReadableHere where it takes Spark.
     """
@@ -77,7 +78,7 @@ def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list
     if not len(wanted):
         return [each.found for each in found]
     for known, count in _compare(found, wanted):
-        need = np.bincount(known, weights=times, minlength=count).astype(np.int64)
+        need = np.bincount(known, weights=counts, minlength=count).astype(np.int64)
         have = np.bincount(np.concatenate([_none(), *[each.codes for each in found]]), minlength=count)
         if np.any(have < need):
             raise ChangesUnavailableError(LACKING)
@@ -89,14 +90,15 @@ def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list
 def find_keys(
     files: Sequence[DataFile], keys: pa.Table, schema: pa.Schema, rows_max: int = CANDIDATES_MAX
 ) -> tuple[list[Places], pa.Table]:
-    """Of each file the places of all rows that have one of these keys, and these rows, in the order of their places.
+    """Return for each file the places of all rows that have one of these keys, and these rows, in the order of their
+    places.
 
-    Of large files columns besides the keys are read only where there is such a row. Raises NotReadableHere, also where
+    Columns besides the keys are read in large files only where there is such a row. Raises NotReadableHere, also where
     a file has more than `rows_max` of these rows.
     """
     steps = list(_steps(keys))
     with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
-        # To hand over what is held already takes longer than to search it.
+        # To hand over what is cached already takes longer than to search it.
         each = map if all(file.is_small for file in files) else pool.map
         found = list(each(lambda file: _with_keys(file, steps, schema, rows_max), files if len(keys) else ()))
     rows = pa.concat_tables([schema.empty_table(), *(part for _, parts in found for part in parts)])
@@ -109,7 +111,7 @@ def _with_keys(
     places, rows, count = [_none()], [], 0
     if not all(step.may_be_in(file) for step in steps):
         return _none(), []
-    with file.hold_rows(schema) as groups:
+    with file.open_cached(schema) as groups:
         for group in groups:
             at = _places_of(group, steps, schema)
             gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
@@ -123,8 +125,8 @@ def _with_keys(
     return np.concatenate(places), rows
 
 
-def _places_of(group: RowGroup | HeldRows, steps: Sequence[_Step], schema: pa.Schema) -> Places:
-    """Of the group's rows that have one of the last step's combinations."""
+def _places_of(group: RowGroup | CachedRows, steps: Sequence[_Step], schema: pa.Schema) -> Places:
+    """Return the places of the group's rows that have one of the last step's combinations."""
     at: Places | None = None
     known: Codes | None = None
     for step in steps:
@@ -148,12 +150,15 @@ class _Step:
     ascending: Sequence[Any] | None
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Whether one of the values may be in the file, by its statistics."""
+        """Return whether one of the values may be in the file, by its statistics."""
         return self.ascending is None or may_hold(file.add, self.name, self.ascending)
 
     def match(self, known: Codes | None, values: pa.ChunkedArray) -> tuple[Places, Codes]:
-        """Of rows that have these values, beside a combination that is `known` (None: at first), the places of those
-        that have one of the step's, and which."""
+        """Return the places of the rows that have one of the step's combinations, and which.
+
+        `values` are those of the rows in this column, `known` the combinations of the columns before it (None: it is
+        the first).
+        """
         codes = pc.index_in(comparable_values(values), value_set=self.distinct, skip_nulls=False)
         there = np.flatnonzero(pc.is_valid(codes).to_numpy())  # few of all rows
         combined = codes.take(pa.array(there)).to_numpy().astype(np.int64)
@@ -193,7 +198,7 @@ def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[C
 
 
 def _columns(wanted: pa.Table) -> list[str]:
-    """Those first that distinguish most rows; doubles last, whose last digits are not certain."""
+    """Return the columns, those first that distinguish most rows; doubles last, whose last digits are not certain."""
 
     def rank(name: str) -> tuple[bool, int]:
         column = wanted[name]
@@ -203,7 +208,7 @@ def _columns(wanted: pa.Table) -> list[str]:
 
 
 def _first_of_each(found: Sequence[_Candidates], need: Codes) -> list[Places]:
-    """Of rows that are equal in all columns as many as are wanted, whichever they are."""
+    """Choose as many rows as are wanted, whichever they are, among those that are equal in all columns."""
     chosen = []
     left = need.copy()
     for each in found:

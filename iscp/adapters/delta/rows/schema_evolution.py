@@ -20,41 +20,43 @@ _IN_A_DOUBLE = (T.ByteType, T.ShortType, T.IntegerType, T.FloatType)
 
 
 class UnlikeSchemaError(Exception):
-    """No type holds the values of both: `path` is the column's, `held` and `wanted` its types."""
+    """No type fits the values of both: `path` is the column's, `present` and `wanted` are its types."""
 
-    def __init__(self, path: str, held: T.DataType, wanted: T.DataType) -> None:
-        super().__init__(f"{path} is {held.simpleString()} and {wanted.simpleString()}")
-        self.path, self.held, self.wanted = path, held.simpleString(), wanted.simpleString()
+    def __init__(self, path: str, present: T.DataType, wanted: T.DataType) -> None:
+        super().__init__(f"{path} is {present.simpleString()} and {wanted.simpleString()}")
+        self.path, self.present, self.wanted = path, present.simpleString(), wanted.simpleString()
 
 
-def unified(held: T.StructType, wanted: T.StructType, path: str = "") -> T.StructType:
-    """The fields of `held`, as wide as `wanted` needs them, and those that only `wanted` has; raises Unlike."""
+def unified(present: T.StructType, wanted: T.StructType, path: str = "") -> T.StructType:
+    """Return the fields of `present`, as wide as `wanted` needs them, and those that only `wanted` has; raises
+    Unlike.
+    """
     new = {field.name.lower(): field for field in wanted.fields}
     fields = []
-    for field in held.fields:
+    for field in present.fields:
         other = new.pop(field.name.lower(), None)
         kind = field.dataType if other is None else _wider(field.dataType, other.dataType, f"{path}{field.name}")
         fields.append(T.StructField(field.name, kind))
     return T.StructType([*fields, *[T.StructField(field.name, _nullable(field.dataType)) for field in new.values()]])
 
 
-def narrowed(held: T.StructType, wanted: T.StructType) -> T.StructType:
-    """The fields of `held` that `wanted` has, in its order."""
-    known = {field.name.lower(): field for field in held.fields}
+def narrowed(present: T.StructType, wanted: T.StructType) -> T.StructType:
+    """Return the fields of `present` that `wanted` has, in its order."""
+    known = {field.name.lower(): field for field in present.fields}
     found = [(known[field.name.lower()], field) for field in wanted.fields]
     return T.StructType([T.StructField(ours.name, _fewer(ours.dataType, theirs.dataType)) for ours, theirs in found])
 
 
 def alike(first: T.DataType, second: T.DataType) -> bool:
-    """Whether two types are the same but for what may be null, and for comments."""
+    """Return whether two types are the same but for what may be null, and for comments."""
     return _nullable(first) == _nullable(second)
 
 
 def without_void(frame: DataFrame) -> DataFrame:
     """Without fields of the type void, which Delta reads from no table, but keeps in what it says of changes."""
-    held = _nullable(frame.schema, without=T.NullType)
-    assert isinstance(held, T.StructType)
-    return frame if alike(held, frame.schema) else conformed(frame, held)
+    present = _nullable(frame.schema, without=T.NullType)
+    assert isinstance(present, T.StructType)
+    return frame if alike(present, frame.schema) else conformed(frame, present)
 
 
 def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
@@ -74,24 +76,24 @@ def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     return frame.select(*columns)
 
 
-def _wider(held: T.DataType, wanted: T.DataType, path: str) -> T.DataType:
-    match held, wanted:
+def _wider(present: T.DataType, wanted: T.DataType, path: str) -> T.DataType:
+    match present, wanted:
         case T.StructType(), T.StructType():
-            return unified(held, wanted, f"{path}.")
+            return unified(present, wanted, f"{path}.")
         case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
             return T.ArrayType(_wider(ours, theirs, f"{path}.element"))
         case T.MapType(), T.MapType():
-            key = _wider(held.keyType, wanted.keyType, f"{path}.key")
-            return T.MapType(key, _wider(held.valueType, wanted.valueType, f"{path}.value"))
-    if holds(held, wanted):
-        return held
-    if holds(wanted, held):
+            key = _wider(present.keyType, wanted.keyType, f"{path}.key")
+            return T.MapType(key, _wider(present.valueType, wanted.valueType, f"{path}.value"))
+    if holds(present, wanted):
+        return present
+    if holds(wanted, present):
         return wanted
-    raise UnlikeSchemaError(path, held, wanted)
+    raise UnlikeSchemaError(path, present, wanted)
 
 
 def holds(wide: T.DataType, narrow: T.DataType) -> bool:
-    """Whether every value of `narrow` is one of `wide` (Delta's own type widening; no nested types)."""
+    """Return whether every value of `narrow` is one of `wide` (Delta's own type widening; no nested types)."""
     if wide == narrow:
         return True
     match wide:
@@ -106,23 +108,25 @@ def holds(wide: T.DataType, narrow: T.DataType) -> bool:
     return type(wide) in _DIGITS and type(narrow) in _DIGITS and _DIGITS[type(wide)] > _DIGITS[type(narrow)]
 
 
-def _fewer(held: T.DataType, wanted: T.DataType) -> T.DataType:
-    match held, wanted:
+def _fewer(present: T.DataType, wanted: T.DataType) -> T.DataType:
+    match present, wanted:
         case T.StructType(), T.StructType():
-            return narrowed(held, wanted)
+            return narrowed(present, wanted)
         case T.ArrayType(elementType=ours), T.ArrayType(elementType=theirs):
             return T.ArrayType(_fewer(ours, theirs))
         case T.MapType(), T.MapType():
-            return T.MapType(_fewer(held.keyType, wanted.keyType), _fewer(held.valueType, wanted.valueType))
-    return held
+            return T.MapType(_fewer(present.keyType, wanted.keyType), _fewer(present.valueType, wanted.valueType))
+    return present
 
 
 def _nullable(kind: T.DataType, without: type[T.DataType] | None = None) -> T.DataType:
-    """With all that is in it nullable, and no fields of the type `without`."""
+    """Return the type with all parts nullable, and no fields of the type `without`."""
     match kind:
         case T.StructType(fields=fields):
-            kept = [field for field in fields if without is None or not isinstance(field.dataType, without)]
-            return T.StructType([T.StructField(field.name, _nullable(field.dataType, without)) for field in kept])
+            fields_left = [field for field in fields if without is None or not isinstance(field.dataType, without)]
+            return T.StructType(
+                [T.StructField(field.name, _nullable(field.dataType, without)) for field in fields_left]
+            )
         case T.ArrayType(elementType=inner):
             return T.ArrayType(_nullable(inner, without))
         case T.MapType(keyType=key, valueType=value):

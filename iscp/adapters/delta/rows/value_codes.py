@@ -27,7 +27,10 @@ def comparable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
-    """Of each row a number that all rows equal to it have, and no other. `others`: the same columns, in their order."""
+    """Return for each row a number that all rows equal to it have, and no other.
+
+    `others` has the same columns, in their order.
+    """
     every = pa.concat_tables([rows, others.rename_columns(rows.schema.names).cast(rows.schema)])
     known = np.zeros(len(every), np.int64)
     for column in every.columns:
@@ -38,7 +41,7 @@ def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
 
 
 def ordinals(codes: Codes) -> Codes:
-    """Of each row how many equal ones lie before it."""
+    """Return for each row how many equal ones lie before it."""
     order = np.argsort(codes, kind="stable")
     found = np.empty(len(codes), np.int64)
     found[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")

@@ -1,7 +1,7 @@
 """Lets processes race for the versions of one Delta log, and judges who won.
 
-Decides whether put-if-absent was kept; knows nothing of sessions or of where the log lies. Run as a program
-it is a contender that commits through delta-rs: `python -m iscp.adapters.delta.selftest.commit_race TABLE NAME`.
+Decides whether put-if-absent was respected; knows nothing of sessions or of where the log lies. Run as a program it is
+a contender that commits through delta-rs: `python -m iscp.adapters.delta.selftest.commit_race TABLE NAME`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ DELTA_RS = "delta-rs"
 _READY, _WON, _LOST = "ready", "won", "lost"
 _ALREADY_THERE = "java.nio.file.FileAlreadyExistsException"
 _NO_ATTEMPT_LEFT = "Failed to commit transaction: 0"
-"""What delta-rs says when the version is taken and it may not try the next (max_commit_retries=0)."""
+"""The text of delta-rs's error when the version is taken and it may not try the next (max_commit_retries=0)."""
 
 
 class Breach(Enum):
-    """What put-if-absent forbids."""
+    """The ways in which a race shows that put-if-absent was broken."""
 
     NO_WINNER = "nobody won it"
     SEVERAL_WINNERS = "several were reported as its winner"
@@ -73,7 +73,7 @@ class Contender(Protocol):
 
 
 def commit_lines(name: str, version: int) -> list[str]:
-    """What a contender writes: its name at both ends, so that a torn or mixed file shows."""
+    """Return the lines of a contender's commit: its name is at both ends, so that a torn or mixed file shows."""
     described = {"timestamp": 0, "operation": "RACE", "operationParameters": {}, "by": name}
     return [json.dumps({"commitInfo": described}), json.dumps({"txn": {"appId": name, "version": version}})]
 
@@ -90,7 +90,7 @@ def author_of(content: bytes, version: int) -> str | None:
 
 
 def breach_of(outcome: Round) -> Breach | None:
-    """What is wrong with one raced version, if anything."""
+    """Return what is wrong with one raced version, or None."""
     if not outcome.winners:
         return Breach.NO_WINNER
     if len(outcome.winners) > 1:
@@ -109,12 +109,12 @@ def breaches(rounds: Iterable[Round]) -> list[tuple[int, Breach]]:
 
 
 def commit_file(log: str, version: int) -> str:
-    """Where Delta keeps a commit."""
+    """Return the path of a commit in Delta's log."""
     return f"{log}/{commit_name(version)}"
 
 
 def hadoop_uri(path: str) -> str:
-    """What Hadoop's Path takes for a file: a local name as it is, as %20 would be no space to it."""
+    """Return the URI of a file for Hadoop's Path: a local name stays as it is, as %20 would be no space there."""
     return path if on_s3(path) else f"file:{path}"
 
 

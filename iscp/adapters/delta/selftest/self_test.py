@@ -39,7 +39,7 @@ SCRATCH_PREFIX = ".iscp-selftest-"
 
 @dataclass(frozen=True, slots=True)
 class _TestedStore:
-    """What keeps put-if-absent on one kind of place: Spark's log store, the setting that names it, the remedy."""
+    """A log store with put-if-absent: its class in Spark, the setting that names it, and the remedy where it fails."""
 
     log_store: str
     setting: str
@@ -61,7 +61,7 @@ ON_S3 = _TestedStore(
     conditional_writes.REMEDY,
 )
 _REFUSES_CONDITIONS = ("Conditional Writes Unavailable", "NotImplemented", "501 Not Implemented")
-"""What Hadoop and stores say that do not even pretend to."""
+"""Texts of errors of Hadoop and of stores that openly lack conditional writes."""
 
 
 class SelfTestError(PermanentError):
@@ -80,7 +80,8 @@ class SelfTestReport:
 
 
 def kind_of(target: str, field: str) -> str:
-    """What kind of place this is: one self-test holds for all of a kind, a mounted file system or a bucket.
+    """Return the kind of this place, a mounted file system or a bucket: one self-test is valid for all places of a
+    kind.
 
     Raises SelfTestError where there is no way to it; `field` is what named the target.
     """

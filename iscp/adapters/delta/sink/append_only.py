@@ -70,7 +70,7 @@ def _union(held: T.StructType, wanted: T.StructType) -> T.StructType:
         return unified(held, wanted)
     except UnlikeSchemaError as unlike:
         raise PermanentError(
-            f"the column {unlike.path} is {unlike.wanted} now and {unlike.held} in the target, which is append-only "
+            f"the column {unlike.path} is {unlike.wanted} now and {unlike.present} in the target, which is append-only "
             "and cannot hold both",
             field="spec.iteration.consumer.columns",
             remedy="Give it its type back; or register a job with another target; or `iscp-admin job resync`, which "

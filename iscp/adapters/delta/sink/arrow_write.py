@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from iscp.adapters.delta.log.commits import commit_stamp
 from iscp.adapters.delta.log.table_opening import bring_up, open_delta
-from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
+from iscp.adapters.delta.rows.key_bounds import TableKeys, bounds_of_arrow
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.key_predicate import is_literal, key_predicate, names_keys, range_predicate
 from iscp.adapters.delta.spark.text_bytes import REPLACEMENT, are_utf8, is_of_text_bytes
@@ -47,7 +47,7 @@ class DirectWriter:
     def __init__(
         self,
         uri: str,
-        held: HeldKeys,
+        held: TableKeys,
         rewritten_bytes_max: int = REWRITTEN_BYTES_MAX,
         merged_columns_max: int = MERGED_COLUMNS_MAX,
     ) -> None:

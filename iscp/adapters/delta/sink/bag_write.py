@@ -20,8 +20,8 @@ from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.deletion_vectors import Places
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, StateReader, TableState, load_plain_state
 from iscp.adapters.delta.rows.data_file import DataFile, open_files
-from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
+from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
 from iscp.adapters.delta.rows.row_search import SEARCHED_BYTES_MAX, find_keys, find_rows
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit, rows_of
@@ -94,7 +94,7 @@ class _Table:
 class BagWriter:
     """One target. Keeps what its log says from commit to commit; and what was read of it, until the next commit."""
 
-    def __init__(self, uri: str, held: HeldFiles = HELD_FILES, load_state: LoadState = load_plain_state) -> None:
+    def __init__(self, uri: str, held: RowCache = ROW_CACHE, load_state: LoadState = load_plain_state) -> None:
         self._uri = uri
         self._held = held
         self._reader = StateReader(uri, load_state)
@@ -170,7 +170,7 @@ class BagWriter:
         return change.rows
 
 
-def _open(uri: str, state: TableState, held: HeldFiles) -> _Table:
+def _open(uri: str, state: TableState, held: RowCache) -> _Table:
     """Raises NotReadableHere where it is not a table to be changed here."""
     schema = T.StructType.fromJson(json.loads(state.metadata["schemaString"]))
     configuration = state.configuration
@@ -192,7 +192,7 @@ def _open(uri: str, state: TableState, held: HeldFiles) -> _Table:
 def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
     """The places of the rows that the file has yet, and these rows."""
     places = np.setdiff1d(np.arange(rows_of(file)), file.gone, assume_unique=True)
-    with file.hold_rows(schema) as groups:
+    with file.open_cached(schema) as groups:
         parts = [group.read(schema, places[slice(*np.searchsorted(places, [group.begin, group.end]))] - group.begin)
                  for group in groups]  # fmt: skip
     return places, pa.concat_tables([schema.empty_table(), *parts])

@@ -26,7 +26,7 @@ from iscp.adapters.delta.log.table_features import (
     target_fault,
 )
 from iscp.adapters.delta.log.table_opening import open_delta
-from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.rows.schema_evolution import conformed
 from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
@@ -67,7 +67,7 @@ class DeltaSink:
         self._uri = uri
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
-        self._held = HeldKeys(uri)
+        self._held = TableKeys(uri)
         self._direct = DirectWriter(uri, self._held)
         self._bag = BagWriter(uri, load_state=load_state)
         self._columns: Columns | None = None

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.rows.net_changes import OP
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.job.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
 from iscp.core.rows.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
@@ -53,7 +53,7 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
     if not found.differing:
         yield Compared(said)
         return
-    differing = kept(_differing(sides, found.to_read, bool(key)))
+    differing = cached(_differing(sides, found.to_read, bool(key)))
     try:
         yield _count_differences(said, differing, wanted.schema, bool(key))
     finally:

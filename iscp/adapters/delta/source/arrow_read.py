@@ -1,6 +1,8 @@
 """Reads small changes and tables from the very files that the log names, without Spark: planning a job costs more.
 
-What cannot be read so for certain (other layouts, older calendars, types that Arrow has otherwise) is left to Spark.
+Spark reads the rest: what cannot be read so for certain, as other layouts, older calendars, types that Arrow has
+otherwise. (_STAMPS_BYTES, _NULL_BYTES):: Bytes in memory of a change's kind, version and time in each row, and of a
+column that its file does not have.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
 
 
 def has_special_texts(metadata: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether texts of one of these columns compare, or are read, in a way of their own."""
+    """Return whether texts of one of these columns compare, or are read, in a way of their own."""
     return any(mark in each for each in metadata for mark in _SPECIAL)
 
 
@@ -66,7 +68,7 @@ class NotDirectError(Exception):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a table is as of a version: `schema_json` as Delta writes it, `features` those that readers must know."""
+    """A table as of a version: `schema_json` as Delta writes it, `features` are those that readers must know."""
 
     table_id: str
     schema_json: str
@@ -91,7 +93,7 @@ class Shape:
 
     @cached_property
     def fields(self) -> dict[str, dict[str, Any]]:
-        """Those that hold something: Delta reads no column of the type void."""
+        """Return the fields that can have values: Delta reads no column of the type void."""
         return {field["name"]: field for field in self.every_field if field["type"] != "void"}
 
     @property
@@ -125,7 +127,7 @@ class Shape:
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
     def readable(self, columns: Sequence[str]) -> bool:
-        """Whether these columns of the table's files can be read without Spark, and their changes be known."""
+        """Return whether these columns of the table's files can be read without Spark, and their changes be known."""
         special = has_special_texts(self.fields[name].get("metadata") or {} for name in columns)
         return (
             self.configuration.get(_MAPPING, "none") == "none"
@@ -208,7 +210,7 @@ def _files_at(table: DeltaTable) -> list[ChangeFile]:
 def fit_in_memory(
     uri: str, commits: Sequence[tuple[Commit, Sequence[ChangeFile]]], columns: Sequence[str], allowance: Allowance
 ) -> bool:
-    """Whether `columns` of all changes take no more than the allowance, whoever reads them.
+    """Return whether `columns` of all changes take no more than the allowance, whoever reads them.
 
     Where names are mapped, files have others: all of their columns count then.
     """

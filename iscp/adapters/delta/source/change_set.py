@@ -1,4 +1,4 @@
-"""The changes of one range, held here or read by Spark, for as long as somebody wants them (port Feed)."""
+"""The changes of one range, in memory or read by Spark, for as long as somebody needs them (port Feed)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from iscp.adapters.delta.rows.plain_condition import passing_rows
 from iscp.adapters.delta.source.arrow_read import NotDirectError, has_special_texts
 from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, held_of_frame
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, utf8_rows
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
@@ -57,8 +57,8 @@ _STAMP_FIELDS = (
 class DeltaChangeSet:
     """The wanted columns, `_change_type` and the stamps of all changes; `schema` is that of the wanted columns.
 
-    A small range is held in this process as `rows`, a large one is Spark's `frame`, and kept by it on request: for one
-    reader it costs less to read again the columns that are needed than to keep them all.
+    A small range is in this process's memory as `rows`, a large one is Spark's `frame`, which Spark caches for several
+    readers: for a single one it costs less to read again the columns that are needed than to cache them all.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class DeltaChangeSet:
         readers: int = 1,
         rewritten: Callable[[int], pa.Table] | None = None,
     ) -> None:
-        """`after`: opens all rows as of the range's last version. `frame` is kept where it has several `readers`.
+        """Take the changes as `rows` or `frame`; a frame with several `readers` is cached.
 
-        `rewritten`: of a version the rows of all files that it took away, and put in their place, as changes.
+        `after` opens all rows as of the range's last version. `rewritten` returns the rows of all files that a version
+        took away, and of those that it put in their place, as changes.
         """
         self._session = session
         self._schema = schema
@@ -82,8 +83,8 @@ class DeltaChangeSet:
         self._after = after
         self._rewritten = rewritten
         self._rows = rows
-        self._frame = kept(frame) if frame is not None and readers > 1 else frame
-        self._kept = [self._frame] if self._frame is not None and readers > 1 else []
+        self._frame = cached(frame) if frame is not None and readers > 1 else frame
+        self._cached = [self._frame] if self._frame is not None and readers > 1 else []
         self._net: dict[tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]], Changes] = {}
 
     @classmethod
@@ -100,7 +101,7 @@ class DeltaChangeSet:
         rows = None
         if small and fits_arrow(schema, ()):
             with reading_changes("read the changes"):
-                rows = held_of_frame(frame)
+                rows = utf8_rows(frame)
         if rows is None:
             return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
         return cls(frame.sparkSession, schema, span, after, rows=rows, rewritten=rewritten)
@@ -152,10 +153,10 @@ class DeltaChangeSet:
 
     @property
     def _reread(self) -> bool:
-        return self._rows is None and not self._kept
+        return self._rows is None and not self._cached
 
     def release(self) -> None:
-        for frame in self._kept:
+        for frame in self._cached:
             release(frame)
 
     def _compute(
@@ -177,7 +178,10 @@ class DeltaChangeSet:
         return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
 
     def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: Sequence[str]) -> None:
-        """What a sink holds for a key shows whether rows share it; of one that nobody can read, the source does."""
+        """Refuse changes whose source has rows that share a key.
+
+        A sink's own rows for a key show that; where nobody can read the sink, the source's do.
+        """
         if not changes.rows + changes.passed:
             return
         with reading_changes("search rows that share a key"):
@@ -238,8 +242,8 @@ class DeltaChangeSet:
         counted = _count_rows(each_key(raw, key), key)
         if not counted.doubtful:
             return counted.changes(each_by_itself(raw).drop(*left_out), self._reread)
-        frame = kept(net_by_spark(raw, key))
-        self._kept.append(frame)  # what is made of it cannot be given back in its place
+        frame = cached(net_by_spark(raw, key))
+        self._cached.append(frame)  # what is made of it cannot be given back in its place
         counted = _count_rows(frame, key)
         if counted.doubtful:
             doubt(key)

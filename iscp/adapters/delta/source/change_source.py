@@ -256,7 +256,7 @@ class DeltaChangeSource:
 
 
 def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_version: int) -> Iterator[R]:
-    """What `read` gives of each commit of a range."""
+    """Yield the result of `read` for each commit of a range. Raises ChangesUnavailableError where one is gone."""
     for version in range(from_version + 1, to_version + 1):
         found = read(uri, version)
         if found is None:

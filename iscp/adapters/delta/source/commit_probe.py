@@ -78,7 +78,9 @@ class DeltaProbe:
 
 
 def _is_repair(log: str, version: int) -> bool:
-    """What cannot be read of a commit is for the iteration to say, which reads all of it."""
+    """Return whether a commit is a repair; False if it cannot be read, as the iteration, which reads it whole, reports
+    that.
+    """
     try:
         head = files.read_head(f"{log}/{commit_name(version)}", COMMIT_INFO_BYTES_MAX)
     except FileNotFoundError:
@@ -92,7 +94,9 @@ def _is_repair(log: str, version: int) -> bool:
 
 
 def _packed(stamp: tuple[int, ...]) -> bytes:
-    """A stamp as it is kept: a node keeps one of each source and each target, and numbers take three times as much."""
+    """Return a stamp as it is stored: a node stores one for each source and target, and numbers take three times as
+    much.
+    """
     if not stamp:
         return b""
     identity, at_ns, size = stamp
@@ -100,7 +104,7 @@ def _packed(stamp: tuple[int, ...]) -> bytes:
 
 
 def _stamp_of(log: str, version: int) -> bytes:
-    """Of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
+    """Return the stamp of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
     found = files.stamp(f"{log}/{commit_name(version)}") or files.stamp(f"{log}/{checkpoint_name(version)}")
     return _packed(found)
 

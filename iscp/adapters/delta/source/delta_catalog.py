@@ -133,7 +133,7 @@ class DeltaCatalog:
         return self.normalize(self._place(table))
 
     def _place(self, table: str) -> str:
-        """Where a table lies, as it is written, in the catalog if it has it by name."""
+        """Return the place of a table, unfollowed; the catalog's, if it is named as in a catalog."""
         return self._resolve_name(table) if self._resolve_name and _CATALOG_NAME.match(table) else table
 
     def refuse_links(self, table: str) -> None:
@@ -175,7 +175,7 @@ class DeltaCatalog:
         return newest_version(uri)
 
     def size(self, uri: str) -> TableSize:
-        """With rows that are marked as deleted left out, which takes reading what the log says of each file."""
+        """Return the table's size without rows that are marked as deleted, for which the log is read file by file."""
         version = newest_version(uri)
         found = size_at(uri, version)
         with suppress(NotReadableHere):

@@ -60,7 +60,7 @@ _BROKEN = (
 
 
 _UNOPENED = (StorageError, EngineError, PermanentError)
-"""What is raised where a version is gone, or no engine opens it."""
+"""The errors where a version is gone, or no engine opens it."""
 
 
 class BrokenLogError(StorageError):
@@ -78,7 +78,10 @@ class _KnownShape:
 
 
 class KnownShapes:
-    """What tables are, each as of the version that was read last. Safe for threads: what is kept is replaced whole."""
+    """Caches the shape of tables, each as of the version that was read last.
+
+    Threads may share it: its values are never changed, only replaced.
+    """
 
     def __init__(self, by_spark: BySpark | None) -> None:
         self._by_spark = by_spark
@@ -86,7 +89,8 @@ class KnownShapes:
         self._checkpoints: dict[str, tuple[str, ...]] = {}
 
     def at(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
-        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size.
+        """Return the shape of the table as of `version`; opened only if that may have changed, as opening costs with
+        its size.
 
         Commits that were `read` already are not read again. Raises as `open_version`.
         """
@@ -149,7 +153,7 @@ def _same_shape(uri: str, known: _KnownShape, version: int, read: Mapping[int, C
 
 
 def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, DeltaTable | None]:
-    """What the table is as of `version`, and deltalake's handle on it (None: it does not open this table).
+    """Return the shape of the table as of `version`, and deltalake's handle on it (None: it does not open this table).
 
     Raises InvalidRequest where no engine reads it, StorageError, EngineError.
     """
@@ -171,7 +175,10 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
 
 
 def open_followed(uri: str, version: int, by_spark: BySpark | None) -> Shape:
-    """As `open_version`, of a table that jobs follow. Raises PermanentError for one that a registration refuses."""
+    """Return the shape of a table that jobs follow.
+
+    Raises as `open_version`, and PermanentError for a table that a registration refuses.
+    """
     shape, _ = open_version(uri, version, by_spark)
     if fault := table_id_fault(shape.table_id):
         raise PermanentError(
@@ -195,11 +202,10 @@ def open_followed(uri: str, version: int, by_spark: BySpark | None) -> Shape:
 
 
 def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
-    """What the files of `version` hold by their statistics, which do not show rows that are only marked as deleted.
+    """Return the size of the files of `version` by their statistics, which do not show rows that are only marked as
+    deleted.
 
-    `piece_bytes`: as in ChangeSource.
-
-    Raises StorageError, also where deltalake does not open the table.
+    `piece_bytes` is as in ChangeSource. Raises StorageError, also where deltalake does not open the table.
     """
     with delta_faults(f"open {uri}"):
         table = open_delta(uri, version=version)

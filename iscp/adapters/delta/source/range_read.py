@@ -26,7 +26,7 @@ from iscp.adapters.delta.rows.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_files
 from iscp.adapters.delta.source.open_table import open_version
 from iscp.adapters.delta.source.spark_read import action_json, frame_of_files, frames_of_places, open_log
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_errors import reading_changes
 from iscp.core.build.build_pieces import RangeFiles, SnapshotFile, files_in_range, row_spans
 from iscp.core.values.errors import InvalidRequest, StorageError
@@ -36,14 +36,14 @@ from iscp.ports.rows import Rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LISTINGS_KEPT_MAX = 4
+LISTINGS_CACHED_MAX = 4
 """Snapshots whose files are remembered for the next range; of others they are listed again."""
 
-RANGE_HELD_BYTES_MAX = 1024**3
+RANGE_BYTES_MAX = 1024**3
 """Memory for the rows of a range that are read and staged without Spark; Spark does it where they take more."""
 
 _UNREAD = frozenset({"stats"})
-"""What takes most of an action's room, and no reader of chosen files needs."""
+"""The fields that take most of an action's room, and that no reader of chosen files needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class _Listing:
 class DeltaRangeReader:
     """Port RangeReader. Safe for threads."""
 
-    def __init__(self, held_bytes_max: int = RANGE_HELD_BYTES_MAX) -> None:
-        self._held_bytes_max = held_bytes_max
-        self._kept: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
+    def __init__(self, bytes_max: int = RANGE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._listings: OrderedDict[tuple[str, int, str], _Listing] = OrderedDict()
         self._lock = threading.Lock()
 
     def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
@@ -90,11 +90,11 @@ class DeltaRangeReader:
             return without_void(reduce(DataFrame.unionAll, frames))
 
     def _read_directly(self, uri: str, listing: _Listing, found: RangeFiles) -> pa.Table | None:
-        if not self._held_bytes_max or listing.shape is None or found.parts:
+        if not self._bytes_max or listing.shape is None or found.parts:
             return None
         chosen = [_file(json.loads(listing.actions[path])["add"]) for path in found.whole]
         try:
-            return read_files(uri, chosen, listing.shape, Allowance(self._held_bytes_max))
+            return read_files(uri, chosen, listing.shape, Allowance(self._bytes_max))
         except (NotDirectError, TooLargeError):
             return None
 
@@ -104,11 +104,11 @@ class DeltaRangeReader:
 
     @contextmanager
     def read_once(self, rows: Rows) -> Iterator[Rows]:
-        with ExitStack() as cached:
+        with ExitStack() as stack:
 
             def cache() -> DataFrame:
-                frame = kept(rows.frame)
-                cached.callback(release, frame)
+                frame = cached(rows.frame)
+                stack.callback(release, frame)
                 return frame
 
             yield Rows(cache, lambda: rows.table)
@@ -120,14 +120,14 @@ class DeltaRangeReader:
     def _list_opened(self, session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
         key = uri, version, str(snapshot.metadata().id())
         with self._lock:
-            if (known := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
+            if (known := self._listings.get(key)) is not None:
+                self._listings.move_to_end(key)
                 return known
         listing = _list_files(session, uri, version, snapshot)
         with self._lock:
-            self._kept[key] = listing
-            if len(self._kept) > LISTINGS_KEPT_MAX:
-                self._kept.popitem(last=False)
+            self._listings[key] = listing
+            if len(self._listings) > LISTINGS_CACHED_MAX:
+                self._listings.popitem(last=False)
         return listing
 
 

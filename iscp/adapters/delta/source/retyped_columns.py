@@ -34,7 +34,9 @@ def retyped_columns(before: Iterable[str], now: str) -> tuple[str, ...]:
 
 
 def fields_lost(before: str, now: str) -> tuple[str, ...]:
-    """As `lost_fields`, of schemas as Delta has them, without what is in no file."""
+    """Return the fields lost between two schemas in Delta's form, as `lost_fields`, without fields that are in
+    no file.
+    """
     then, present = (json.loads(schema)["fields"] for schema in (before, now))
     void = {path.lower() for path in void_fields(then)}
     return tuple(path for path in lost_fields(then, present) if path.lower() not in void)
@@ -52,8 +54,10 @@ def _reads(now: Any, then: Any) -> bool:
     if now["type"] != then["type"]:
         return False
     if "fields" in now:
-        held = _by_name(then)
-        return all(_reads(field["type"], held[name]["type"]) for name, field in _by_name(now).items() if name in held)
+        before = _by_name(then)
+        return all(
+            _reads(field["type"], before[name]["type"]) for name, field in _by_name(now).items() if name in before
+        )
     return all(_reads(now[part], then[part]) for part in _PARTS if part in now)
 
 

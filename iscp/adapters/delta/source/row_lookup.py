@@ -28,14 +28,14 @@ and their log is read again."""
 
 @dataclass
 class _Files:
-    """Of one table, as of the version that was searched last."""
+    """The files of one table, as of the version that was searched last."""
 
     reader: StateReader
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _opened: tuple[TableState, list[DataFile]] | None = None
 
     def at(self, version: int) -> list[DataFile]:
-        """Raises NotReadableHere."""
+        """Return the files of `version`. Raises NotReadableHere."""
         with self._lock:
             state = self.reader.read(version)
             if self._opened is None or self._opened[0] is not state:
@@ -65,7 +65,9 @@ class RowLookup:
     def find(
         self, uri: str, version: int, shape: Shape, keys: pa.Table, columns: Sequence[str], rows_max: int
     ) -> pa.Table | None:
-        """As ChangeSource.rows_with; `shape`: of the version. Raises StorageError."""
+        """Return rows with these keys as ChangeSource.rows_with; `shape` is that of the version. Raises
+        StorageError.
+        """
         in_paths = not {*columns}.isdisjoint(shape.partitions)
         if in_paths or not shape.readable(columns) or has_early_days(keys):
             return None

@@ -47,12 +47,12 @@ def load_version(
     version: int | None = None,
     added: Callable[[int], Sequence[str] | None] | None = None,
 ) -> DataFrame:
-    """All rows as of `version`, or of the newest. Raises what Spark raises, and as `ReadableFiles.require`.
+    """Return all rows as of `version`, or of the newest. Raises what Spark raises, and as `ReadableFiles.require`.
 
-    `added`: several plans are made of them, and it gives the actions that added the files, up to a number. Delta lists
-    a table's files again in each plan, once for each time that the plan reads it, as a job of Spark's each; so they are
-    listed once here, if they are few: of many, a plan's conditions may leave out most. Where it does not know them,
-    Delta lists them, which takes a job too.
+    Give `added` where several plans are made of the frame: it returns the actions that added the files, up to a number.
+    Delta lists a table's files again in each plan, once for each time that the plan reads it, as a job of Spark's each;
+    so they are listed once here, if they are few: where they are many, a plan's conditions may leave out most. Where
+    `added` does not know them, Delta lists them, which takes a job too.
     """
     require_files_of(session, uri, version)
     if added is not None and version is not None:
@@ -153,7 +153,7 @@ def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -
 
 
 def _relation_of(opened: tuple[Any, Any, Any], session: SparkSession, files: Any) -> Any:
-    """As Delta's own `createDataFrame` makes it, but that Delta looks for none of the files again."""
+    """Return the relation that Delta's own `createDataFrame` makes, but that Delta searches none of the files again."""
     _, log, snapshot = opened
     jvm: Any = session._jvm
     chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
@@ -170,7 +170,7 @@ def _read(session: SparkSession, relation: Any) -> DataFrame:
 
 
 def inserted_by(span: SourceRange) -> list[Column]:
-    """What the change data feed would say beside rows that were added."""
+    """Return the columns that the change data feed has beside rows that were added."""
     return [
         F.lit("insert").alias(CHANGE_TYPE),
         F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
@@ -271,5 +271,5 @@ def _list_commits(log: Any, first: int, last: int) -> Any:
 
 
 def _default(owner: Any, method: str, place: int) -> Any:
-    """What Scala puts in where an argument is left out."""
+    """Return the default of an argument in Scala."""
     return getattr(owner, f"{method}$default${place}")()

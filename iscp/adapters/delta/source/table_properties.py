@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SetProperties = Callable[[str, Mapping[str, str | None]], None]
-"""Of the table at a URI; None unsets one."""
+"""Sets properties of the table at a URI; None unsets one."""
 
 
 def property_setter(session: SparkSession) -> SetProperties:

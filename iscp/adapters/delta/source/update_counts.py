@@ -1,9 +1,9 @@
 """Finds updates whose change data lack rows.
 
-delta-rs (1.6) makes the change data of an UPDATE of all rows of the files that it rewrites, before and after, and
-leaves out each row that has an equal on the other side. Of rows that are all different only those go that stayed as
-they were. Of others, one that becomes equal to a row that was there is lost, and so is the row that it was, if an equal
-remains. Then there are no longer two rows for each one that was updated.
+For an UPDATE delta-rs (1.6) takes all rows of the files that it rewrites, before and after, and leaves out of the
+change data each row that has an equal on the other side. If all rows are different, only those go that stayed as they
+were. If not, an updated row that becomes equal to a row that was there is lost, and so is the row that it was, if an
+equal remains. Then there are no longer two rows for each one that was updated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IMAGES = ("update_preimage", "update_postimage")
 
 
 def find_lost_rows(changes: pa.Table | DataFrame, updates: Mapping[int, int]) -> dict[int, str]:
-    """By version what is wrong with its change data. `updates`: as in SourceRange.
+    """Return by version what is wrong with its change data. `updates` is as in SourceRange.
 
     An update that left a row as it was is taken for one that lost it.
     """

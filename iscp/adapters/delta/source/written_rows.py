@@ -38,16 +38,16 @@ def written_by_arrow(raw: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def written_by_spark(raw: DataFrame, names: Sequence[str], inserts_only: bool) -> DataFrame:
-    """As `written_by_arrow`; `inserts_only`: it is known that nothing else was done."""
+    """Return the written rows as `written_by_arrow`; `inserts_only`: it is known that nothing else was done."""
     rows = raw.select(*[F.col(quoted(name)) for name in names])
     columns = [field.name for field in rows.schema.fields]
-    kept = [F.col(quoted(name)) for name in columns]
+    columns_read = [F.col(quoted(name)) for name in columns]
     if inserts_only:
-        return raw.where(F.col(CHANGE_TYPE) == "insert").select(*kept, *STAMPS, F.lit("i").alias(OP))
+        return raw.where(F.col(CHANGE_TYPE) == "insert").select(*columns_read, *STAMPS, F.lit("i").alias(OP))
     first, second = row_hashes(rows)
     by_row = (
         raw.select(
-            F.struct(*kept).alias(_ROW),
+            F.struct(*columns_read).alias(_ROW),
             first.alias("_iscp_first"),
             second.alias("_iscp_second"),
             F.when(F.col(CHANGE_TYPE).isin(*WRITES), 1).otherwise(-1).alias(_SIGN),

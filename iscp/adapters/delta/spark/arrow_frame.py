@@ -1,4 +1,4 @@
-"""Hands rows that are held in this process to Spark, and takes them from it, all of them."""
+"""Hands rows in this process's memory to Spark, and takes all rows of a frame from it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-    """As `createDataFrame`, which loses whatever comes after a batch without rows: Spark takes that for the end; and
-    fails at an array's column without any batch."""
+    """Return a frame of `rows`, by `createDataFrame` and without two of its faults: it takes a batch without rows for
+    the end, and loses what comes after; and it fails at an array's column without any batch.
+    """
     batches = [batch for batch in rows.to_batches() if len(batch)]
     if not batches:
         batches = [pa.RecordBatch.from_arrays([pa.array([], each.type) for each in rows.schema], schema=rows.schema)]
@@ -32,14 +33,16 @@ def spark_schema(rows: pa.Table) -> StructType:
     return from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
 
-def held_of_frame(frame: DataFrame) -> pa.Table | None:
-    """As `toArrow`; None: there are texts that are no UTF-8, so that nobody but Spark can work with these rows."""
+def utf8_rows(frame: DataFrame) -> pa.Table | None:
+    """Return the frame's rows; None if some texts are no UTF-8, so that only Spark can work with these rows."""
     rows = frame.toArrow()
     return rows if are_utf8(rows) else None
 
 
 def arrow_of_frame(frame: DataFrame) -> pa.Table:
-    """As `toArrow`, which fails at a struct that is null where its fields may not be: everything may be null."""
+    """Return the frame's rows with all columns nullable: `toArrow` fails at a null struct whose fields may not
+    be null.
+    """
     wide = StructType.fromJson(json.loads(frame._jdf.schema().asNullable().json()))
     if wide == frame.schema:
         return frame.toArrow()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ARCHIVES_MAX = 4
-"""Class archives of other Javas and jars that are kept, some 100 MB each; the oldest are deleted."""
+"""Class archives of other Javas and jars that are retained, some 100 MB each; the oldest are deleted."""
 
 BASE_TIMEOUT_S = 120.0
 """How long Java may take to write the archive of its own classes; then the warm-up fails."""

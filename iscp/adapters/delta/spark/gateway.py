@@ -41,7 +41,7 @@ _INT = struct.Struct("!i")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a gateway listens (on the loopback interface), and the secret it requires."""
+    """The port at which a gateway listens on the loopback interface, and the secret that it requires."""
 
     port: int
     secret: str

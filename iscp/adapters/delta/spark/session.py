@@ -57,7 +57,7 @@ class SparkRuntime:
         self._watch = None if local else ContextWatch(root.sparkContext)
         self.root = root
         self.local = local
-        """Whether tasks run within the JVM, and not on executors elsewhere."""
+        """True if tasks run within the JVM, and not on executors elsewhere."""
 
     @classmethod
     def start(cls, settings: SparkSettings) -> SparkRuntime:
@@ -66,7 +66,7 @@ class SparkRuntime:
 
     @classmethod
     def start_training(cls, settings: SparkSettings, archive: Path) -> SparkRuntime:
-        """As `start`, but the JVM notes the classes it loads and writes them to `archive` when stopped."""
+        """Start as `start` does, but the JVM notes the classes it loads and writes them to `archive` when stopped."""
         return cls._start(settings, training=archive)
 
     @classmethod
@@ -111,7 +111,7 @@ class SparkRuntime:
         return self.root.newSession()
 
     def alive(self) -> bool:
-        """Whether there is a JVM, and a cluster's manager has not ended its application."""
+        """Return whether there is a JVM, and a cluster's manager has not ended its application."""
         return self._gateway.alive() and (self._watch is None or not self._watch.ended.is_set())
 
     def kill(self) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-SESSIONS_KEPT_MAX = 16
-"""Idle sessions kept for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
+IDLE_SESSIONS_MAX = 16
+"""Idle sessions for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
 
 CANCEL_INTERVAL_S = 0.1
 """Pause between two cancellations: a query is several jobs, and the next one may begin after the last was cancelled."""
@@ -40,7 +40,7 @@ _PINNED = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What rows depend on, whatever a deployment's settings say."""
+"""Settings that rows depend on, which win over those of a deployment."""
 
 
 class SparkEngine:
@@ -66,7 +66,7 @@ class SparkEngine:
                 yield session
         finally:
             with self._lock:
-                if len(self._idle) < SESSIONS_KEPT_MAX:
+                if len(self._idle) < IDLE_SESSIONS_MAX:
                     self._idle.append(session)
 
     def label(self, label: str) -> None:
@@ -104,7 +104,7 @@ class JobBudget(AbstractContextManager["JobBudget"]):
         self._ended = threading.Event()
         self._canceling = threading.Lock()
         self.spent = False
-        """Whether jobs were cancelled."""
+        """True once jobs were cancelled."""
 
     def __enter__(self) -> JobBudget:
         if isfinite(self._seconds):
@@ -121,7 +121,7 @@ class JobBudget(AbstractContextManager["JobBudget"]):
         self.end()
 
     def end(self) -> None:
-        """By the thread whose jobs they are: none of its later ones is cancelled."""
+        """End the budget, from the thread whose jobs they are: none of its later ones is cancelled."""
         if self._ended.is_set():
             return
         with self._canceling:
@@ -147,7 +147,9 @@ class JobBudget(AbstractContextManager["JobBudget"]):
 
 
 def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
-    """Of those that have begun: whether others will run, or have what they need already, does not show."""
+    """Yield the number and work of each stage that has begun; of the others it does not show whether they will run at
+    all.
+    """
     tracker, store = context.statusTracker(), context.statusStore()
     for job in tracker.getJobIdsForGroup(label):
         begun = tracker.getJobInfo(job)
@@ -211,7 +213,7 @@ def without_rules(session: SparkSession, rules: Iterable[str]) -> AbstractContex
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
-    """As Engine.batches."""
+    """Yield the frame's rows in tables of up to `rows_max` rows, at least one table. Raises as Engine.batches."""
     with spark_faults("open the rows"):
         schema = to_arrow_schema(frame.schema)
         # What toArrow collects, but not all at once.

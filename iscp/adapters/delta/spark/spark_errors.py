@@ -100,7 +100,9 @@ def spark_faults(what: str) -> Iterator[None]:
 
 @contextmanager
 def translating(what: str) -> Iterator[None]:
-    """As `spark_faults`, around what is not Spark's alone: only its own errors count, and no time is."""
+    """Translate Spark's own errors as `spark_faults` does, around code of which only a part is Spark's; count
+    no time.
+    """
     try:
         yield
     except IscpError:
@@ -112,7 +114,7 @@ def translating(what: str) -> Iterator[None]:
 
 
 def concerns_values(error: BaseException) -> bool:
-    """Whether an expression has no result for some value, as a quotient by zero: SQL's class of data exceptions.
+    """Return whether an expression has no result for some value, as a quotient by zero: SQL's class of data exceptions.
 
     `error`: Spark's, or what it was translated to.
     """
@@ -120,7 +122,7 @@ def concerns_values(error: BaseException) -> bool:
 
 
 def is_of_plan(error: BaseException) -> bool:
-    """Whether another plan of the same rows may do without it.
+    """Return whether another plan of the same rows may do without this error.
 
     That is where an expression has no result for some value, as for rows that the other plan leaves out before; where
     Spark blames itself, as where a rule of its optimizer breaks a plan; and where it refuses the plan, as one that
@@ -134,8 +136,8 @@ def _is_of(kind: re.Pattern[str], error: BaseException) -> bool:
     return isinstance(cause, PySparkException | Py4JJavaError) and kind.search(str(cause)) is not None
 
 
-def said_by(error: PySparkException | Py4JJavaError) -> str:
-    """What Spark says of it, in a line, without the stack."""
+def spark_message(error: PySparkException | Py4JJavaError) -> str:
+    """Return Spark's message in a line, without the stack."""
     return ": ".join(_sentences(f"{type(error).__name__}: {error}"))[:MESSAGE_LENGTH_MAX]
 
 
@@ -174,7 +176,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
         )
     if _RAISED not in text and any(mark in text for mark in _UNREAD):
         return _of_no_type(what, text) or _unread(what, text)
-    return EngineError(f"{what}: {said_by(error)}"[:MESSAGE_LENGTH_MAX])
+    return EngineError(f"{what}: {spark_message(error)}"[:MESSAGE_LENGTH_MAX])
 
 
 def _of_no_type(what: str, text: str) -> PermanentError | None:
@@ -217,7 +219,7 @@ def _unread(what: str, text: str) -> StorageError:
 
 
 def _sentences(text: str) -> list[str]:
-    """What it says itself, and its first cause, without the stack."""
+    """Return the first line of the text and its last cause, without the stack and the names of classes."""
     lines = [line for line in _CALL.sub("", text).splitlines() if not _STACK_LINE.match(line)]
     causes = [line for line in lines if _CAUSE.match(line)]
     said = [lines[0] if lines else text.strip(), *causes[-1:]]
@@ -233,7 +235,9 @@ def reading_changes(what: str) -> Iterator[None]:
 
 @contextmanager
 def naming_lost_changes() -> Iterator[None]:
-    """As `reading_changes`, around what translates Spark's faults itself."""
+    """Raise ChangesUnavailableError where files of changes are gone, around what translates Spark's other errors
+    itself.
+    """
     try:
         yield
     except (EngineError, StorageError, PermanentError) as error:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 REPLACEMENT = "\ufffd"
-"""What Java and Python show in the place of bytes that are no UTF-8; in texts it has another order than these."""
+"""Java and Python show this in the place of bytes that are no UTF-8; in texts it has another order than these."""
 
 _REFUSED = "non UTF-8 data"
 """In what delta-rs says of a file that it reads, of which nothing is committed then."""
 
 
 def are_utf8(values: pa.Table | pa.ChunkedArray) -> bool:
-    """Whether all texts are, those too that are nested, or in dictionaries."""
+    """Return whether all texts are UTF-8, nested ones and those in dictionaries too."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -25,5 +25,5 @@ def are_utf8(values: pa.Table | pa.ChunkedArray) -> bool:
 
 
 def is_of_text_bytes(error: Exception) -> bool:
-    """Whether delta-rs has met such a text in a file."""
+    """Return whether delta-rs has met a text that is no UTF-8 in a file."""
     return _REFUSED in str(error)

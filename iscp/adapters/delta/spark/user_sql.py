@@ -1,4 +1,4 @@
-"""SQL that users give, as Spark's own parser reads it, held to the rows that it is of before Spark resolves any name.
+"""Confines users' SQL, as Spark's own parser reads it, to its own rows, before Spark resolves any name.
 
 To analyze a query Spark opens what it names: tables of catalogs, files by `parquet.`…``, functions. So the parsed tree
 is judged first (`iscp.core.sql.parsed_sql`), with all that its nodes are made of.
@@ -25,17 +25,19 @@ Parsed = Any
 
 
 def restrict_query(session: SparkSession, sql: str, tables: Collection[str]) -> tuple[Parsed, frozenset[str]]:
-    """The parsed query, and those of the tables that it names. Raises InvalidRequest (`sql`) for one of something else
-    than these tables and Spark's own functions.
+    """Return the parsed query, and which of the tables it names.
 
-    What Spark cannot read raises as its parser does; nothing is resolved or read.
+    Raises InvalidRequest (`sql`) for a query that names anything but these tables and Spark's own functions. A query
+    that Spark cannot read raises what Spark's parser raises. Nothing is resolved or read.
     """
     parsed = _parser(session).parsePlan(sql)
     return parsed, named_tables(_parts(session, parsed), tables, _functions_of(session))
 
 
 def restrict_condition(session: SparkSession, condition: str) -> None:
-    """As `restrict_query`, of a filter, which is of the rows' own columns alone."""
+    """Refuse a filter that uses anything but the rows' own columns and Spark's own functions. Raises as
+    `restrict_query`.
+    """
     refuse_beyond_row(_parts(session, _parser(session).parseExpression(condition)), _functions_of(session))
 
 
@@ -61,7 +63,9 @@ def _parts(session: SparkSession, parsed: Parsed) -> list[SqlPart]:
 
 
 def _functions_of(session: SparkSession) -> Callable[[str], bool]:
-    """Whether Spark brings a function along; those of extensions that a deployment has set up are there too."""
+    """Return a predicate for the names of functions that Spark has, with those of extensions that a deployment
+    set up.
+    """
     jvm: Any = session._jvm
     java_session: Any = session._jsparkSession
     state = java_session.sessionState()

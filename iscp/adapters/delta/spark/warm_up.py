@@ -1,7 +1,7 @@
 """Makes once, for a machine, what lets Spark start quickly: jars, trust store, archive of classes.
 
 `python -m iscp.adapters.delta.spark.warm_up` does it from a setup script; when all is there it costs next to nothing.
-With `--s3` it fetches the jars for S3 too.
+The option `--s3` fetches the jars for S3 too.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ the warm-up fails.
 
 
 def warm(cache_dir: Path, say: Callable[[str], None] = lambda words: None) -> bool:
-    """Fills the cache for this Java and these jars; False if it was full already.
+    """Fill the cache for this Java and these jars; return False if it was full already.
 
-    Raises what SparkRuntime.start raises. Several processes may do this at once: one works, the others wait. What takes
-    long is said before.
+    Raises what SparkRuntime.start raises. Several processes may do this at once: one works, the others wait. `say` gets
+    a line before each step that takes long.
     """
     cache_dir.mkdir(parents=True, exist_ok=True)
     with (cache_dir / "warm.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""What the paths in a table's log name: files below the table, or elsewhere, each as all readers of it here have it.
+"""Files that the paths in a table's log name, below the table or elsewhere, each as all readers of it here have it.
 
 Delta's protocol has paths URI-encoded, and absolute ones as those of a clone. A log is written by whoever has the
 table's directory, and read with the rights of the node: so a path that leads out of the table by `..`, however it is
@@ -57,9 +57,9 @@ def path_below(path: str) -> str:
 
 
 def place_of_file(uri: str, path: str) -> str:
-    """Where a file of the table at `uri` lies, by its path as the log has it.
+    """Return the place of a file of the table at `uri`, by its path as the log has it; the file need not exist.
 
-    Raises StorageError where that is not below the table, with links followed; whether there is a file is not said.
+    Raises StorageError where that is not below the table, with links followed.
     """
     named, top = path_below(path), place(uri)
     _require_no_way_out(top, named, path)
@@ -87,10 +87,11 @@ class Reach:
         self._roots = roots
 
     def follow(self, uri: str, path: str) -> str:
-        """Where a file lies that the log of the table at `uri` names by an absolute path.
+        """Return the place of a file that the log of the table at `uri` names by an absolute path; the file need not
+        exist.
 
-        Raises StorageError where it is in another store, PermanentError where an account may have the table and not
-        the file, both with links followed. Whether there is a file is not said.
+        Raises StorageError where it is in another store, PermanentError where an account may have the table and not the
+        file, both with links followed.
         """
         at = _followed(unquote(path))
         if at is None:
@@ -105,7 +106,7 @@ class Reach:
 
 
 REACH = Reach()
-"""Of this process."""
+"""The places that readers in this process may follow absolute paths to."""
 
 
 def require_files(uri: str, paths: Iterable[str], reach: Reach = REACH) -> None:

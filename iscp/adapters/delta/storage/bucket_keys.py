@@ -42,7 +42,7 @@ class BucketKey:
 
     @property
     def options(self) -> dict[str, str]:
-        """As deltalake and obstore take them, beside which they read nothing of a key from the environment."""
+        """Return the options for deltalake and obstore, which then read nothing of a key from the environment."""
         found = {"AWS_ACCESS_KEY_ID": self.access_key_id, "AWS_SECRET_ACCESS_KEY": self.secret}
         if self.token:
             found["AWS_SESSION_TOKEN"] = self.token
@@ -55,16 +55,16 @@ class BucketKey:
 
 
 def buckets_variable(buckets: Mapping[str, BucketConfig]) -> dict[str, str]:
-    """The variable that names them; nothing where there are none. It holds no secret."""
+    """Return the variable that names the buckets, or nothing where there are none; it has no secret."""
     if not buckets:
         return {}
     return {BUCKETS_VARIABLE: json.dumps({name: asdict(each) for name, each in sorted(buckets.items())})}
 
 
 def key_of(uri: str) -> BucketKey | None:
-    """What a place on S3 is reached with; None: what `AWS_*` say, or no key at all, as it is local.
+    """Return the key for a place on S3; None where `AWS_*` have it, or where the place is local and needs none.
 
-    A file is read once in a process. Raises ConfigurationError where it says no key.
+    A file is read once in a process. Raises ConfigurationError where it has no key.
     """
     named = os.environ.get(BUCKETS_VARIABLE)
     if not named or not on_s3(uri):
@@ -73,13 +73,13 @@ def key_of(uri: str) -> BucketKey | None:
 
 
 def table_options(uri: str) -> dict[str, str] | None:
-    """What deltalake has to be given with a table's URI. Raises ConfigurationError."""
+    """Return the options that deltalake needs beside a table's URI. Raises ConfigurationError."""
     key = key_of(uri)
     return key.options if key else None
 
 
 def endpoint_of(uri: str) -> str:
-    """Where a place on S3 is reached; empty: at AWS. Raises ConfigurationError."""
+    """Return the endpoint of a place on S3, or an empty string for AWS. Raises ConfigurationError."""
     key = key_of(uri)
     return (key.endpoint if key else "") or os.environ.get(ENDPOINT, "")
 
@@ -103,7 +103,9 @@ def _buckets_in(named: str) -> Mapping[str, BucketConfig]:
 
 
 def read_key(bucket: str, config: BucketConfig, environ: Mapping[str, str]) -> BucketKey:
-    """What the bucket's file says. Raises ConfigurationError, which says nothing of what is in it."""
+    """Return the key in the bucket's file. Raises ConfigurationError, whose text shows nothing of the file's
+    content.
+    """
     setting, file = f"storage.s3.buckets.{bucket}.credentials_file", config.credentials_file
     found = _section_of(file, setting)
     if lacking := [name for name in (_ID, _SECRET) if not found.get(name)]:

@@ -20,7 +20,7 @@ REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and not
 SCRATCH_PREFIX = ".iscp-conditional-write-"
 """Neither Delta nor its vacuum reads names that begin like this."""
 
-STORES_KEPT_MAX = 256
+STORES_CACHED_MAX = 256
 """Buckets of which a process remembers that they refuse a second write of a name; of others it is tried again."""
 
 
@@ -43,7 +43,7 @@ def require_conditional_writes(uri: str) -> None:
         _require(_Store(bucket, endpoint_of(uri), uri))
 
 
-@lru_cache(maxsize=STORES_KEPT_MAX)
+@lru_cache(maxsize=STORES_CACHED_MAX)
 def _require(store: _Store) -> None:
     scratch = f"{store.uri}/{SCRATCH_PREFIX}{uuid.uuid4().hex}"
     try:

@@ -29,7 +29,7 @@ _FULL_TEXTS = (NO_SPACE, "Disk quota exceeded")
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the storage has failed as it is full, whoever says so."""
+    """Return whether the storage failed because it is full, be it the operating system or a library that reports it."""
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return full or any(text in str(error) for text in _FULL_TEXTS)
 

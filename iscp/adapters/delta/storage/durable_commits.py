@@ -21,7 +21,10 @@ behind them is acknowledged either."""
 
 
 class DurableCommits:
-    """Of the table at `path`; None: it is not local. For tests its syncs are called `NAME.sync` and `NAME.rewrite`."""
+    """Makes the commits of the table at `path` outlive a power loss; None: it is not local, and nothing is done.
+
+    The failpoints of its syncs are `NAME.sync` and `NAME.rewrite`.
+    """
 
     def __init__(self, path: Path | None, failpoints: Failpoints, name: str = "log") -> None:
         self._log = path / "_delta_log" if path is not None else None

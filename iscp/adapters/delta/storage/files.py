@@ -56,15 +56,16 @@ RETRY_TIMEOUT_S = 10
 """No further attempt is begun so long after the first one began."""
 
 _DUMP = "Debug source"
-"""Where obstore's words end and its state begins."""
+"""Obstore's message ends and the dump of its state begins at this text."""
 _REASON_LENGTH_MAX = 500
 _READ_BYTES = 8 * 1024**2
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """What distinguishes this file from any other of its name: identity (of the inode, or the ETag), time in ns, size.
+    """Return what distinguishes this file from any other of its name: identity (of the inode, or the ETag), time in ns,
+    size.
 
-    Empty where it is not there.
+    The stamp is empty where there is no such file.
     """
     try:
         if path.startswith(S3):
@@ -241,12 +242,12 @@ def remove_tree(directory: str) -> None:
 
 
 def parent_is_there(path: str) -> bool:
-    """Whether what holds a table is there; S3 has no directories, and a missing bucket fails by itself."""
+    """Return whether the directory above a table exists; always true on S3, where a missing bucket fails by itself."""
     return path.startswith(S3) or Path(path).parent.is_dir()
 
 
 def is_file(path: str) -> bool:
-    """Whether a file is where a directory belongs; on S3 neither excludes the other."""
+    """Return whether a file is where a directory belongs; false on S3, where neither excludes the other."""
     return not path.startswith(S3) and os.path.isfile(path)
 
 

@@ -1,4 +1,4 @@
-"""Where a table lies, by its URI: a local directory, or a place on S3; and the one spelling of it."""
+"""The place of a table, by its URI: a local directory, or a place on S3; and the one spelling of it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _READ_IN_TWO_WAYS = "%\\"
 
 
 def commit_name(version: int) -> str:
-    """What Delta calls the file of a commit, in the directory of the log."""
+    """Return the name that Delta gives to the file of a commit, in the directory of the log."""
     return f"{version:020d}.json"
 
 
 def checkpoint_name(version: int) -> str:
-    """What Delta calls a checkpoint that is a single file."""
+    """Return the name that Delta gives to a checkpoint that is a single file."""
     return f"{version:020d}.checkpoint.parquet"
 
 
 def on_s3(uri: str) -> bool:
-    """Whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
+    """Return whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
     return uri.startswith((S3, "s3a://"))
 
 
@@ -94,9 +94,9 @@ def place(uri: str) -> str:
 
 
 def followed_places(uri: str) -> tuple[str, ...]:
-    """Where a table's files lie once links are followed: its directory, and its log, which may be a link itself.
+    """Return the places of a table's files with links followed: its directory, and its log, which may be a link itself.
 
-    A URI of another store is one of a consumer of somebody else's, and stays as it is. Raises InvalidRequest.
+    A URI of another store, for a custom consumer, stays as it is. Raises InvalidRequest.
     """
     if is_plain_uri(uri):
         return (uri,)

@@ -41,7 +41,7 @@ def _mount_points(when: int) -> tuple[str, ...]:
 
 
 def mount_points(lines: Iterable[str]) -> tuple[str, ...]:
-    """Of lines as Linux has them in `mountinfo`, without the root; the longest first."""
+    """Return the mount points in lines of Linux's `mountinfo`, without the root; the longest first."""
     named = [parts[_POINT] for line in lines if len(parts := line.split(" ")) > _POINT]
     points = {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), name) for name in named}
     return tuple(sorted(points - {"/"}, key=lambda point: (-len(point), point))[:MOUNTS_MAX])

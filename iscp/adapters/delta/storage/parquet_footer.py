@@ -44,7 +44,10 @@ class OddFooterError(ValueError):
 
 
 def check_footer(read_at: ReadAt, size: int) -> None:
-    """Of a file of `size` bytes; what is no Parquet file passes, as every library says so. Raises OddFooter."""
+    """Check the footer of a file of `size` bytes. Raises OddFooter.
+
+    A file that is not Parquet passes, as every library reports that itself.
+    """
     begin = max(0, size - TAIL_BYTES)
     tail = read_at(begin, size - begin)
     length = require_short_footer(tail)
@@ -76,7 +79,7 @@ class _FooterWalk:
         self._at = 0
         self._listed = 0
         self._parents: list[int] = []
-        """Of each column that is open how many children it still has."""
+        """How many children each column that is open still has."""
 
     def walk(self) -> None:
         frames: list[tuple[int, int]] = []  # the field that holds a struct, and how many of a list follow on that one

@@ -52,7 +52,10 @@ def open_regular(path: str, bytes_max: int | None = None) -> Iterator[tuple[int,
 
 
 def require_regular(path: str) -> os.stat_result:
-    """What lies there, without opening it. Raises FileNotFoundError, OSError, and RefusedFile for all but files."""
+    """Return the status of the file at `path`, without opening it.
+
+    Raises FileNotFoundError, OSError, and RefusedFile for anything but a regular file.
+    """
     found = os.lstat(path)
     _require_regular(path, found.st_mode)
     return found

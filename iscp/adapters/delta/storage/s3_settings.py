@@ -1,7 +1,8 @@
-"""Where those who use S3 find it: delta-rs and obstore by the environment, Spark by its settings.
+"""Gives the settings of S3 to its users: to delta-rs and obstore by the environment, to Spark by its settings.
 
-Credentials are not written down here: they come from the environment, a web identity, a container or an instance,
-which all three understand. For buckets with a key of their own the environment names its file, and Spark has the key.
+Credentials are not written down here: they come from the environment, a web identity, a container or an instance, which
+all three understand. The environment names the file of each bucket that has a key of its own; Spark gets the key
+itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def enter_s3(config: S3Config) -> None:
     os.environ.pop(BUCKETS_VARIABLE, None)  # of whoever started it
     os.environ.update(s3_environ(config))
     for name in config.buckets:
-        key_of(f"s3://{name}")  # kept from now on, as the JVM keeps what it is given: a file may be replaced
+        key_of(f"s3://{name}")  # cached from now on, as in the JVM: a file may be replaced
 
 
 def bucket_keys(config: S3Config, environ: Mapping[str, str]) -> dict[str, BucketKey]:

@@ -19,7 +19,7 @@ UNSAID_BYTES_MAX = 1024**2
 
 
 def files_of(uri: str) -> pafs.FileSystem:
-    """With paths as the table's log has them."""
+    """Return the file system of the table at `uri`, in which paths are those of the table's log."""
     path = local_path(uri)
     if path is not None:
         return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())

@@ -1,4 +1,4 @@
-"""Whether there is a place for a table: nobody creates the directories above it, which may be a volume's."""
+"""Checks that there is a place for a table: nobody creates the directories above it, which may be a volume's."""
 
 from __future__ import annotations
 

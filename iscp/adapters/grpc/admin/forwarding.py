@@ -44,7 +44,7 @@ RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 0.5
 """Longest pause before a call to the owner is repeated."""
 
-OWNERS_KEPT_MAX = 8
+OWNER_CHANNELS_MAX = 8
 """Connections to owners that are kept for users' calls; the oldest is closed."""
 
 _FORWARDED = methods_that(lambda service, _: service.forwarded)
@@ -182,7 +182,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         with self._lock:
             channel = self._channels.pop(address, None) or open_channel(address, self._tls)
             self._channels[address] = channel
-            oldest = self._channels.popitem(last=False)[1] if len(self._channels) > OWNERS_KEPT_MAX else None
+            oldest = self._channels.popitem(last=False)[1] if len(self._channels) > OWNER_CHANNELS_MAX else None
         # Without the lock: the calls that are still under way there end with it.
         if oldest is not None:
             oldest.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from iscp.adapters.delta.log.action_fields import find_unclear
 from iscp.adapters.delta.log.actions import parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
-from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.parquet_files import Allowance
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
 from iscp.core.values.errors import StorageError
@@ -202,7 +202,7 @@ def test_no_statistics_of_the_wrong_shape_hide_a_file_that_holds_a_key(
     """Any part of the statistics is replaced; only wrong bounds of the right type cannot be detected."""
     uri = str(tmp_path_factory.mktemp("lake") / "table")
     write_deltalake(uri, pa.table({"id": [10, 20], "name": ["m", "p"]}))
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (30, 40)}, 0)
     assert held.lack({"name": ("x", "z")}, 0)
     stats = {
@@ -223,7 +223,7 @@ def test_no_statistics_of_the_wrong_shape_hide_a_file_that_holds_a_key(
 def test_a_greatest_text_that_may_have_been_cut_is_no_end(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     write_deltalake(uri, pa.table({"name": ["m"]}))
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"name": ("x", "z")}, 0)
     stats = {
         "numRecords": 1,

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.rows.key_bounds import (
     FOLLOWED_MAX,
-    HeldKeys,
+    TableKeys,
     bounded,
     bounds_of_arrow,
     bounds_of_row,
@@ -54,11 +54,11 @@ def uri(tmp_path: Path) -> str:
 def test_keys_beyond_all_that_is_held_in_one_column_are_not_there(
     uri: str, bounds: dict[str, tuple[Any, Any]], lacks: bool
 ) -> None:
-    assert HeldKeys(uri).lack(bounds, 0) is lacks
+    assert TableKeys(uri).lack(bounds, 0) is lacks
 
 
 def test_what_is_held_follows_the_log(uri: str) -> None:
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (30, 40)}, 0)
     write_deltalake(uri, rows([30]), mode="append")
     assert held.lack({"id": (30, 40)}, 0)
@@ -72,7 +72,7 @@ def test_what_is_held_follows_the_log(uri: str) -> None:
 
 
 def test_a_log_too_long_to_follow_or_recreated_is_read_again(uri: str) -> None:
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (500, 500)}, 0)
     for _ in range(FOLLOWED_MAX + 1):
         DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
@@ -80,12 +80,12 @@ def test_a_log_too_long_to_follow_or_recreated_is_read_again(uri: str) -> None:
     assert not held.lack({"id": (500, 500)}, FOLLOWED_MAX + 2)
     write_deltalake(uri, rows([900]), mode="overwrite")
     assert not held.lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
-    assert not HeldKeys(uri).lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
-    assert HeldKeys(uri).lack({"id": (500, 500)}, FOLLOWED_MAX + 3), "it was overwritten before the first look"
+    assert not TableKeys(uri).lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
+    assert TableKeys(uri).lack({"id": (500, 500)}, FOLLOWED_MAX + 3), "it was overwritten before the first look"
 
 
 def test_a_table_recreated_up_to_the_same_version_is_read_again(uri: str) -> None:
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (500, 500)}, 0)
     shutil.rmtree(uri)
     write_deltalake(uri, rows([500]))
@@ -93,18 +93,18 @@ def test_a_table_recreated_up_to_the_same_version_is_read_again(uri: str) -> Non
 
 
 def test_a_column_that_got_another_type_may_hold_anything(uri: str) -> None:
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (30, 40)}, 0)
     write_deltalake(uri, pa.table({"Id": ["b"]}), mode="overwrite", schema_mode="overwrite")
     assert not held.lack({"id": ("c", "d")}, 1)
     assert not held.lack({"id": ("c", "d")}, 1)
-    assert HeldKeys(uri).lack({"id": ("c", "d")}, 1)
+    assert TableKeys(uri).lack({"id": ("c", "d")}, 1)
 
 
 def test_a_table_without_indexed_columns_may_hold_anything(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     write_deltalake(uri, rows([1]), configuration={"delta.dataSkippingNumIndexedCols": "0"})
-    assert not HeldKeys(uri).lack({"id": (30, 40)}, 0)
+    assert not TableKeys(uri).lack({"id": (30, 40)}, 0)
 
 
 def test_strings_that_are_not_utf_8_have_no_bounds(tmp_path: Path) -> None:
@@ -113,21 +113,21 @@ def test_strings_that_are_not_utf_8_have_no_bounds(tmp_path: Path) -> None:
     assert bounds_of_row(["s"], ["a", "\ufffd", 0]) == {}
     uri = str(tmp_path / "table")
     write_deltalake(uri, rows([1], ["\ufffd"]))
-    assert not HeldKeys(uri).lack({"a.b": ("x", "y")}, 0)
+    assert not TableKeys(uri).lack({"a.b": ("x", "y")}, 0)
 
 
 def test_an_empty_table_and_one_of_nulls_hold_no_value(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     DeltaTable.create(uri, schema=rows([]).schema)
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (1, 2)}, 0)
     write_deltalake(uri, rows([None], [None]), mode="append")
     assert held.lack({"id": (1, 2)}, 1)
-    assert HeldKeys(uri).lack({"id": (1, 2)}, 1)
+    assert TableKeys(uri).lack({"id": (1, 2)}, 1)
 
 
 def test_a_file_without_statistics_may_hold_anything(uri: str) -> None:
-    held = HeldKeys(uri)
+    held = TableKeys(uri)
     assert held.lack({"id": (30, 40)}, 0)
     write_deltalake(uri, rows([25]), mode="append")
     path = commit_path(uri, 1)
@@ -137,7 +137,7 @@ def test_a_file_without_statistics_may_hold_anything(uri: str) -> None:
             action["add"]["stats"] = None
     path.write_text("".join(json.dumps(action) + "\n" for action in actions))
     assert not held.lack({"id": (30, 40)}, 1)
-    assert not HeldKeys(uri).lack({"id": (30, 40)}, 1)
+    assert not TableKeys(uri).lack({"id": (30, 40)}, 1)
 
 
 def test_bounds_of_changes_leave_out_columns_with_a_null_and_types_without_order() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.sink.arrow_write import MERGED_COLUMNS_MAX, DirectWriter
 from iscp.core.values.errors import Conflict
@@ -47,7 +47,7 @@ def held(uri: str) -> dict[int, str]:
 @pytest.fixture(params=[MERGED_COLUMNS_MAX, 0], ids=["merged", "replaced"])
 def writer(request: pytest.FixtureRequest) -> Callable[[str], DirectWriter]:
     """Writes into tables of few columns, and into these as into tables of many."""
-    return lambda uri: DirectWriter(uri, HeldKeys(uri), merged_columns_max=request.param)
+    return lambda uri: DirectWriter(uri, TableKeys(uri), merged_columns_max=request.param)
 
 
 def test_a_merge_inserts_updates_and_deletes_by_key_whatever_the_columns_are_called(
@@ -171,7 +171,7 @@ def test_only_files_that_may_hold_a_key_count_against_the_limit(tmp_path: Path) 
     more = pa.table({"Id": pa.array(range(1000, 2000), pa.int64()), "a.b": ["x"] * 1000})
     write_deltalake(uri, more, mode="append")
     sizes = pa.table(DeltaTable(uri).get_add_actions())["size_bytes"].to_pylist()
-    one_file = DirectWriter(uri, HeldKeys(uri), rewritten_bytes_max=max(sizes))
+    one_file = DirectWriter(uri, TableKeys(uri), rewritten_bytes_max=max(sizes))
     assert not one_file.merge(changes((5, "x", "u"), (1005, "x", "u")), ["Id"], 1, properties(1))
     assert one_file.merge(changes((5, "x", "u"), (6, "x", "u")), ["Id"], 1, properties(1))
 

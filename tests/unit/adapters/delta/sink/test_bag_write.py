@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
+from iscp.adapters.delta.rows.row_cache import ROW_CACHE, RowCache
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.core.sql.sql_names import WEIGHT
@@ -72,7 +72,7 @@ class Bag:
     """The table, and what it has to hold."""
 
     def __init__(
-        self, root: Path, columns: T.StructType = COLUMNS, arrow: pa.Schema = ARROW, held: HeldFiles = HELD_FILES
+        self, root: Path, columns: T.StructType = COLUMNS, arrow: pa.Schema = ARROW, held: RowCache = ROW_CACHE
     ) -> None:
         self.uri, self.arrow, self.version = str(root / "t"), arrow, 0
         self.rows: Counter[Row] = Counter()
@@ -166,7 +166,7 @@ def test_after_random_changes_the_table_is_the_bag(tmp_path: Path, seed: int) ->
 
 
 HOLDERS = pytest.mark.parametrize(
-    "held", [HELD_FILES, HeldFiles(file_bytes_max=0), HeldFiles(bytes_max=500)], ids=["held", "large", "dropped"]
+    "held", [ROW_CACHE, RowCache(file_bytes_max=0), RowCache(bytes_max=500)], ids=["held", "large", "dropped"]
 )
 """Files whose rows are held, files that are too large for that, and files whose rows are dropped soon."""
 
@@ -174,7 +174,7 @@ HOLDERS = pytest.mark.parametrize(
 @HOLDERS
 @pytest.mark.parametrize("seed", in_full(range(3)))
 @pytest.mark.parametrize("names", [["a"], ["b.c", "ok"], ["d"], ["n", "a"]])
-def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[str], held: HeldFiles) -> None:
+def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[str], held: RowCache) -> None:
     """With checkpoints by deltalake in between, and rows that are searched before they are replaced."""
     draw, bag = random.Random(seed), Bag(tmp_path, held=held)
     places = [ARROW.names.index(name) for name in names]
@@ -198,7 +198,7 @@ def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[st
 
 @HOLDERS
 @pytest.mark.parametrize("seed", in_full(range(3)))
-def test_all_rows_are_read_and_replaced_where_they_are_few(tmp_path: Path, seed: int, held: HeldFiles) -> None:
+def test_all_rows_are_read_and_replaced_where_they_are_few(tmp_path: Path, seed: int, held: RowCache) -> None:
     """Equal rows and rows that are marked as gone among them; rows that are to be there and are stay."""
     draw, bag = random.Random(seed), Bag(tmp_path, held=held)
     for _ in range(15):
@@ -218,7 +218,7 @@ def test_all_rows_are_read_and_replaced_where_they_are_few(tmp_path: Path, seed:
 
 
 @HOLDERS
-def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path, held: HeldFiles) -> None:
+def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path, held: RowCache) -> None:
     """As other writers cut their files; the least that is decoded at a time."""
     bag = Bag(tmp_path, held=held)
     rows = [(number, "p", 1.5, None, True) for number in range(100)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.sink.arrow_write import MERGED_COLUMNS_MAX, DirectWriter
 from iscp.adapters.delta.sink.key_predicate import KEYS_NAMED_MAX, key_predicate, names_keys
 
@@ -58,7 +58,7 @@ def test_what_is_replaced_is_what_a_merge_leaves(seed: int, tmp_path: Path) -> N
         for part in parts:
             write_deltalake(uri, table(part, "old"), mode="append", configuration=FEED)
     writers = [
-        DirectWriter(uri, HeldKeys(uri), merged_columns_max=columns)
+        DirectWriter(uri, TableKeys(uri), merged_columns_max=columns)
         for uri, columns in zip(uris, (MERGED_COLUMNS_MAX, 0), strict=True)
     ]
     for version in range(1, 5):
@@ -78,7 +78,7 @@ def test_files_without_these_keys_stay_as_they_are(tmp_path: Path) -> None:
     before = {*DeltaTable(uri).file_uris()}
     many = [(number, "a") for number in range(100, 140)]
     rows = table(many, "new").append_column("_iscp_op", pa.array(["u"] * len(many)))
-    assert DirectWriter(uri, HeldKeys(uri), merged_columns_max=0).merge(rows, ["n", "t"], 2, properties(1))
+    assert DirectWriter(uri, TableKeys(uri), merged_columns_max=0).merge(rows, ["n", "t"], 2, properties(1))
     assert len(before & {*DeltaTable(uri).file_uris()}) == 2
     assert [row[2] for row in held(uri)].count("new") == 40
 
@@ -89,7 +89,7 @@ def test_as_many_keys_as_are_named_are_taken(names: list[str], tmp_path: Path) -
     keys = [(number, f"'{number}") for number in range(KEYS_NAMED_MAX)]
     write_deltalake(uri, table([*keys, (-1, "left")], "old"))
     rows = table(keys, "new").append_column("_iscp_op", pa.array(["u"] * len(keys)))
-    assert DirectWriter(uri, HeldKeys(uri), merged_columns_max=0).merge(rows, names, 0, properties(1))
+    assert DirectWriter(uri, TableKeys(uri), merged_columns_max=0).merge(rows, names, 0, properties(1))
     assert [row[2] for row in held(uri)].count("new") == KEYS_NAMED_MAX
     assert not names_keys(table([*keys, (-1, "left")], "").select(names))
 
@@ -100,7 +100,7 @@ def test_keys_that_no_literal_says_for_certain_are_merged(tmp_path: Path) -> Non
     uri = str(tmp_path / "t")
     write_deltalake(uri, pa.table({"k": pa.array([1.5, 2.5]), "v": [1, 1]}))
     rows = pa.table({"k": pa.array([1.5]), "v": [2], "_iscp_op": ["u"]})
-    assert DirectWriter(uri, HeldKeys(uri), merged_columns_max=0).merge(rows, ["k"], 0, properties(1))
+    assert DirectWriter(uri, TableKeys(uri), merged_columns_max=0).merge(rows, ["k"], 0, properties(1))
     assert DeltaTable(uri).to_pyarrow_table().sort_by("k")["v"].to_pylist() == [2, 1]
 
 
@@ -119,7 +119,7 @@ def test_a_change_of_few_rows_costs_little_with_thousands_of_columns(tmp_path: P
     rows = pa.table({"n": pa.array([1, 2, 3], pa.int64()), **columns})
     write_deltalake(uri, rows)
     began_s = time.process_time()
-    assert DirectWriter(uri, HeldKeys(uri)).merge(
+    assert DirectWriter(uri, TableKeys(uri)).merge(
         rows.slice(1).append_column("_iscp_op", pa.array(["u", "d"])), ["n"], 0, properties(1)
     )
     assert time.process_time() - began_s < WIDE_S

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_described
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
@@ -55,7 +55,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def writer(uri: str) -> DirectWriter:
-    return DirectWriter(uri, HeldKeys(uri))
+    return DirectWriter(uri, TableKeys(uri))
 
 
 def test_rows_that_have_them_are_left_to_spark(uri: str) -> None:

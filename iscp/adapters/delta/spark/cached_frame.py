@@ -1,6 +1,6 @@
-"""Frames whose rows Spark keeps, each for itself alone.
+"""Frames whose rows Spark caches, each for itself alone.
 
-Spark gives the rows that it keeps of one query to every other one whose plan is the same, in all sessions of its JVM,
+Spark gives the rows that it caches of one query to every other one whose plan is the same, in all sessions of its JVM,
 and two reads of what a Delta table holds have the same plan whatever was committed between them: the later one would be
 given the rows of the earlier.
 """
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def kept(frame: DataFrame) -> DataFrame:
-    """`frame`, computed once and kept until `release` of what this returns, and of nothing that is made of it: that is
-    another plan, under which Spark keeps nothing."""
+def cached(frame: DataFrame) -> DataFrame:
+    """Return `frame`, computed once and cached until `release` of what this returns.
+
+    A frame that is made of it cannot be released in its place: it has another plan, under which Spark caches nothing.
+    """
     with spark_faults("have Spark keep rows"):
         mark = f"'{uuid.uuid4().hex}'"
         return frame.where(F.expr(f"{mark} = {mark}")).persist()

@@ -1,4 +1,4 @@
-"""Rows of small data files, held decoded between the changes of their tables, as a data file never changes."""
+"""Caches the decoded rows of small data files between the changes of their tables, as a data file never changes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Hashable
 
 import pyarrow as pa
 
-HELD_BYTES_MAX = 64 * 1024**2
-"""Bytes of decoded rows that a node holds, of all tables together; the longest unused are dropped, and read again."""
+CACHED_BYTES_MAX = 64 * 1024**2
+"""Bytes of decoded rows in a node's cache, of all tables together; the longest unused are dropped, and read again."""
 
-HELD_FILE_BYTES_MAX = 4 * 1024**2
-"""Bytes of a data file whose rows are held; of a larger one only what a change needs is read, each time."""
+CACHED_FILE_BYTES_MAX = 4 * 1024**2
+"""Bytes of a data file whose rows are cached; of a larger one only what a change needs is read, each time."""
 
 
-class HeldFiles:
-    """Safe for threads."""
+class RowCache:
+    """Caches the rows of data files; threads may share it."""
 
-    def __init__(self, bytes_max: int = HELD_BYTES_MAX, file_bytes_max: int = HELD_FILE_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = CACHED_BYTES_MAX, file_bytes_max: int = CACHED_FILE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.file_bytes_max = file_bytes_max
         self._rows: OrderedDict[Hashable, pa.Table] = OrderedDict()
@@ -26,7 +26,9 @@ class HeldFiles:
         self._lock = threading.Lock()
 
     def rows(self, file: Hashable, read: Callable[[], pa.Table]) -> pa.Table:
-        """Of the file, and the columns of it, that `file` names. If they are not here `read` gives them, or raises."""
+        """Return the rows of `file`, which names a file and the columns of it; if they are not cached, `read` returns
+        them, or raises.
+        """
         with self._lock:
             if file in self._rows:
                 self._rows.move_to_end(file)
@@ -41,5 +43,5 @@ class HeldFiles:
         return rows
 
 
-HELD_FILES = HeldFiles()
-"""Of this process."""
+ROW_CACHE = RowCache()
+"""The cache of this process."""

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.dead_letter import find_shared_keys
 from tests.integration.conftest import nothing_kept
@@ -23,7 +23,7 @@ def test_two_versions_of_a_table_are_kept_beside_each_other(tmp_path: Path, spar
     for number in range(3):
         write_deltalake(uri, pa.table({"id": [number]}), mode="append")
         read = spark_runtime.new_session().read.format("delta")
-        frames += [kept(read.load(uri)), kept(read.option("versionAsOf", number).load(uri))]
+        frames += [cached(read.load(uri)), cached(read.option("versionAsOf", number).load(uri))]
     assert [frame.count() for frame in frames] == [1, 1, 2, 2, 3, 3]
     assert [len(frame.collect()) for frame in frames] == [1, 1, 2, 2, 3, 3]
     for frame in frames:

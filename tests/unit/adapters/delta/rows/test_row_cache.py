@@ -8,14 +8,14 @@ from collections import OrderedDict
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.rows.held_files import HeldFiles
+from iscp.adapters.delta.rows.row_cache import RowCache
 
 BYTES_MAX = 1_000
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_was_used_last_is_held_up_to_the_limit(seed: int) -> None:
-    draw, held = random.Random(seed), HeldFiles(BYTES_MAX)
+    draw, held = random.Random(seed), RowCache(BYTES_MAX)
     known: OrderedDict[int, int] = OrderedDict()
     for _ in range(300):
         name = draw.randint(0, 15)
@@ -35,7 +35,7 @@ def test_what_was_used_last_is_held_up_to_the_limit(seed: int) -> None:
 
 
 def test_what_cannot_be_read_is_read_again() -> None:
-    held, rows = HeldFiles(BYTES_MAX), pa.table({"a": [1]})
+    held, rows = RowCache(BYTES_MAX), pa.table({"a": [1]})
 
     def fail() -> pa.Table:
         raise OSError("gone")
