@@ -16,7 +16,7 @@ from iscp.wire.v1 import access_pb2_grpc as pb_grpc
 
 
 class AsyncAccessClient:
-    """`client.access`: for admins of an account. An empty account is the caller's own; of who acts for all, all."""
+    """`client.access`: for admins of an account. An empty account is the caller's own, or all for who acts for all."""
 
     def __init__(self, caller: AsyncCaller) -> None:
         self._caller = caller
@@ -25,10 +25,11 @@ class AsyncAccessClient:
     async def create_token(
         self, role: str, *, ttl_s: float, account: str = "", note: str = ""
     ) -> tuple[str, TokenRecord]:
-        """A token, which cannot be shown again, and what is kept of it. `ttl_s`: for how long it is valid.
+        """Create a token; return its secret, which cannot be shown again, and its record. It is valid for `ttl_s`
+        seconds.
 
-        It is not repeated where it may have been carried out: then it raises OutcomeUnknown, and there may be one that
-        nobody has. See `tokens`, and revoke it.
+        The call is not repeated where it may have been carried out: then it raises OutcomeUnknown, and there may be a
+        token that nobody has. See `tokens`, and revoke it.
         """
         request = to_message(
             pb.CreateTokenRequest,
@@ -46,13 +47,14 @@ class AsyncAccessClient:
         return (response.secret, TOKEN.from_wire(response.token, digest=""))
 
     async def tokens(self, *, account: str = "") -> list[TokenRecord]:
-        """The newest first, with those that have ended; of each all but its secret and digest."""
+        """Return the tokens, the newest first, with those that have ended; each without its secret and digest."""
         request = to_message(pb.ListTokensRequest, format_version=FORMAT_VERSION, account=account)
         found = await self._caller.call(listing(self._access.ListTokens), request)
         return [TOKEN.from_wire(token, digest="") for page in found for token in page.tokens]
 
     async def revoke_token(self, token_id: str, *, account: str = "") -> bool:
-        """False if there is no such token, or no longer: also where an answer was lost, and the call was repeated.
+        """Revoke a token; return False if there is none, or no longer: also where an answer was lost, and the call was
+        repeated.
 
         Within seconds every node refuses it. `token_id`: or the token itself, of which the id alone is sent.
         """
@@ -63,7 +65,9 @@ class AsyncAccessClient:
     async def audit(
         self, *, account: str = "", since_s: float = 0.0, method: str = "", limit: int = 0
     ) -> list[AuditEntry]:
-        """Calls that changed something, newest first: since a time (Unix seconds), and at most `limit` (0: 1,000)."""
+        """Return calls that changed something, newest first: since a time (Unix seconds), and at most `limit` (0:
+        1,000).
+        """
         request = to_message(
             pb.ReadAuditRequest,
             format_version=FORMAT_VERSION,

@@ -30,9 +30,11 @@ class AsyncBuildClient:
         return builds_from_wire(await self._caller.call(listing(self._builds.GetBuilds), request))
 
     async def abort(self, table: str, name: str = "", *, account: str = "") -> int:
-        """Pause a job that is being built, or (empty) all of the table, of all accounts; how many tasks end by that.
+        """Pause a job that is being built, or (empty) all of the table, of all accounts; return how many tasks end by
+        that.
 
-        What is staged is kept until it is resumed. Raises JobNotFound; InvalidRequest where nothing is to be built.
+        The staged rows are retained until it is resumed. Raises JobNotFound; InvalidRequest where nothing is to be
+        built.
         """
         job = JOB_NAME.to_wire(JobName(table, name, account))
         request = to_message(pb.AbortBuildRequest, format_version=FORMAT_VERSION, job=job)

@@ -38,21 +38,21 @@ from iscp.wire.v1 import admin_pb2 as pb
 
 
 class AsyncClient(AsyncJobReader):
-    """Speaks to one node at a time, from the event loop within which it is made: `async with Client() as client`.
+    """Calls one node at a time; several threads may use it.
 
     `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430), or several with commas between them: where
     one cannot answer, or reach the owner, the next is called, within the time of the call. `timeout_s` bounds each
     call, which is repeated until then while no node answers or the owner changes; a call that may take longer by itself
-    is given up after so long without a node. With `wait_for_ready=False` it fails at once where nobody listens, or
+    is given up after so long without a node. If `wait_for_ready` is false it fails at once where nobody listens, or
     there is no such host. `notice` is called once in a call that goes on for more than a few seconds, with the error
-    and the seconds that are left. Tables are paths, URIs, `db.table` or
-    table ids, as the node sees them: give absolute paths. An empty account is the caller's own, or, where callers are
-    not authenticated, `default`.
+    and the seconds that are left. Tables are paths, URIs, `db.table` or table ids, as the node sees them: give absolute
+    paths. An empty account is the caller's own, or, where callers are not authenticated, `default`.
+
     A task that is cancelled ends its call, at the node too; a change may have been made by then.
-    All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
-    TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
-    `operator`, first snapshots that all nodes build in `builds`, and tokens and the audit in `access`. `token`: a text,
-    or the path of a file that holds it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
+    All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached, TimedOut, and
+    OutcomeUnknown where a change may or may not have been made. The methods for nodes and shards are in `operator`,
+    those for first snapshots that all nodes build in `builds`, and those for tokens and the audit in `access`. `token`:
+    a text, or the path of a file that has it (by default ISCP_TOKEN, ISCP_TOKEN_FILE).
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class AsyncClient(AsyncJobReader):
         account: str = "",
         **run: Unpack[RunFields],
     ) -> RegisterResult:
-        """Create a job that keeps the result of `sql` at `target`; otherwise as `register`.
+        """Create a job that maintains the result of `sql` at `target`; otherwise as `register`.
 
-        `tables` says where each table in the query is; the job is registered on the first. `refresh`: auto (the
+        `tables` has the place of each table in the query; the job is registered on the first. `refresh`: auto (the
         default), incremental, strict or full. `deletion_vectors`: the target may have them, so that a change rewrites
         none of its files; not all who read Delta tables know them. `hold`: seconds, at most 30 days, for which the
-        tables themselves are altered to keep removed files and old commits, until the view is dropped. `every` alone
-        makes it periodic. Raises InvalidRequest for a query that cannot be kept.
+        tables themselves are altered to retain removed files and old commits, until the view is dropped. `every` alone
+        makes it periodic. Raises InvalidRequest for a query that cannot be maintained.
         """
         require(tables, Mapping, "tables", "places by the names of the query's tables")
         view = ViewFields(sql, tables, target, refresh, run, deletion_vectors, require_seconds(hold, "hold"))
@@ -151,7 +151,9 @@ class AsyncClient(AsyncJobReader):
     async def check_many(
         self, requests: Iterable[RegisterRequest], *, timeout_s: float | None = None
     ) -> list[CheckedJob]:
-        """What it takes to have the jobs as `requests` say, checked as a registration is; nothing is written."""
+        """Check the jobs as a registration does, and return what each of `requests` would lead to; nothing is
+        written.
+        """
         request = to_message(
             pb.RegisterRequest,
             format_version=FORMAT_VERSION,

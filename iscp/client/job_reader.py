@@ -67,7 +67,9 @@ class JobReader:
         return [JOB.from_wire(job) for page in pages for job in page.jobs]
 
     def views(self, name: str = "", *, table: str = "", account: str = "") -> list[JobView]:
-        """The jobs that keep materialized views, all or those of this name; several tables may have one of it each."""
+        """Return the jobs that maintain materialized views, all or those of this name; several tables may have one of
+        it each.
+        """
         require(name, str, "name", "a text")
         named = "" if is_pattern(name) else name
         jobs = self.jobs(table=table, account=account, name_pattern=named, limit=VIEWS_MAX)
@@ -84,13 +86,13 @@ class JobReader:
         name_pattern: str = "",
         late: bool = False,
     ) -> int:
-        """How many jobs match, as in `jobs`."""
+        """Return how many jobs match, as in `jobs`."""
         wanted = JOB_FILTER.to_wire(job_filter(account, table, state, reason, table_pattern, name_pattern, late))
         request = to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
         return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
     def status(self, table: str, name: str, *, account: str = "") -> JobView:
-        """Raises JobNotFound."""
+        """Return the job. Raises JobNotFound."""
         job = JOB_NAME.to_wire(JobName(table, name, account))
         return JOB.from_wire(
             self._caller.call(self._admin.GetJob, to_message(pb.GetJobRequest, format_version=FORMAT_VERSION, job=job))
@@ -108,8 +110,9 @@ class JobReader:
     ) -> JobView:
         """Return once the job has applied `version` (None: the table's newest at the call).
 
-        `versions`: of a job of several tables, by the names that its spec gives them or by URI; of those that are left
-        out the newest. Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
+        `versions` are for a job of several tables, by the names that its spec gives them or by URI; for tables that are
+        left out it is the newest. Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that,
+        JobNotFound.
         """
         job = JOB_NAME.to_wire(JobName(table, name, account))
         require(versions, (Mapping, type(None)), "versions", "versions by the names of tables")
@@ -130,7 +133,7 @@ class JobReader:
         timeout_s: float = 600.0,
         account: str = "",
     ) -> VerifyReport:
-        """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
+        """Compare the job's target with its source at the job's watermark; `repair` makes it equal.
 
         Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
         compare, PermanentError where that cannot be known, JobNotFound.
@@ -149,9 +152,10 @@ class JobReader:
         timeout_s: float = EXPLAIN_TIMEOUT_S,
         account: str = "",
     ) -> QueryExplanation:
-        """How a job keeps the result of its query, or a consumer with this job_spec would, operator by operator.
+        """Return how a job maintains the result of its query, or a consumer with this job_spec would, operator by
+        operator.
 
-        Raises InvalidRequest for a query that cannot be kept, and where the consumer keeps none; JobNotFound.
+        Raises InvalidRequest for a query that cannot be maintained, and where the consumer has none; JobNotFound.
         """
         request = to_message(
             pb.ExplainConsumerRequest,
@@ -165,12 +169,12 @@ class JobReader:
     def explain_view(
         self, sql: str, tables: Mapping[str, str], *, refresh: str = "", timeout_s: float = EXPLAIN_TIMEOUT_S
     ) -> QueryExplanation:
-        """How `create_view` of this query would keep its result; as `explain`."""
+        """Return how `create_view` of this query would maintain its result, as `explain` does."""
         require(tables, Mapping, "tables", "places by the names of the query's tables")
         return self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
-        """The job's iterations, newest first."""
+        """Return the job's iterations, newest first."""
         job = JOB_NAME.to_wire(JobName(table, name, account))
         require_positive(limit, "limit")
         request = to_message(pb.HistoryRequest, format_version=FORMAT_VERSION, job=job, limit=limit)

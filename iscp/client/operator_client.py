@@ -27,35 +27,39 @@ class OperatorClient:
         self._operator = pb_grpc.OperatorStub(caller.channel)
 
     def cordon(self, node_id: str) -> bool:
-        """The node takes no further shards, and keeps those it has; False if it was so already."""
+        """Give the node no further shards, and leave it those it has; return False if it was so already."""
         return self._change_node(NodeVerb.CORDON, node_id).changed
 
     def uncordon(self, node_id: str) -> bool:
-        """Take back `cordon` and `drain`; False if there was neither."""
+        """Take back `cordon` and `drain`; return False if there was neither."""
         return self._change_node(NodeVerb.UNCORDON, node_id).changed
 
     def drain(self, node_id: str) -> int:
-        """The node gives up its shards and gets none; how many it holds still. Call it again until there are none."""
+        """Have the node give up its shards and get none; return how many it still has. Call it again until there are
+        none.
+        """
         return int(self._change_node(NodeVerb.DRAIN, node_id).shards)
 
     def move(self, table: str, node_id: str, *, range_id: int = 0) -> int:
-        """Bring a table's shards to a node, until the next rebalance; how many are elsewhere now."""
+        """Bring a table's shards to a node, until the next rebalance; return how many are elsewhere now."""
         return self._change_shards(ShardVerb.MOVE, table, range_id, node_id)
 
     def pin(self, table: str, node_id: str, *, range_id: int = 0) -> int:
-        """Keep a table's shards on a node, while it is there; how many were not pinned to it."""
+        """Pin a table's shards to a node, while it is there; return how many were not pinned to it."""
         return self._change_shards(ShardVerb.PIN, table, range_id, node_id)
 
     def unpin(self, table: str, *, range_id: int = 0) -> int:
-        """How many were pinned; they return to their preferred nodes with the next rebalance."""
+        """Unpin shards, which return to their preferred nodes with the next rebalance; return how many were pinned."""
         return self._change_shards(ShardVerb.UNPIN, table, range_id, "")
 
     def split(self, table: str, *, range_id: int = 0) -> int:
-        """Cut a range of a table's keys in two, or (0) all of them; how many ranges it has now."""
+        """Cut a range of a table's keys in two, or (0) all of them; return how many ranges it has now."""
         return self._reshard(False, table, range_id)
 
     def merge(self, table: str, *, range_id: int = 0) -> int:
-        """Put a range together with its other half, or (0) all pairs of the smallest; how many ranges there are now."""
+        """Put a range together with its other half, or (0) all pairs of the smallest; return how many ranges there are
+        now.
+        """
         return self._reshard(True, table, range_id)
 
     def _reshard(self, merge: bool, table: str, range_id: int) -> int:
@@ -70,20 +74,20 @@ class OperatorClient:
         return int(self._caller.call(self._operator.Reshard, request, changes=True).ranges)
 
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
-        """Move shards to their preferred nodes; with `dry_run` only say which."""
+        """Move shards to their preferred nodes, and return which; `dry_run` only returns them."""
         request = to_message(pb.RebalanceRequest, format_version=FORMAT_VERSION, dry_run=dry_run)
         return _shards(self._caller.call(listing(self._operator.Rebalance), request, changes=not dry_run))
 
     def placement(self, table: str = "") -> list[PlacedShard]:
-        """Where the shards of a table are, and should be; of all tables if none is named."""
+        """Return where the shards of a table are, and should be; of all tables if none is named."""
         request = to_message(pb.GetPlacementRequest, format_version=FORMAT_VERSION, table=table)
         return _shards(self._caller.call(listing(self._operator.GetPlacement), request))
 
     def events(self, after: EventView | None = None, *, wait_s: float = 0.0, table: str = "") -> list[EventView]:
-        """What owners have seen and decided after that event, as far as it is known still; the oldest first.
+        """Return what owners have seen and decided after that event, as far as it is known still; the oldest first.
 
-        Waits for up to `wait_s` (at most 60 s) until there is something. With `table` only what is about its shards;
-        raises TableNotFound.
+        The call waits for up to `wait_s` (at most 60 s) until there is something. If `table` is given, only events of
+        its shards are returned; raises TableNotFound.
         """
         term, number = place_after(after)
         request = to_message(
@@ -108,7 +112,8 @@ class OperatorClient:
         tail: int = 0,
         level: str = "",
     ) -> list[LogPage]:
-        """The newest `tail` lines of a node's log (0: 10,000), of the last `since_s` seconds (0: all that it keeps).
+        """Return the newest `tail` lines of a node's log (0: 10,000), of the last `since_s` seconds (0: all that it
+        retains).
 
         `after`, the `place` of the last page by its node id: the lines since then.
         """
@@ -125,7 +130,9 @@ class OperatorClient:
         tail: int = 0,
         level: str = "",
     ) -> list[LogPage]:
-        """As `node_logs`, of all nodes: lines about the job, or about its table and no other job."""
+        """Return lines of all nodes about the job, or about its table and no other job; the rest is as in
+        `node_logs`.
+        """
         named = {"table": table, "job_name": name, "account": account}
         return self._logs(after, **named, since_s=since_s, tail=tail, level=level)
 

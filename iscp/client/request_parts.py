@@ -1,4 +1,4 @@
-"""What the methods of the Python client check and add before a request is sent, for threads and asyncio."""
+"""Checks and completes requests of the Python client before they are sent, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 
 WAIT_MARGIN_S = 5.0
-"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
+"""Seconds that the answer to a wait may take beyond the wait itself; then the call has failed."""
 
 
 def new_request_id() -> str:
@@ -30,12 +30,14 @@ def new_request_id() -> str:
 
 
 def with_ids(requests: Iterable[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
-    """Each with a request id, so that a retry gets the first answer. Raises InvalidRequest unless all are of `kind`."""
+    """Return each with a request id, so that a retry gets the first answer. Raises InvalidRequest unless all are of
+    `kind`.
+    """
     return [one if one.request_id else replace(one, request_id=new_request_id()) for one in require_all(requests, kind)]
 
 
 def require_all(requests: Iterable[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
-    """`requests`. Raises InvalidRequest unless all are of `kind`."""
+    """Return `requests` as a list. Raises InvalidRequest unless all are of `kind`."""
     require(requests, Iterable, "requests", f"a list of {kind.__name__}")
     given = list(requests)
     for number, one in enumerate(given):
@@ -52,7 +54,7 @@ def job_filter(
     name_pattern: str,
     late: bool,
 ) -> JobFilter:
-    """Raises InvalidRequest for a state or reason that is none."""
+    """Return the filter. Raises InvalidRequest for a state or reason that is none."""
     return JobFilter(
         account=account,
         table=table,
@@ -65,18 +67,20 @@ def job_filter(
 
 
 def require_positive(number: int, field: str) -> None:
-    """Raises InvalidRequest."""
+    """Raise InvalidRequest unless the number is whole and above 0."""
     if type(number) is not int or not 0 < number < 1 << 32:
         raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field, remedy="Give one, as 100")
 
 
 def answer_within_s(wait_s: float, field: str) -> float:
-    """Within how many seconds a node that waits for up to `wait_s` has answered. Raises InvalidRequest."""
+    """Return within how many seconds a node that waits for up to `wait_s` has answered. Raises InvalidRequest."""
     return require_seconds(wait_s, field) + WAIT_MARGIN_S
 
 
 def with_wait(method: Callable[..., T]) -> Callable[..., T]:
-    """A method that waits, its request changed to wait for as long as leaves its answer WAIT_MARGIN_S of the call."""
+    """Return a method that waits, its request changed to wait for as long as leaves its answer WAIT_MARGIN_S of the
+    call.
+    """
 
     def attempt(request: Any, *, timeout: float, **how: Any) -> T:
         request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
@@ -86,13 +90,13 @@ def with_wait(method: Callable[..., T]) -> Callable[..., T]:
 
 
 def place_after(event: EventView | None) -> tuple[int, int]:
-    """Term and number of the last event that is known; (0, 0) where none is. Raises InvalidRequest."""
+    """Return term and number of the last event that is known; (0, 0) where none is. Raises InvalidRequest."""
     require(event, (EventView, NoneType), "after", "an event as `events` returns them")
     return (event.owner_rev, event.number) if event else (0, 0)
 
 
 def places_after(places: Mapping[str, LogPlace] | None) -> Mapping[str, LogPlace]:
-    """Up to where each node's log is known. Raises InvalidRequest."""
+    """Return up to where each node's log is known. Raises InvalidRequest."""
     require(places, (Mapping, NoneType), "after", "the places of pages by their nodes' ids")
     for node_id, place in (places or {}).items():
         require(node_id, str, "after", "the places of pages by their nodes' ids")

@@ -53,7 +53,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Etcd:
-    """What is kept there: for the feed of this id."""
+    """The locks and cursors of a feed in etcd; `cursors` returns those of the feed with an id."""
 
     locks: FeedLocks
     cursors: Callable[[str], EtcdFeedCursors]
@@ -93,12 +93,14 @@ class Changefeed:
 
     @property
     def shards(self) -> int:
-        """How many: they are 0 to `shards` - 1."""
+        """Return how many shards there are: 0 to `shards` - 1."""
         return self._description.shards
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is appended, which readers find in the column `row`; as of when the feed was opened."""
+        """Return the schema of what is appended, which readers find in the column `row`; as of when the feed was
+        opened.
+        """
         return self._description.row
 
     @property
@@ -122,18 +124,19 @@ class Changefeed:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def transaction(self, shard: int) -> Transaction:
-        """One commit to a shard, made of what is appended in a `with` block. Raises InvalidRequest.
+        """Return a transaction: one commit to a shard, made of what is appended in a `with` block. Raises
+        InvalidRequest.
 
-        With etcd its writers wait for each other; without, of several at a time only one commits.
+        The writers wait for each other if etcd was given; if not, only one of several at a time commits.
         """
         self._refuse(shard)
         wait = None if self._etcd is None else self._wait_for_lock
         return Transaction(self._tables, shard, wait, self._clock, self._failpoints)
 
     def append(self, shard: int, rows: Rows, order_by: OrderBy = (), operation: object = "insert") -> Ulids:
-        """One transaction of one append, without waiting in the lock queue: tried again where another commit was first.
+        """Append rows in one transaction, without waiting in the lock queue; repeat it where another commit was first.
 
-        For few writers of a shard. Raises InvalidRequest, Conflict (after all tries: nothing was written),
+        The method suits few writers of a shard. Raises InvalidRequest, Conflict (after all tries: nothing was written),
         StorageError and Unavailable (neither was it then), OutcomeUnknown.
         """
         self._refuse(shard)
@@ -147,7 +150,9 @@ class Changefeed:
         return ulids
 
     def _wait_for_lock(self, table: FeedTable, shard: int) -> HeldLock:
-        """The writer's lock. An incident is another one's end, and the queue goes on under another lock at once."""
+        """Return the writer's lock. An incident ends another writer's turn, and the queue goes on under another lock at
+        once.
+        """
         etcd = self._require_etcd("wait for a lock")
         for attempt in Retrying(
             retry=retry_if_exception_type(FeedIncident), stop=stop_after_attempt(INCIDENTS_MAX), reraise=True
@@ -161,10 +166,10 @@ class Changefeed:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, cursor: Cursor | str | None = None, limit: int = PAGE_ROWS) -> Page:
-        """The first `limit` rows behind the cursor, as of now; none where there is nothing new.
+        """Return the first `limit` rows behind the cursor, as of now; none where there is nothing new.
 
-        Without a cursor from the first row that is left. Raises InvalidRequest, CursorBehind (some of what comes next
-        was purged), StorageError.
+        Without a cursor the page begins with the first row that is left. Raises InvalidRequest, CursorBehind (some of
+        what comes next was purged), StorageError.
         """
         start = self._usable(cursor)
         with self._readings.lend() as reading:
@@ -177,9 +182,9 @@ class Changefeed:
         poll_s: float = POLL_S,
         stop: threading.Event | None = None,
     ) -> Iterator[Page]:
-        """Pages with rows, one after the other, as they come; ends when `stop` is set, or the feed is closed.
+        """Yield pages with rows, one after the other, as they come; end when `stop` is set, or the feed is closed.
 
-        Probes for new commits every `poll_s` seconds. Raises what `read` does.
+        New commits are probed for every `poll_s` seconds. Raises what `read` does.
         """
         start = self._usable(cursor)
         require(stop, (threading.Event, NoneType), "stop", "a threading.Event")
@@ -194,7 +199,7 @@ class Changefeed:
             return reading.first_cursor()
 
     def last_cursor(self) -> Cursor:
-        """The one behind which all that will be appended from now on comes."""
+        """Return the cursor behind which all rows come that will be appended from now on."""
         with self._reading() as reading:
             return reading.last_cursor()
 
@@ -215,15 +220,19 @@ class Changefeed:
         with self._readings.lend() as reading:
             yield reading
 
-    # --- what is kept in etcd, and what is kept at all -------------------------------------------------------------
+    # --- cursors and incidents in etcd, and purges -----------------------------------------------------------------
 
     @property
     def cursors(self) -> Cursors:
-        """How far readers have come, by name. Raises ConfigurationError where the feed was opened without etcd."""
+        """Return the stored cursors of readers, by name. Raises ConfigurationError where the feed was opened without
+        etcd.
+        """
         return Cursors(self._require_etcd("keep cursors").cursors(self.feed_id), self.feed_id, self.shards)
 
     def incidents(self) -> tuple[IncidentReport, ...]:
-        """Of each shard that has had any: how many, and the last one. Raises ConfigurationError without etcd."""
+        """Return for each shard that has had any how many incidents, and the last one. Raises ConfigurationError
+        without etcd.
+        """
         return self._require_etcd("count incidents").locks.list_incidents(self.feed_id)
 
     def purge(
@@ -231,8 +240,8 @@ class Changefeed:
     ) -> Purged:
         """Take away whole files of which all rows are old enough, or read by all whose cursor is stored; or both.
 
-        Nothing goes where no cursor is stored, and of a shard that one of them has not begun. The files are freed by a
-        vacuum. Raises InvalidRequest, ConfigurationError, Conflict, StorageError, Unavailable, OutcomeUnknown.
+        Nothing goes where no cursor is stored, nor from a shard that one of them has not begun. The files are freed by
+        a vacuum. Raises InvalidRequest, ConfigurationError, Conflict, StorageError, Unavailable, OutcomeUnknown.
         """
         self._refuse_closed()
         cursors = [stored.cursor for stored in self.cursors.list()] if behind_cursors else None

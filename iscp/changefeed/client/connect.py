@@ -68,14 +68,14 @@ def open_feed(
 
     Without `etcd` there are no lock queues, no stored cursors and no incidents. `timeout_s`: much longer than
     a transaction takes; an abandoned one costs the others that. `wait_max_s`: the longest wait in a queue that moves.
-    `name`: who this is, in a lock queue or an incident (otherwise host and process).
+    `name`: the name of this writer, in a lock queue or an incident (otherwise host and process).
     Raises TableNotFound, ConfigurationError, InvalidRequest, StorageError.
     """
     place, clock, limits = _path(uri), SystemClock(), _limits(timeout_s, wait_max_s)
     require(name, str, "name", "a text")
     require(etcd_prefix, str, "etcd_prefix", "a text")
-    who = name or f"{socket.gethostname()}:{os.getpid()}"
-    at = None if etcd is None else connect_etcd(settings_of(etcd), Keys(etcd_prefix), clock, who)
+    owner = name or f"{socket.gethostname()}:{os.getpid()}"
+    at = None if etcd is None else connect_etcd(settings_of(etcd), Keys(etcd_prefix), clock, owner)
     try:
         return compose(place, clock, EnvironmentFailpoints(), at, limits)
     except BaseException:
@@ -89,7 +89,7 @@ def compose(uri: str, clock: Clock, failpoints: Failpoints, etcd: Etcd | None, l
 
 
 def connect_etcd(settings: EtcdSettings, keys: Keys, clock: Clock, name: str) -> Etcd:
-    """Nothing is said to etcd yet."""
+    """Return the locks and cursors in etcd, to which no request is sent yet."""
     client = EtcdClient(settings, clock)
     locks = EtcdFeedLocks(client, keys, clock, name=name)
 

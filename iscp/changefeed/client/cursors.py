@@ -1,4 +1,4 @@
-"""How far the readers of a changefeed have come, kept by name in etcd."""
+"""Stored cursors: how far the readers of a changefeed have come, by name in etcd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iscp.core.values.errors import InvalidRequest
 
 
 class Cursors:
-    """Those of one feed; from any thread. Also raises Unavailable and OutcomeUnknown."""
+    """The stored cursors of one feed; any thread may use them. All methods raise Unavailable and OutcomeUnknown too."""
 
     def __init__(self, store: EtcdFeedCursors, feed_id: str, shards: int) -> None:
         self._store = store
@@ -19,11 +19,11 @@ class Cursors:
         self._shards = shards
 
     def get(self, name: str) -> StoredCursor | None:
-        """Raises InvalidRequest where that is no name."""
+        """Return the cursor that is stored under `name`, or None. Raises InvalidRequest for an invalid name."""
         return self._store.get(name)
 
     def list(self) -> tuple[StoredCursor, ...]:
-        """All, by name."""
+        """Return all stored cursors, by name."""
         return self._store.list()
 
     def store(self, name: str, cursor: Cursor, expected: StoredCursor | None, *, rewind: bool = False) -> StoredCursor:
@@ -40,7 +40,10 @@ class Cursors:
         return self._store.store(name, cursor, expected, rewind=rewind)
 
     def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
-        """Whether there was one. With `expected` that one only: raises Conflict where another is stored by now."""
+        """Delete a stored cursor, and return whether there was one.
+
+        Given `expected`, delete that one only, and raise Conflict where another is stored by now.
+        """
         _refuse_no_stored(expected)
         return self._store.delete(name, expected)
 

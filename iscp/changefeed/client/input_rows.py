@@ -41,7 +41,7 @@ Prepared: TypeAlias = FeedRows | SparkRows
 
 
 def prepare(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) -> Prepared:
-    """Rows with the columns `wanted`, in the order requested; `operation`: one text for all, or one for each.
+    """Return rows with the columns `wanted`, in the order requested; `operation`: one text for all, or one for each.
 
     Raises InvalidRequest.
     """
@@ -60,7 +60,7 @@ def prepare(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) ->
 
 
 def _is_of(module: str, name: str, value: object) -> bool:
-    """Whether it is of a class of a library that may not be loaded; then nothing is of it."""
+    """Return whether the value is of a class in a library that may not be loaded; if it is not, the answer is no."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
@@ -116,7 +116,9 @@ def _table_of_dicts(rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    """Of the type that they have: given the feed's, Arrow would cut off what has no place in it."""
+    """Return the values as an array of the type that they have: given the feed's, Arrow would cut off what does not fit
+    it.
+    """
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
@@ -146,7 +148,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _foreign(given: pa.DataType, wanted: pa.DataType) -> str:
-    """What even a safe cast would drop, or leave null; empty: nothing."""
+    """Return what even a safe cast would drop, or leave null, or an empty string."""
     if pa.types.is_timestamp(given) and pa.types.is_date(wanted):
         return "has times of a day"
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):

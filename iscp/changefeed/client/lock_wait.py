@@ -77,7 +77,7 @@ class _Queue:
             self._lock.release()
 
     def carry_out(self, effect: QueueEffect) -> QueueEvent | None:
-        """The answer, if the effect has one; raises what ends the attempt."""
+        """Return the answer, if the effect has one; raises what ends the attempt."""
         match effect:
             case CountIncidents():
                 return Counted(self._locks.incidents(self._feed, self._shard))

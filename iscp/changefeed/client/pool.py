@@ -1,4 +1,4 @@
-"""What costs something to open and is used by one thread at a time: lent, and kept for the next one."""
+"""Lends things that cost something to open and are used by one thread at a time, and pools them for the next one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-KEPT_MAX = 8
+IDLE_MAX = 8
 """Idle handles on a feed's table that a process keeps; beyond them a returned handle is dropped."""
 
 
@@ -23,12 +23,12 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self) -> Iterator[T]:
-        """One for the `with` block, which nobody else has meanwhile; let go where the block raises."""
+        """Lend one for the `with` block, which nobody else has meanwhile; it is dropped where the block raises."""
         with self._lock:
             one = self._idle.pop() if self._idle else None
         if one is None:
             one = self._opened()
         yield one
         with self._lock:
-            if len(self._idle) < KEPT_MAX:
+            if len(self._idle) < IDLE_MAX:
                 self._idle.append(one)

@@ -1,4 +1,4 @@
-"""What old rows of a changefeed may go."""
+"""Decides which old rows of a changefeed may be deleted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Purged:
 
 
 def bounds_of(shards: int, now_ms: int, older_than_s: float | None, cursors: Iterable[Cursor] | None) -> dict[int, str]:
-    """Each shard's last ulid that may go, as text; without the shards of which all has to stay.
+    """Return each shard's last ulid that may go, as text; without the shards of which all has to stay.
 
-    It is older than `older_than_s` if that is given, and no one of `cursors` if these are given is before it.
+    A bound is older than `older_than_s` if that is given, and no one of `cursors` if these are given is before it.
     Raises InvalidRequest.
     """
     if older_than_s is None and cursors is None:

@@ -39,7 +39,7 @@ class FeedReader:
         self._purged: dict[int, str] = {}
 
     def probe(self) -> bool:
-        """Whether there may be something new since the last page. Raises StorageError, TableNotFound."""
+        """Return whether there may be something new since the last page. Raises StorageError, TableNotFound."""
         return self._probed is None or self._probe.probe(self._table.uri, self._probed) != self._probed
 
     def first_cursor(self) -> Cursor:
@@ -48,11 +48,11 @@ class FeedReader:
         return Cursor(self._table.description.feed_id, self._purged)
 
     def last_cursor(self) -> Cursor:
-        """The one behind which all that will be appended comes."""
+        """Return the cursor behind which all rows come that will be appended."""
         return Cursor(self._table.description.feed_id, self._table.last_ulids())
 
     def page(self, cursor: Cursor | None, limit: int) -> Page:
-        """The next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError."""
+        """Return the next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError."""
         self._bring_up()
         try:
             page = self._page(cursor, limit)

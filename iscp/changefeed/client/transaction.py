@@ -51,7 +51,7 @@ _inside = _Inside()
 class Transaction:
     """A context manager, used once and by one thread: `with feed.transaction(0) as t: t.append(rows)`.
 
-    What was appended is committed at the end of the block, and not at all where the block raises. To enter raises
+    The appended rows are committed at the end of the block, and not at all where the block raises. To enter raises
     TimedOut (a long queue), FeedIncident (again and again), Unavailable, StorageError; to leave: Conflict (another
     commit was first: nothing was written; begin again), StorageError and Unavailable (nothing was), OutcomeUnknown.
     """
@@ -72,12 +72,12 @@ class Transaction:
 
     @property
     def ulids(self) -> Ulids:
-        """Those of all rows appended so far."""
+        """Return the ulids of all rows appended so far."""
         return Ulids(self._first, self._next.low - self._first.low)
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is appended, while the transaction goes on."""
+        """Return the schema of what is appended, while the transaction goes on."""
         self._refuse_misuse()
         return self._table.description.row
 
@@ -96,7 +96,7 @@ class Transaction:
             self._first = self._next = begin(self._seen.place, now_ms, secrets.token_bytes(DRAWN_BYTES))
             self._draft: FeedDraft = entered.enter_context(self._table.draft())
             self._failpoints.reach(FAILPOINT_TURN)
-            self._held = entered.pop_all()
+            self._entered = entered.pop_all()
         self._phase = _Phase.OPEN
         return self
 
@@ -104,7 +104,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._phase = _Phase.ENDED
-        with self._held:
+        with self._entered:
             if error is None:
                 self._commit()
 
@@ -117,7 +117,7 @@ class Transaction:
         return self.add(prepare(rows, self.schema, order_by, operation))
 
     def add(self, rows: Prepared) -> Ulids:
-        """As `append`, of what was prepared before."""
+        """Append rows that were prepared before, as `append` does."""
         self._refuse_misuse()
         first = self._next
         try:
@@ -130,7 +130,7 @@ class Transaction:
         return Ulids(first, self._next.low - first.low)
 
     def _write_rows(self, rows: Prepared) -> UlidPlace:
-        """Where the next ones begin."""
+        """Write the rows, and return the place at which the next ones begin."""
         if isinstance(rows, FeedRows):
             return self._draft.add(self._shard, self._next, rows) if len(rows.rows) else self._next
         from iscp.changefeed.spark.bulk_write import write_files  # loads Spark, as the frame has already

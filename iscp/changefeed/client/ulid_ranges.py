@@ -15,7 +15,7 @@ from iscp.changefeed.table.ulid_columns import ulid_columns
 class Ulids:
     """`count` ulids, the first of which is that of `place`: one for each row, in the order in which these were sorted.
 
-    As a sequence it has their texts; they are only readers' to see once the transaction is committed.
+    The ulids are a sequence of their texts; readers see them once the transaction is committed.
     """
 
     place: UlidPlace
@@ -40,9 +40,9 @@ class Ulids:
         return self[-1]
 
     def bytes(self, number: int) -> bytes:
-        """The 16 bytes of one; a negative number counts from the end. Raises IndexError."""
+        """Return the 16 bytes of one ulid; a negative number counts from the end. Raises IndexError."""
         return self.place.ulid(range(self.count)[number])
 
     def columns(self) -> tuple[pa.Array, pa.Array]:
-        """All of them at once: as bytes (binary), and as texts (string)."""
+        """Return all ulids at once: as bytes (binary), and as texts (string)."""
         return ulid_columns(self.place, self.count)

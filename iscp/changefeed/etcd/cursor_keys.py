@@ -22,7 +22,9 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
 
 class EtcdFeedCursors:
-    """Those of one feed; from any thread. Also raises Unavailable and OutcomeUnknown."""
+    """The stored cursors of one feed in etcd; any thread may use them. All methods raise Unavailable and OutcomeUnknown
+    too.
+    """
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, feed: str) -> None:
         self._client = client
@@ -31,12 +33,16 @@ class EtcdFeedCursors:
         self._feed = feed
 
     def get(self, name: str) -> StoredCursor | None:
-        """Raises InvalidRequest (no name), ConfigurationError (what is written there is no cursor)."""
+        """Return the stored cursor, or None. Raises InvalidRequest (no name), ConfigurationError (the value is no
+        cursor).
+        """
         kv = self._client.get(self._key(name))
         return _parse(name, kv) if kv else None
 
     def list(self) -> tuple[StoredCursor, ...]:
-        """All, by name. One that cannot be read raises ConfigurationError: it may be the slowest."""
+        """Return all stored cursors, by name. One that cannot be read raises ConfigurationError: it may be the
+        slowest.
+        """
         prefix = self._keys.feed_cursors(self._feed)
         return tuple(_parse(kv.key.removeprefix(prefix), kv) for kv in self._client.list_prefix(prefix).items)
 
@@ -66,7 +72,10 @@ class EtcdFeedCursors:
         return StoredCursor(name, cursor, result.revision, at_s)
 
     def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
-        """Whether there was one. With `expected` only that one: raises Conflict where another one is stored."""
+        """Delete a cursor, and return whether there was one.
+
+        Given `expected`, delete only that one, and raise Conflict where another one is stored.
+        """
         key = self._key(name)
         if expected is None:
             return self._client.delete(key) > 0
@@ -75,7 +84,9 @@ class EtcdFeedCursors:
         return True
 
     def _settle_put(self, name: str, put: Put, revision: int) -> StoredCursor:
-        """What became of a store whose answer was lost."""
+        """Return the stored cursor after a put whose answer was lost; raise OutcomeUnknown or Conflict if it is not
+        this one.
+        """
         kv = self._client.get(put.key)
         if kv is not None and kv.value == put.value:
             return _parse(name, kv)

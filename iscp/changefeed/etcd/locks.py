@@ -1,9 +1,9 @@
 """The lock queues of a changefeed's writers: etcd's lock recipe, and the counts of incidents that name the locks.
 
-As in the election, each writer creates a key of its own, waits for the deletion of the one created before it, and
-then checks again whether its own is still there and the oldest. All keys of a process hang on one lease, so that they
-end with it. A key that cannot be deleted takes its lease along: nothing renews that any more, and the next writer
-gets another.
+Each writer creates a key of its own, as in the election, waits for the deletion of the one created before it, and then
+checks again whether its own is still there and the oldest. All keys of a process are on one lease, so that they end
+with it. A key that cannot be deleted takes its lease along: nothing renews that any more, and the next writer gets
+another.
 """
 
 from __future__ import annotations
@@ -133,7 +133,11 @@ class EtcdFeedLocks:
     # --- locks -------------------------------------------------------------------------------------------------
 
     def try_lock(self, feed: str, shard: str, incidents: int, wait_s: float) -> EtcdHeldLock | None:
-        """Beyond `wait_s` it takes as long as etcd to answer a call; LeaseLost where no lease can be had."""
+        """Queue for the lock, for `wait_s` and as long as etcd takes to answer a call; None: in vain, and out of the
+        queue again.
+
+        Raises LeaseLost where no lease can be had.
+        """
         queue = self._keys.feed_queue(_name(feed, "feed"), _name(shard, "shard"), incidents)
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
@@ -225,7 +229,7 @@ class EtcdFeedLocks:
     # --- incidents ---------------------------------------------------------------------------------------------
 
     def incidents(self, feed: str, shard: str) -> Incidents:
-        """A linearizable read; ConfigurationError where what is written there is no count."""
+        """Return the incidents, by a linearizable read. Raises ConfigurationError where the value is no count."""
         return incidents_of(self._client.get(self._incidents_key(feed, shard)))
 
     def raise_incidents(self, feed: str, shard: str, seen: Incidents) -> Incidents:
@@ -266,7 +270,7 @@ class EtcdFeedLocks:
 
 
 def _name(text: str, field: str) -> str:
-    """Feeds and shards are parts of keys, in which a slash would begin another part."""
+    """Return the text; raise InvalidRequest if it is no part of a key, as a slash would begin another part."""
     if not _NAME.fullmatch(text):
         raise InvalidRequest(
             f"{text!r} is no id", field=field, remedy="Up to 128 letters, digits, and, but first, any of '-_.'"

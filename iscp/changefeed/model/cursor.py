@@ -1,4 +1,4 @@
-"""Where a reader of a changefeed is: the last ulid that it has had of each shard.
+"""The place of a reader in a changefeed: the last ulid that it has had of each shard.
 
 One ulid for all shards would not do: one that is behind the others would have its later rows passed over.
 """
@@ -34,7 +34,7 @@ class Cursor(Mapping[int, str]):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """The cursor that `text` was made of. Raises InvalidRequest."""
+        """Return the cursor that `text` was made of. Raises InvalidRequest."""
         try:
             fields = json.loads(text)
             feed, shards = fields["feed"], fields["shards"]
@@ -47,7 +47,7 @@ class Cursor(Mapping[int, str]):
 
     @classmethod
     def of(cls, given: Cursor | str) -> Cursor:
-        """A cursor, or the one that a text was made of. Raises InvalidRequest for anything else."""
+        """Return the cursor, or the one that a text was made of. Raises InvalidRequest for anything else."""
         if isinstance(given, str):
             return cls.parse(given)
         if not isinstance(given, Cursor):
@@ -56,7 +56,7 @@ class Cursor(Mapping[int, str]):
 
     @property
     def text(self) -> str:
-        """One line of JSON: what `parse` takes back."""
+        """Return one line of JSON, which `parse` reads."""
         return json.dumps({"feed": self.feed, "shards": {str(shard): ulid for shard, ulid in self._ulids.items()}})
 
     def __getitem__(self, shard: int) -> str:
@@ -114,7 +114,9 @@ class Cursor(Mapping[int, str]):
 
 @dataclass(frozen=True, slots=True)
 class StoredCursor:
-    """A cursor that is kept by name; `revision` is etcd's, and changes with each store. `stored_at_s`: Unix seconds."""
+    """A cursor that is stored by name; `revision` is etcd's, and changes with each store. `stored_at_s`: Unix
+    seconds.
+    """
 
     name: str
     cursor: Cursor
@@ -123,7 +125,9 @@ class StoredCursor:
 
 
 def slowest(cursors: Iterable[Cursor]) -> dict[int, str]:
-    """How far all of them have come: without the shards that one of them has not begun. Empty where there is none."""
+    """Return how far all of the cursors have come: without the shards that one of them has not begun; empty if there is
+    none.
+    """
     least: dict[int, str] | None = None
     for cursor in cursors:
         before = cursor if least is None else least

@@ -1,6 +1,6 @@
-"""What the writers of a changefeed need: of a shard, its lock queue; of a job, the feed's table.
+"""Ports for the writers of a changefeed: the lock queue of a shard, and the feed's table for a job.
 
-The lock queue: locks, and the count of incidents in their names.
+The lock queue consists of locks, and the count of incidents in their names.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class HeldLock(Protocol):
-    """The first place in a lock queue. It keeps nobody from writing: that is up to the commit."""
+    """The first place in a lock queue. It stops nobody from writing: that is up to the commit."""
 
     @property
     def held(self) -> bool:
-        """Whether, as far as is known here, nobody else can hold it; makes no request."""
+        """Return whether, as far as is known here, nobody else can hold it; makes no request."""
 
     def release(self) -> None:
         """Let the next one go; may be called again, and never raises: what cannot be deleted ends with its lease."""
@@ -42,36 +42,36 @@ class FeedLocks(Protocol):
         """Raise the count by one unless it is another than `seen`; what it is now, if another raised it too."""
 
     def list_incidents(self, feed: str) -> tuple[IncidentReport, ...]:
-        """Of every shard of the feed that has had any, by shard."""
+        """Return the incidents of every shard of the feed that has had any, by shard."""
 
     def check(self) -> None:
         """Return if the connection is alive."""
 
 
 class FeedCommit(Protocol):
-    """One commit to a job's range of a feed, while it is made. It also is the WatermarkTxn of that commit."""
+    """One commit to a job's range of a feed, while it is made. The WatermarkTxn of that commit is this object too."""
 
     @property
     def row(self) -> pa.Schema:
-        """The columns that a feed's rows have, in order."""
+        """Return the columns that a feed's rows have, in order."""
 
     @property
     def shards(self) -> int:
-        """Of the whole feed; a power of two."""
+        """Return the number of shards of the whole feed; a power of two."""
 
     def add(self, shard: int, rows: pa.Table, operations: pa.Array, versions: pa.Array, net: bool) -> None:
-        """Behind what was added before; `rows` have just the columns of `row`."""
+        """Add rows behind those that were added before; `rows` have just the columns of `row`."""
 
     def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
-        """What has to be said so that a replay of the feed's rows for which `where` holds gives the rows `present`.
+        """Yield the changes after which a replay of the feed's rows for which `where` is true gives the rows `present`.
 
-        In order of the key, with `_change_type` and the SQL expressions `more`; rows count as often as they are there.
-        Raises PermanentError where the feed cannot be replayed, since a part of it is gone.
+        The changes are in order of the key, with `_change_type` and the SQL expressions `more`; rows count as often as
+        they are there. Raises PermanentError where the feed cannot be replayed, since a part of it is gone.
         """
 
     @property
     def touched(self) -> bool:
-        """Whether the range's shards had commits before this one."""
+        """Return whether the range's shards had commits before this one."""
 
     def insert_all(self, rows: DataFrame, key_hash: str, version: int, guard: Guard) -> int:
         """Add all rows as inserts of the source's `version`, in order of the key, as `difference` would; how many.
@@ -83,7 +83,8 @@ class FeedCommit(Protocol):
     def put(self, key: str, value: str) -> None: ...
 
     def commit(self) -> None:
-        """All at once, if nobody else has written to the range's shards since, and all that `get` gave still holds.
+        """Commit all at once, if nobody else has written to the range's shards since, and all that `get` returned is
+        still so.
 
         Raises Conflict.
         """
@@ -93,28 +94,28 @@ class FeedSink(Protocol):
     """The table of a feed that a job keeps. One consumer at work has one."""
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
-        """The texts that commits have put under these keys; there are none where there is no table."""
+        """Return the texts that commits have put under these keys; there are none where there is no table."""
 
     def open(self, row: pa.Schema, key: Sequence[str], shards: int) -> None:
         """Make the table where it is not there, as `begin` does."""
 
     def is_untouched(self, range_id: int) -> bool:
-        """Whether the range's shards never had a commit."""
+        """Return whether the range's shards never had a commit."""
 
     def ranges(self, build: BuildId) -> StagedRanges:
-        """What is staged of one build, whose rows go with it."""
+        """Return the staged ranges of one build, whose rows go with it."""
 
     def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
-        """Those of manifests, at least one."""
+        """Return the staged rows of manifests, of at least one."""
 
     def begin(
         self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int
     ) -> AbstractContextManager[FeedCommit]:
-        """A commit for rows of such columns; the table is made where it is not there, and given new columns.
+        """Begin a commit for rows of such columns; the table is made where it is not there, and given new columns.
 
-        `shards`: how many a new one is to have. What was not committed leaves nothing behind. Raises PermanentError
-        where a column has another type.
+        `shards`: how many a new one is to have. A commit that is not finished leaves nothing behind. Raises
+        PermanentError where a column has another type.
         """
 
     def tidy(self) -> None:
-        """As TidyingConsumer has it."""
+        """Delete files that nothing names, as TidyingConsumer has it."""

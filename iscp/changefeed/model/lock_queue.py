@@ -27,8 +27,8 @@ class QueueLimits:
     """How long a writer of a changefeed waits for a shard's lock."""
 
     timeout_s: float = 1.0
-    """How long a lock may be held while nothing is committed; then its holder counts as gone, which delays the
-    others by so much. To be much longer than a transaction takes.
+    """How long a lock may be held while nothing is committed, in seconds; then its holder counts as gone, which delays
+    the others by so much. It has to be much longer than a transaction takes.
     """
 
     wait_max_s: float = 30.0
@@ -75,12 +75,12 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class LockTimedOut:
-    """The lock was waited for in vain, and no place in its queue is kept."""
+    """The lock was waited for in vain, and the writer has no place in its queue any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the shard's last commit has left; only whether two of them are equal means anything."""
+    """The state that the shard's last commit has left; only whether two of them are equal means anything."""
 
     state: Hashable
 
@@ -168,7 +168,7 @@ class LockPhase(Enum):
 
 
 class LockEvent(Enum):
-    """What moves an attempt on: what came, and of a second sample what it shows."""
+    """The answers that move an attempt on, and, for a second sample, what it shows."""
 
     BEGIN = "begin"
     COUNTED = "incidents counted"
@@ -198,7 +198,8 @@ LOCK_PHASES: StateTable[LockPhase, LockEvent] = StateTable(
 class Waiting:
     """Begin it with Began, then give it the answer to each effect that has one; times must not step back.
 
-    It ends in Proceed or GiveUp. Invariant: RaiseIncidents only after a whole `timeout_s` between two equal samples.
+    The machine ends in Proceed or GiveUp. Invariant: RaiseIncidents only after a whole `timeout_s` between two equal
+    samples.
     """
 
     limits: QueueLimits
@@ -208,7 +209,9 @@ class Waiting:
     sample: Hashable = None
 
     def step(self, event: QueueEvent, now_s: float) -> list[QueueEffect]:
-        """Take one event in; the effects it has. Raises InvariantBroken where it answers no effect that is pending."""
+        """Take one event in, and return the effects. Raises InvariantBroken where the event answers no effect that is
+        pending.
+        """
         match event:
             case Began():
                 self._take(LockEvent.BEGIN)

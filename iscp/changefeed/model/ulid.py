@@ -45,12 +45,12 @@ class UlidPlace(NamedTuple):
 
     @property
     def time_ms(self) -> int:
-        """Unix milliseconds."""
+        """Return the Unix milliseconds of the place."""
         return self.high >> 16
 
     @property
     def room(self) -> int:
-        """How many ulids can be given from here."""
+        """Return how many ulids can be given from here."""
         return (_LOW_MAX if self.low >= 0 else -1) - self.low
 
     def ulid(self, number: int = 0) -> bytes:
@@ -67,11 +67,11 @@ class UlidPlace(NamedTuple):
 
 
 NO_ULIDS = UlidPlace(0, 0)
-"""Of a shard that has given none."""
+"""The place of a shard that has given none."""
 
 
 def begin(place: UlidPlace, now_ms: int, drawn: bytes) -> UlidPlace:
-    """Where a transaction's ulids begin that comes after all that led to `place`.
+    """Return the place where the ulids of a transaction begin that comes after all that led to `place`.
 
     Within the millisecond of the last one, or when the clock has stepped back behind it, they go on where those ended.
     `drawn`: DRAWN_BYTES random bytes. Raises ConfigurationError on a clock that cannot be right.
@@ -93,18 +93,18 @@ def _drawn(time_ms: int, drawn: bytes) -> UlidPlace:
 
 
 def ulid_time_ms(ulid: bytes) -> int:
-    """Unix milliseconds."""
+    """Return the Unix milliseconds of the ulid."""
     return int.from_bytes(ulid[:6], "big")
 
 
 def ulid_text(ulid: bytes) -> str:
-    """Its 26 characters, which sort as its bytes do."""
+    """Return the ulid's 26 characters, which sort as its bytes do."""
     number = int.from_bytes(ulid, "big")
     return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def parse_ulid(text: str, field: str = "ulid") -> bytes:
-    """The 16 bytes of a ulid's text, in capital or small letters. Raises InvalidRequest."""
+    """Return the 16 bytes of a ulid's text, in capital or small letters. Raises InvalidRequest."""
     values = [_VALUES.get(char) for char in text.upper()]
     if len(values) != TEXT_CHARS or None in values or text[0] > "7":
         raise InvalidRequest(

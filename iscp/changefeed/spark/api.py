@@ -25,7 +25,7 @@ def register(spark: SparkSession) -> None:
 
 
 def read(spark: SparkSession, uri: str | Path, cursor: Cursor | str | None = None) -> DataFrame:
-    """The rows of a changefeed behind a cursor (or its text), or all that are left: as of now, in no order.
+    """Return the rows of a changefeed behind a cursor (or its text), or all that are left: as of now, in no order.
 
     Raises InvalidRequest for a cursor of another feed, CursorBehind where rows that come next were purged,
     TableNotFound, ConfigurationError, StorageError, EngineError.

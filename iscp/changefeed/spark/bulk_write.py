@@ -85,7 +85,7 @@ _SESSION = {
 
 @dataclass(frozen=True, slots=True)
 class FeedStamp:
-    """What all rows of a write have in common: `version` and `net` as in FeedRows."""
+    """The values that all rows of a write share: `version` and `net` as in FeedRows."""
 
     operation: str
     version: int | None = None
@@ -121,7 +121,7 @@ def write_ordered(
     order: Sequence[Column],
     stamp: FeedStamp,
 ) -> tuple[list[AddAction], int]:
-    """As `write_files`, of a frame that has just the feed's columns, in an order that Spark knows."""
+    """Write a frame that has just the feed's columns, in an order that Spark knows, as `write_files` does."""
     _refuse_cut_times(frame)
     files, home = files_of(place(uri)), spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
@@ -149,7 +149,7 @@ def write_ordered(
 
 @contextmanager
 def _delete_after(directory: str, *, only_failed: bool = False) -> Iterator[None]:
-    """What cannot be deleted a vacuum takes."""
+    """Delete the directory afterwards, or only after a failure; a vacuum takes what cannot be deleted."""
     keep = False
     try:
         yield
@@ -161,14 +161,18 @@ def _delete_after(directory: str, *, only_failed: bool = False) -> Iterator[None
 
 
 def _delete_checksums(uri: str, directory: str) -> None:
-    """Hadoop's, beside each file on a local path: a commit that is given up deletes only what it knows."""
+    """Delete Hadoop's checksums beside each file on a local path: a commit that is given up deletes only what
+    it knows.
+    """
     path = local_path(uri)
     for checksum in path.joinpath(directory).glob(".*.crc") if path else ():
         checksum.unlink(missing_ok=True)
 
 
 def _fit_columns(frame: DataFrame, row: pa.Schema) -> DataFrame:
-    """With the feed's columns in their order."""
+    """Return the rows with the feed's columns in their order. Raises InvalidRequest for other columns and for
+    streams.
+    """
     wanted, given = (sorted(_column_texts(schema)) for schema in (spark_schema(row), frame.schema))
     if wanted != given:
         raise InvalidRequest(
@@ -204,7 +208,7 @@ def _refuse_cut_times(frame: DataFrame) -> None:
 
 
 def _checked(frame: DataFrame, row: pa.Schema) -> Iterator[Column]:
-    """The columns; a value that the feed does not take fails the write, with `_MISFIT` and what it is."""
+    """Yield the columns; a value that the feed does not take fails the write, with `_MISFIT` and what it is."""
     for number, field in enumerate(row):
         column, given = F.col(quoted(field.name)), frame.schema[field.name]
         faults = []
@@ -231,7 +235,9 @@ def _refusing_misfits(frame: DataFrame) -> Iterator[None]:
 
 @contextmanager
 def _writing(what: str) -> Iterator[None]:
-    """Another writer cannot be met: what looks like it is a text of the application's own."""
+    """Translate Spark's errors; a Conflict becomes an EngineError, as it is no other writer's but a text of the
+    application's.
+    """
     try:
         with spark_faults(what):
             yield
@@ -240,8 +246,11 @@ def _writing(what: str) -> Iterator[None]:
 
 
 def _open_sorted(frame: DataFrame, directory: str) -> DataFrame:
-    """What was sorted, in a session whose settings are ours: one of the JVM alone, as pyspark's would become the one
-    that the application's `toDF` makes frames of."""
+    """Open the sorted rows in a session whose settings are ours.
+
+    The session is one of the JVM alone, as pyspark's would become the one that the application's `toDF` makes frames
+    of.
+    """
     schema = StructType([StructField(ROW, frame.schema)])
     with spark_faults("open the sorted rows"):
         session: Any = frame.sparkSession._jsparkSession.newSession()

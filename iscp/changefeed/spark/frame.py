@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFrame:
-    """The rows behind a cursor, or all that are left, as of now, in no order.
+    """Return the rows behind a cursor, or all that are left, as of now, in no order.
 
     Raises InvalidRequest for a cursor of another feed, CursorBehind, TableNotFound, ConfigurationError, StorageError.
     """
@@ -42,8 +42,9 @@ def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFr
 
 
 def spark_place(spark: SparkSession, uri: str) -> str:
-    """Where a table lies, as Hadoop has it here: its name for S3 is `s3a`, unless it was set otherwise; and a path may
-    be one of another file system."""
+    """Return the place of a table for Hadoop: its scheme for S3 is `s3a`, unless it was set otherwise, and a local path
+    gets the scheme `file`, as the default may be another file system.
+    """
     at = place(uri)
     if not on_s3(at):
         return f"file:{at}"
@@ -53,19 +54,19 @@ def spark_place(spark: SparkSession, uri: str) -> str:
 
 
 def _snapshot(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Delta's log of the table, and what it is now."""
+    """Return Delta's log of the table, and its newest snapshot."""
     jvm: Any = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, uri)
     return log, log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
 
 
 def _may_lie_behind(cursor: Mapping[int, str], shards: int) -> Column:
-    """Of a file, as the log has it."""
+    """Return the condition that a file, as the log has it, may have rows behind the cursor."""
     shard = F.col("partitionValues")[SHARD].cast("int")
     last = F.get_json_object("stats", f"$.maxValues.{ULID_TEXT}")
     return F.coalesce(last > _ulid_of(cursor, shards, shard), F.lit(True))
 
 
 def _ulid_of(cursor: Mapping[int, str], shards: int, shard: Column) -> Column:
-    """That of its shard. Not a condition for each shard: there may be many."""
+    """Return the ulid of a file's shard in the cursor, without a condition for each shard: there may be many."""
     return F.get(listed(cursor.get(number, "") for number in range(shards)), shard)

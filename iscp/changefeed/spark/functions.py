@@ -41,7 +41,7 @@ def ulid_of(place: UlidPlace, count: int, number: Column) -> Column:
 
 
 def ulid_text_of(place: UlidPlace, count: int, number: Column) -> Column:
-    """Its text."""
+    """Return the text of a ulid."""
     low = _low(place, number)
     text = ulid_text(place.ulid())
     fixed = _common(text, ulid_text(place.ulid(count - 1)))
@@ -53,18 +53,18 @@ def ulid_text_of(place: UlidPlace, count: int, number: Column) -> Column:
 
 
 def _pair(low: Column, at: int) -> Column:
-    """The two characters of a text from `at` on: ten bits of its second half."""
+    """Return the two characters of a text from `at` on: ten bits of its second half."""
     bits = F.shiftrightunsigned(low, 5 * (TEXT_CHARS - 2 - at)).bitwiseAND(1023)
     return F.get(listed(first + second for first in ALPHABET for second in ALPHABET), bits.cast("int"))
 
 
 def listed(texts: Iterable[str]) -> Column:
-    """A constant array of texts without blanks; of one literal, as many of them take seconds to be planned."""
+    """Return a constant array of texts without blanks; one literal, as many of them take seconds to be planned."""
     return F.split(F.lit(" ".join(texts)), " ")
 
 
 def _common(first: Sequence[object], last: Sequence[object]) -> int:
-    """How long what they begin with alike is; they are equally long."""
+    """Return how many items the two have in common at their beginnings; they are equally long."""
     return next((at for at, pair in enumerate(zip(first, last, strict=True)) if pair[0] != pair[1]), len(first))
 
 

@@ -27,16 +27,16 @@ class FeedPart:
 
 
 def read_part(files: pafs.FileSystem, part: FeedPart, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Its rows with the columns of `schema`, file by file. Raises StorageError."""
-    held = [name for name in schema.names if name not in (FEED, SHARD)]
-    for rows in part_columns(files, part, [*held, *([] if ULID_TEXT in held else [ULID_TEXT])]):
+    """Yield the part's rows with the columns of `schema`, file by file. Raises StorageError."""
+    stored = [name for name in schema.names if name not in (FEED, SHARD)]
+    for rows in part_columns(files, part, [*stored, *([] if ULID_TEXT in stored else [ULID_TEXT])]):
         constants = {FEED: pa.repeat(part.feed, len(rows)), SHARD: pa.repeat(part.shard, len(rows))}
         columns = [constants[name] if name in constants else rows[name] for name in schema.names]
         yield pa.table(columns, names=schema.names).cast(schema)
 
 
 def part_columns(files: pafs.FileSystem, part: FeedPart, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Columns of its files, with the ulids' texts among them, by row groups. Raises StorageError."""
+    """Yield columns of the part's files, with the ulids' texts among them, by row groups. Raises StorageError."""
     ulids = pc.field(ULID_TEXT)
     for path in part.paths:
         with (

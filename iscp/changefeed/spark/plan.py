@@ -1,4 +1,4 @@
-"""What lies between two cursors of a changefeed, as parts that are read by themselves, and where a batch ends."""
+"""Plans the read between two cursors of a changefeed, in parts that are read by themselves, and the ends of batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FeedPlan:
         return self._table.description.shards
 
     def schema(self) -> StructType:
-        """Delta and Spark write schemas alike."""
+        """Return the table's schema for Spark: Delta and Spark write schemas alike."""
         return StructType.fromJson(json.loads(self._delta.schema().to_json()))
 
     def own(self, cursor: Cursor) -> Cursor:
@@ -63,11 +63,12 @@ class FeedPlan:
         return self._cursor(read_purged(self._table))
 
     def last_cursor(self) -> Cursor:
-        """The one behind which all that will be appended comes."""
+        """Return the cursor behind which all rows come that will be appended."""
         return self._cursor(self._table.last_ulids())
 
     def end(self, start: Cursor, rows_max: int | None) -> tuple[Cursor, bool]:
-        """Where a batch ends that begins at `start` and has so many rows at most, and whether rows are left then.
+        """Return the end of a batch that begins at `start` and has up to `rows_max` rows, and whether rows are left
+        behind it.
 
         Raises CursorBehind, StorageError.
         """
@@ -107,13 +108,13 @@ class FeedPlan:
         return Cursor(self._table.description.feed_id, ulids)
 
     def _files(self, start: Mapping[int, str], end: Mapping[int, str]) -> list[FeedFile]:
-        """As of now."""
+        """Return the files that may have rows between the two cursors, as of now."""
         with delta_faults("list the files of a feed"):
             bring_up(self._delta)
             return self._listed.between(self._delta, start, end)
 
     def _first_rows(self, span: Sequence[FeedFile], after: str, upto: str, limit: int) -> tuple[int, str]:
-        """How many rows, and the last one's ulid: behind `after` up to `upto`, and not more than `limit`."""
+        """Return how many rows, up to `limit`, lie behind `after` up to `upto`, and the last one's ulid."""
         rows = sum(file.rows if file.rows is not None else limit + 1 for file in span)
         last = max(file.last for file in span)
         if rows <= limit and after < span[0].first and last <= upto:
@@ -131,7 +132,7 @@ class FeedPlan:
 
 
 def _groups(files: Sequence[FeedFile]) -> Iterator[tuple[int, list[FeedFile]]]:
-    """Files of a shard that are read together, and the shard."""
+    """Yield files of a shard that are read together, and the shard."""
     group: list[FeedFile] = []
     for file in files:
         full = len(group) == PART_FILES_MAX or sum(each.size for each in group) + file.size > PART_BYTES
@@ -148,7 +149,9 @@ def _index(text: str) -> int:
 
 
 def _dense(file: FeedFile) -> range | None:
-    """The numbers of the file's ulids, where they follow one another, as in most files but those of a compaction."""
+    """Return the numbers of the file's ulids, where they follow one another, as in most files but those of a
+    compaction.
+    """
     if not file.rows or file.first == BEFORE_ALL or file.last == BEHIND_ALL:
         return None
     numbers = range(_index(file.first), _index(file.last) + 1)

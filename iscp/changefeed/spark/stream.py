@@ -162,7 +162,7 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
         return []
 
     def commit(self, end: Offset) -> None:
-        """Nothing to be kept: a purge reads cursors that are stored by name."""
+        """Do nothing: a purge reads cursors that are stored by name."""
 
     def _beginning(self) -> Cursor:
         if self._began is None:

@@ -33,7 +33,7 @@ class UlidGroup:
 
 @dataclass(frozen=True, slots=True)
 class FileFooter:
-    """What a file says of itself; `groups`: of one with ulids."""
+    """The footer of a file; `groups` are set for a file with ulids."""
 
     path: str
     size: int
@@ -42,12 +42,12 @@ class FileFooter:
 
 
 def number_of(path: str) -> int:
-    """Of a sorted file: that of the partition that it was."""
+    """Return the number of the partition that a sorted file was."""
     return int(path.rpartition("/")[2].split("-")[1])
 
 
 def read_footers(files: pafs.FileSystem, directory: str) -> list[FileFooter]:
-    """Of all files in a directory. Raises StorageError."""
+    """Return the footers of all files in a directory. Raises StorageError."""
     with delta_faults(f"list {directory}"):
         found = files.get_file_info(pafs.FileSelector(directory))
         paths = [each.path for each in found if each.is_file and each.path.endswith(".parquet")]

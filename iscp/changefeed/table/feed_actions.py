@@ -1,4 +1,4 @@
-"""What a feed's commits say: the actions of its log (Delta protocol, "Actions")."""
+"""The actions that a feed's commits write to its log (Delta protocol, "Actions")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IMPLIED = {
     "changeDataFeed": 4,
     "generatedColumns": 4,
 }
-"""By features, the versions of writers from which on they are."""
+"""The versions of writers from which on features are implied, by features."""
 
 _PLAIN = ProtocolVersions(1, 2, None, None)
 
@@ -33,7 +33,7 @@ Action = AddAction | RemoveAction | Mapping[str, Any]
 
 
 def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bytes:
-    """The content of a commit file; `numbers`: what it keeps by name (`txn`)."""
+    """Return the content of a commit file; `numbers` are stored in it by name (`txn`)."""
     removes = any(isinstance(action, RemoveAction) for action in actions)
     about = {
         "timestamp": at_ms,
@@ -48,14 +48,14 @@ def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str
 
 
 def first_commit(metadata: Mapping[str, Any], times_without_zone: bool, at_ms: int) -> bytes:
-    """That of a table without rows."""
+    """Return the commit of a table without rows."""
     protocol = with_feature(_PLAIN, TIMES_WITHOUT_ZONE) if times_without_zone else _plain_protocol()
     about = {"timestamp": at_ms, "operation": "CREATE TABLE", "operationParameters": {}}
     return _lines([{"commitInfo": {**about, "engineInfo": f"iscp:{__version__}"}}, protocol, metadata])
 
 
 def with_feature(now: ProtocolVersions, feature: str) -> Mapping[str, Any]:
-    """The protocol with one more feature of readers and writers, and with all that the versions so far imply.
+    """Return the protocol with one more feature of readers and writers, and with all that the versions so far imply.
 
     deltalake leaves those out, and Spark does not open a table with a column that takes no nulls then.
     """

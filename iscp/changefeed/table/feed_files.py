@@ -43,7 +43,7 @@ class FeedFile:
 
 
 class FeedFiles:
-    """Those of one table, listed once for each of its versions; not to be used from several threads at once."""
+    """The files of one table, listed once for each of its versions; not to be used from several threads at once."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -52,9 +52,10 @@ class FeedFiles:
     def between(
         self, table: DeltaTable, start: Mapping[int, str], end: Mapping[int, str] | None = None
     ) -> list[FeedFile]:
-        """Those that may have rows behind `start`, and, if that is given, up to `end`; by shard and first ulid.
+        """Return the files that may have rows behind `start` and, if that is given, up to `end`; by shard and first
+        ulid.
 
-        A shard that is not in `start` begins before all; of one that is not in `end` there are none.
+        A shard that is not in `start` begins before all; one that is not in `end` has none.
         """
         if self._version != table.version():
             self._listed, self._version = list_files(table), table.version()
@@ -72,7 +73,7 @@ class FeedFiles:
 
 
 def list_files(table: DeltaTable) -> pa.Table:
-    """All files as of the table's version, with the columns of FeedFile; bounds that are not known are null."""
+    """Return all files as of the table's version, with the columns of FeedFile; bounds that are not known are null."""
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {
         name: actions[column] if column in actions.column_names else pa.nulls(len(actions), pa.string())
@@ -83,7 +84,7 @@ def list_files(table: DeltaTable) -> pa.Table:
 
 
 def groups_between(file: pq.ParquetFile, after: str, upto: str = BEHIND_ALL) -> Iterator[int]:
-    """The row groups that may have ulids behind `after` and up to `upto`; all of a file that says no bounds."""
+    """Yield the row groups that may have ulids behind `after` and up to `upto`; all of a file that has no bounds."""
     column = file.schema_arrow.names.index(ULID_TEXT)
     for number in range(file.num_row_groups):
         bounds = file.metadata.row_group(number).column(column).statistics
@@ -92,7 +93,7 @@ def groups_between(file: pq.ParquetFile, after: str, upto: str = BEHIND_ALL) -> 
 
 
 def overlapping(files: Sequence[FeedFile]) -> list[list[FeedFile]]:
-    """Those of a shard that overlap, together; by their first ulids, whatever the shard.
+    """Return the files of a shard that overlap, together; by their first ulids, whatever the shard.
 
     `files` are by shard and first ulid.
     """
@@ -109,6 +110,6 @@ def overlapping(files: Sequence[FeedFile]) -> list[list[FeedFile]]:
 
 
 def _of_shards(ulids: Mapping[int, str], shards: pa.ChunkedArray) -> pa.Array:
-    """That of each shard, by cursor."""
+    """Return the ulid of each shard, by cursor."""
     places = pc.index_in(shards.combine_chunks(), pa.array(ulids.keys(), pa.int32()))
     return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places), BEFORE_ALL)

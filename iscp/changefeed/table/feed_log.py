@@ -37,7 +37,7 @@ TEXT_BYTES_MAX = 7_000
 """Bytes of a packed text in a feed's log; a longer one is refused."""
 
 _CHUNK_BYTES = 7
-"""Of a text in one number, which has a sign."""
+"""Bytes of a text in one number, which has a sign."""
 
 _WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7
 _FEATURES = frozenset(
@@ -53,7 +53,7 @@ _FEATURES = frozenset(
 )
 _CONSTRAINT = "delta.constraints."
 _CHECKED = ('"delta.invariants"', '"delta.generationExpression"')
-"""What a schema has where a column's values follow from, or are checked by, an expression."""
+"""Texts in a schema where a column's values follow from, or are checked by, an expression."""
 _RESHAPES = ("metaData", "protocol")
 
 
@@ -85,7 +85,7 @@ class FeedLog:
             self.reopen()
 
     def number(self, name: str) -> int | None:
-        """As of the version; None: it was never set. Raises StorageError."""
+        """Return the number as of the version; None: it was never set. Raises StorageError."""
         if name not in self._numbers:
             with delta_faults(f"read the feed {self._uri}"):
                 # Had a commit since set it, it would be among the numbers.
@@ -93,7 +93,9 @@ class FeedLog:
         return self._numbers[name]
 
     def text(self, name: str) -> str | None:
-        """What `numbers_of_text` has made of it. Raises ConfigurationError where it was made otherwise."""
+        """Return the text that `numbers_of_text` turned into numbers. Raises ConfigurationError where they are no such
+        text.
+        """
         length = self.number(_part(name, 0))
         if length is None:
             return None
@@ -109,7 +111,9 @@ class FeedLog:
         files.create(commit_file(self._uri, self.version + 1), commit(actions, numbers, commit_id, at_ms))
 
     def find_next(self, commit_id: str) -> bool | None:
-        """Whether the next version is this commit, which is taken in then; None: there is none yet. Raises OSError."""
+        """Return whether the next version is this commit, which is taken in then; None: there is none yet. Raises
+        OSError.
+        """
         actions = self._read(self.version + 1)
         if actions is None:
             return None
@@ -120,7 +124,7 @@ class FeedLog:
         return True
 
     def goes_on_from(self, version: int) -> bool:
-        """Whether the log of the table, opened again, has this commit. Raises StorageError."""
+        """Return whether the log of the table, opened again, has this commit. Raises StorageError."""
         self.reopen()
         return counts(self._uri, version)
 
@@ -130,7 +134,9 @@ class FeedLog:
 
     @property
     def opened_at(self) -> int:
-        """As of which version; it is opened again after a change of the table's columns, properties or protocol."""
+        """Return the version at which it was opened, which happens again after a change of the table's columns,
+        properties or protocol.
+        """
         return int(self._base.version())
 
     @property
@@ -138,8 +144,9 @@ class FeedLog:
         return self._base.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
 
     def widened(self, wider: pa.Schema) -> list[Action]:
-        """The actions that give the table's rows these columns, which hold those that it has, and the feature that
-        they need."""
+        """Return the actions that give the table's rows these columns, which include those that it has, and the feature
+        that they need.
+        """
         now, schema = self._base.metadata(), json.loads(self._base.schema().to_json())
         row = next(column for column in schema["fields"] if column["name"] == ROW)
         there = {field["name"]: field for field in row["type"]["fields"]}
@@ -179,7 +186,7 @@ class FeedLog:
         self._numbers: dict[str, int | None] = {}
 
     def _read(self, version: int) -> list[dict[str, Any]] | None:
-        """What a commit says but for its files; None: it is not there."""
+        """Return the actions of a commit but for its files; None: it is not there."""
         path = commit_file(self._uri, version)
         try:
             content, _ = files.read(path)
@@ -188,7 +195,7 @@ class FeedLog:
         return parse_actions(content, path, skip=(b'{"add"', b'{"remove"'))
 
     def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
-        """The next version."""
+        """Take in the actions of the next version."""
         txns = (action["txn"] for action in actions if "txn" in action)
         # Half of a ulid is negative as often as not.
         self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_whole(txn.get("version"))}
@@ -197,7 +204,7 @@ class FeedLog:
 
 
 def numbers_of_text(name: str, text: str) -> dict[str, int]:
-    """The numbers that hold a text: how long it is, packed, and its parts."""
+    """Return the numbers that store a text: its length, packed, and its parts."""
     packed = zlib.compress(text.encode(), 9)
     if len(packed) > TEXT_BYTES_MAX:
         raise ValueError(f"the text {name} is too long to be kept in a commit: {len(packed)} bytes")

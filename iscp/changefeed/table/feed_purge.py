@@ -38,12 +38,12 @@ class PurgedFiles:
 
 
 def purged_names(shards: int) -> list[str]:
-    """The texts that say what was purged of a feed with so many shards."""
+    """Return the names of the texts that record what was purged of a feed with so many shards."""
     return ["purged", *(f"purged/{first}" for first in range(SHARDS_PER_TEXT, shards, SHARDS_PER_TEXT))]
 
 
 def read_purged(table: FeedTable) -> dict[int, str]:
-    """Each shard's last ulid that is gone, as text, as of now; without the shards that have lost none."""
+    """Return each shard's last ulid that is gone, as text, as of now; without the shards that have lost none."""
     return _parsed(table.texts(purged_names(table.description.shards)))
 
 

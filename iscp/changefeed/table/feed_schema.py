@@ -1,4 +1,4 @@
-"""What makes a Delta table a changefeed: its columns and properties."""
+"""The columns and properties that make a Delta table a changefeed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FeedDescription:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of the feed's table, in order."""
+        """Return all columns of the feed's table, in order."""
         key = [pa.field(KEY, pa.struct([self.row.field(name) for name in self.key]), nullable=False)]
         return pa.schema(
             [
@@ -72,14 +72,14 @@ class FeedDescription:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns of its files, which do not hold those that they are partitioned by."""
+        """Return the columns of its files, without those that they are partitioned by."""
         return pa.schema([field for field in self.schema if field.name not in PARTITIONS])
 
     def partition(self, shard: int) -> dict[str, str | None]:
         return {FEED: self.feed_id, SHARD: str(shard)}
 
     def folder(self, shard: int) -> str:
-        """Where the files of a shard are, below the table."""
+        """Return the directory of a shard's files, below the table."""
         return "/".join(f"{name}={value}" for name, value in self.partition(shard).items())
 
     def refuse_shard(self, shard: int) -> None:
@@ -105,7 +105,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
         )
     if len(set(key)) < len(key):
         raise InvalidRequest("names a column twice", field="key", remedy="Name each once")
-    _refuse_unkept(row)
+    _refuse_unstorable(row)
     with delta_faults(f"open a table at {uri}"):
         # Also one whose log was cleaned, and has no first commit any more.
         made = not DeltaTable.is_deltatable(uri, storage_options=table_options(uri))
@@ -119,7 +119,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
 
 
 def _create(uri: str, description: FeedDescription) -> bool:
-    """False: another table was. Raises OSError."""
+    """Create the table; return False if another one was first. Raises OSError."""
     now_ms = int(time.time() * 1000)
     metadata = {
         "id": str(uuid.uuid4()),
@@ -143,7 +143,7 @@ def _create(uri: str, description: FeedDescription) -> bool:
 
 @contextmanager
 def _folder(table: Path | None) -> Iterator[None]:
-    """Of a table's log, in a directory that is there; what is made there outlives a power loss."""
+    """Give a table's log a directory for the time of the block; what is made there outlives a power loss."""
     if table is None:
         yield
         return
@@ -156,17 +156,17 @@ def _folder(table: Path | None) -> Iterator[None]:
         sync(folder)
 
 
-def _refuse_unkept(row: pa.Schema) -> None:
-    """Types that Delta lacks, or keeps as others."""
+def _refuse_unstorable(row: pa.Schema) -> None:
+    """Refuse types that Delta lacks, or stores as others. Raises InvalidRequest."""
     for field in row:
         try:
-            kept = pa.schema(Schema.from_arrow(pa.schema([field])).to_arrow()).field(0).type
+            stored = pa.schema(Schema.from_arrow(pa.schema([field])).to_arrow()).field(0).type
         except Exception as error:  # deltalake's own has no class
-            raise _unkept(field, str(error)) from error
-        if list(map(_plain, leaves(kept))) != list(map(_plain, leaves(field.type))):
-            raise _unkept(field, f"it becomes {kept}")
+            raise _unstorable(field, str(error)) from error
+        if list(map(_plain, leaves(stored))) != list(map(_plain, leaves(field.type))):
+            raise _unstorable(field, f"it becomes {stored}")
         if any(pa.types.is_timestamp(kind) and kind.unit != "us" for kind in leaves(field.type)):
-            raise _unkept(field, "its times are of microseconds")
+            raise _unstorable(field, "its times are of microseconds")
         if any(not inner.nullable for inner in _within(field.type)):
             # Spark does not check whether there are any.
             raise InvalidRequest(
@@ -176,7 +176,7 @@ def _refuse_unkept(row: pa.Schema) -> None:
             )
 
 
-def _unkept(field: pa.Field, why: str) -> InvalidRequest:
+def _unstorable(field: pa.Field, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"column {field.name} is of type {field.type}, which a Delta table does not keep: {why}",
         field="schema",
@@ -185,7 +185,7 @@ def _unkept(field: pa.Field, why: str) -> InvalidRequest:
 
 
 def _within(kind: pa.DataType) -> Iterator[pa.Field]:
-    """The fields in a nested type, but for a map's keys, which never are null."""
+    """Yield the fields in a nested type, but for a map's keys, which never are null."""
     if pa.types.is_map(kind):
         yield from (kind.item_field, *_within(kind.item_type))
     elif pa.types.is_nested(kind):
@@ -195,7 +195,7 @@ def _within(kind: pa.DataType) -> Iterator[pa.Field]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Texts and bytes are the same, however Arrow holds them."""
+    """Return the type, with one for all texts and one for all bytes, whatever their layout in Arrow."""
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) else kind

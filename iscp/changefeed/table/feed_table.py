@@ -5,8 +5,8 @@ not fit one `txn`, so that three of them carry it: a count, and the ulid's two h
 version after the last one known. Where another shard's commit took that version, the same file is committed again at
 the next one; where the shard's own state has moved, the commit fails: so ulids become visible in their order.
 
-A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. What
-took long therefore counts only once the table was opened again after it.
+A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. So a
+commit that took long counts only once the table was opened again after it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ vacuumed.
 """
 
 LONG_S = 10.0
-"""How long a feed's commit may take from reading the state on, far less than any log is kept; after a longer one it is
-read again whether the commit still counts.
+"""Seconds that a feed's commit may take from reading the state on, far less than any log is retained; after a longer
+one the log is read again to check whether the commit still counts.
 """
 
 
@@ -69,8 +69,9 @@ class FeedShardState:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a commit does, and what has to hold for it: states of shards, texts by their names, when the log was last
-    opened again after a change of the table's columns, properties or protocol."""
+    """The actions of a commit, and the conditions for it: states of shards, texts by their names, and when the log was
+    last opened again after a change of the table's columns, properties or protocol.
+    """
 
     actions: Sequence[Action]
     numbers: Mapping[str, int]
@@ -81,9 +82,9 @@ class _Change:
 
 
 class FeedTable:
-    """One process's hold on the table, which threads take by turns.
+    """One process's handle on the table, which threads take by turns.
 
-    Of a table on S3 the environment says how to get there (`AWS_*`).
+    The environment (`AWS_*`) has the access to a table on S3.
     """
 
     def __init__(self, uri: str, clock: Clock, failpoints: Failpoints) -> None:
@@ -103,11 +104,11 @@ class FeedTable:
         return self._log.description
 
     def state(self, shard: int) -> FeedShardState:
-        """As of now. Raises InvalidRequest, StorageError."""
+        """Return the present state of a shard. Raises InvalidRequest, StorageError."""
         return self.states([shard])[shard]
 
     def states(self, shards: Collection[int]) -> dict[int, FeedShardState]:
-        """As `state`, of several as of one moment."""
+        """Return the states of several shards as of one moment. Raises as `state`."""
         for shard in shards:
             self.description.refuse_shard(shard)
         with self._turn:
@@ -115,12 +116,14 @@ class FeedTable:
             return {shard: self._state(shard) for shard in shards}
 
     def last_ulids(self) -> dict[int, str]:
-        """The last one that each shard has given, as text, as of now; without the shards that have given none."""
+        """Return the last ulid that each shard has given, as text, as of now; without the shards that have
+        given none.
+        """
         states = self.states(range(self.description.shards))
         return {shard: ulid_text(state.place.ulid(-1)) for shard, state in states.items() if state.seq}
 
     def texts(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Small texts that commits have left, by their names, as of now; None: there is none."""
+        """Return small texts that commits have left, by their names, as of now; None: there is none."""
         with self._turn:
             self._log.refresh()
             return {name: self._log.text(self._text_app(name)) for name in names}
@@ -146,7 +149,7 @@ class FeedTable:
         return widened(self.description.row, row, self.description.key)
 
     def draft(self) -> FeedDraft:
-        """For the files of one commit: `with table.draft() as draft`."""
+        """Return a draft for the files of one commit: `with table.draft() as draft`."""
         return FeedDraft(self.description, self.files, self._clock, self._failpoints)
 
     def append(self, shard: int, seen: FeedShardState, first: UlidPlace, rows: FeedRows) -> FeedShardState:
@@ -168,10 +171,10 @@ class FeedTable:
         texts_seen: Mapping[str, str | None] | None = None,
         remove: Sequence[RemoveAction] = (),
     ) -> None:
-        """One commit of the draft's files, what becomes of its shards' states, and `texts`; files to `remove`.
+        """Commit the draft's files, what becomes of its shards' states, and `texts`, and take `remove` away.
 
-        Only if each shard's state still is as it was `seen`, and so is each of `texts_seen`. Raises Conflict (it is
-        not, or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
+        The commit needs each shard's state to be still as it was `seen`, and so each of `texts_seen`. Raises Conflict
+        (it is not, or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
         OutcomeUnknown.
         """
         began_s = self._clock.monotonic_s()
@@ -189,16 +192,16 @@ class FeedTable:
             numbers |= numbers_of_text(self._text_app(name), text)
         with self._turn:
             # Its files have to stay unless it is sure that no commit names them.
-            draft.kept = True
+            draft.committed = True
             try:
                 self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
             except (Conflict, Unavailable, StorageError):
-                draft.kept = False
+                draft.committed = False
                 raise
             self._last(began_s)
 
     def tidy(self) -> None:
-        """Now and then, when others do not wait: keeps the table's log short."""
+        """Shorten the table's log: call it now and then, when others do not wait."""
         with self._turn:
             self._log.tidy()
 
@@ -214,11 +217,11 @@ class FeedTable:
         return FeedShardState(seq, UlidPlace(high, low))
 
     def _commit(self, change: _Change, until_s: float) -> None:
-        """Tried until that time."""
+        """Try to commit until that time."""
         for _ in range(ATTEMPTS_MAX):
             self._log.refresh()
-            if moved := self._moved(change):
-                raise Conflict(moved, remedy="Begin the transaction again")
+            if difference := self._difference(change):
+                raise Conflict(difference, remedy="Begin the transaction again")
             self._failpoints.reach(FAILPOINT_COMMIT)
             if self._clock.monotonic_s() > until_s:
                 raise Conflict(f"a commit to {self.uri} slept for too long", remedy="Begin the transaction again")
@@ -227,7 +230,9 @@ class FeedTable:
         raise Unavailable(f"other commits to {self.uri} were first {ATTEMPTS_MAX} times in a row")
 
     def _put(self, change: _Change) -> bool:
-        """False: another commit was first. Raises StorageError (nothing was committed), OutcomeUnknown."""
+        """Put the commit; return False if another one was first. Raises StorageError (nothing was committed),
+        OutcomeUnknown.
+        """
         failed: OSError | None = None
         try:
             self._log.put(change.actions, change.numbers, change.commit_id, int(self._clock.now_s() * 1000))
@@ -247,7 +252,10 @@ class FeedTable:
             raise failed
 
     def _last(self, began_s: float) -> None:
-        """What was committed is to last, and to count: otherwise Conflict, or OutcomeUnknown where that is not sure."""
+        """Make what was committed last, and check that it counts.
+
+        Raises Conflict where it does not, OutcomeUnknown where that is not sure.
+        """
         self._sync_log()
         if self._clock.monotonic_s() - began_s <= LONG_S:
             return
@@ -258,8 +266,8 @@ class FeedTable:
         if not goes_on:
             raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
-    def _moved(self, change: _Change) -> str:
-        """What is not as it was seen any more; empty: all is."""
+    def _difference(self, change: _Change) -> str:
+        """Return what is not any more as it was seen, or an empty string."""
         for shard, seen in change.seen.items():
             if (state := self._state(shard)) != seen:
                 return f"shard {shard} of {self.uri} has had commit {state.seq} since commit {seen.seq} was read"
@@ -271,7 +279,7 @@ class FeedTable:
         return ""
 
     def _sync_files(self, paths: Sequence[str]) -> None:
-        """Before they are committed. Raises StorageError."""
+        """Make files last before they are committed. Raises StorageError."""
         folders = {os.path.dirname(path) for path in paths}
         above = {name for folder in folders - self._lasting for name in _above(folder)}
         with delta_faults(f"write to the feed {self.uri}"):
@@ -282,7 +290,7 @@ class FeedTable:
         self._lasting |= folders
 
     def _sync_log(self) -> None:
-        """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
+        """Make what is acknowledged outlive a power loss too. Raises OutcomeUnknown."""
         try:
             self._durable.sync(self._log.version, content=False)
         except OSError as error:
@@ -290,6 +298,6 @@ class FeedTable:
 
 
 def _above(folder: str) -> list[str]:
-    """The folders that lead to one below the table, from the table's own."""
+    """Return the folders that lead to one below the table, from the table's own."""
     parts = folder.split("/")
     return ["/".join(parts[:count]) or "." for count in range(len(parts))]

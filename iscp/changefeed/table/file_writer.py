@@ -1,6 +1,6 @@
 """The files of a feed's commit, while they are written: each has its shard's rows in the order of their ulids.
 
-A file is visible once the log names it. What was written and is not committed is deleted.
+A file is visible once the log names it. Files that are written and not committed are deleted.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class _Shard:
 
 
 class FeedDraft:
-    """What one commit brings; a context manager, at whose end the files are deleted unless they are to be `kept`.
+    """The files of one commit; a context manager, which deletes them at its end unless they are `committed`.
 
-    Used by one thread.
+    The draft is used by one thread.
     """
 
     def __init__(self, description: FeedDescription, files: pafs.FileSystem, clock: Clock, failpoints: Failpoints):
@@ -91,7 +91,7 @@ class FeedDraft:
         self._paths: list[str] = []
         self._under_way: deque[Future[AddAction]] = deque()
         self._pool: ThreadPoolExecutor | None = None
-        self.kept = False
+        self.committed = False
 
     def __enter__(self) -> FeedDraft:
         return self
@@ -101,12 +101,12 @@ class FeedDraft:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if not self.kept:
+        if not self.committed:
             self.discard()
 
     @property
     def places(self) -> dict[int, UlidPlace]:
-        """Where each shard that was added to goes on."""
+        """Return the place at which each shard that was added to goes on."""
         return {number: shard.place for number, shard in self._shards.items()}
 
     def add(self, number: int, first: UlidPlace, rows: FeedRows) -> UlidPlace:
@@ -127,7 +127,7 @@ class FeedDraft:
         return place
 
     def adopt(self, number: int, first: UlidPlace, count: int, adds: Sequence[AddAction]) -> UlidPlace:
-        """As `add`, of `count` rows that are in files already, which are this draft's from now on."""
+        """Add `count` rows that are in files already, as `add` does; the files are this draft's from now on."""
         self._paths += [add.path for add in adds]
         self.description.refuse_shard(number)
         shard = self._shard(number, first)
@@ -137,7 +137,7 @@ class FeedDraft:
         return shard.place
 
     def finish(self) -> list[AddAction]:
-        """All files, written to their end. Raises StorageError."""
+        """Write all files to their end, and return their actions. Raises StorageError."""
         for number, shard in self._shards.items():
             self._flush(number, shard)
         while self._under_way:
@@ -165,7 +165,7 @@ class FeedDraft:
             self._write_file(number, shard)
 
     def _write_file(self, number: int, shard: _Shard) -> None:
-        """The shard's first rows; in this thread where they are few, since a thread costs too."""
+        """Write the shard's first rows; in this thread where they are few, since a thread costs too."""
         waiting = pa.concat_tables(shard.waiting)
         body, rest = waiting[:FILE_ROWS], waiting[FILE_ROWS:]
         path = f"{self.description.folder(number)}/{FILE_PREFIX}{uuid.uuid4().hex}.parquet"
@@ -194,7 +194,7 @@ class FeedDraft:
         return AddAction(path, size, self.description.partition(number), at_ms, True, stats)
 
     def _body(self, rows: FeedRows) -> pa.Table:
-        """All columns of the file but the ulids."""
+        """Return all columns of the file but the ulids."""
         self._refuse_misfit(rows)
         count, given = len(rows.rows), rows.rows.combine_chunks()
         versions = pa.nulls(count, pa.int64()) if rows.versions is None else rows.versions
@@ -233,7 +233,7 @@ class FeedDraft:
 
 
 def file_stats(first: UlidPlace, rows: int) -> str:
-    """What the log says of a file whose rows have the ulids from `first` on."""
+    """Return the statistics for the log of a file whose rows have the ulids from `first` on."""
     ends = {"minValues": first.ulid(), "maxValues": first.ulid(rows - 1)}
     bounds = {name: {ULID_TEXT: ulid_text(ulid)} for name, ulid in ends.items()}
     return json.dumps({"numRecords": rows, **bounds, "nullCount": {ULID_TEXT: 0}})
@@ -241,10 +241,10 @@ def file_stats(first: UlidPlace, rows: int) -> str:
 
 @lru_cache(maxsize=64)
 def _layout(schema: pa.Schema) -> dict[str, Any]:
-    """How each column is kept. What was measured: docs/performance.md.
+    """Return how each column is written, by measurements in docs/performance.md.
 
     Ulids follow one another: they have no use for a dictionary, and become small by zstd. The other columns are as
-    deltalake keeps them. Readers look for no other statistics than those of the ulids.
+    deltalake writes them. Readers use no other statistics than those of the ulids.
     """
     empty = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), empty)

@@ -1,7 +1,7 @@
 """Reads a changefeed on from a cursor: only files whose ulids, by their statistics, may lie behind it.
 
 A shard's ulids become visible in their order, so that whatever lies behind the last one read is new, and nothing that
-is new lies before it. Of a file that this project wrote, only the row groups are read that a page needs; one that a
+is new lies before it. In a file that this project wrote, only the row groups are read that a page needs; one that a
 compaction has left may be in any order, and is read whole.
 """
 
@@ -27,7 +27,7 @@ from iscp.core.values.errors import InvalidRequest
 READ_ROWS_MAX = 1_000_000
 """Rows of one page; a request for more is refused."""
 
-FILES_KEPT_MAX = 2
+OPEN_FILES_MAX = 2
 """Files read in part whose last row group a reader keeps for its next page; of others it is read again."""
 
 
@@ -58,7 +58,9 @@ class PageReader:
         self._sorted = _Sorted([], "", pa.table({}))
 
     def page(self, table: DeltaTable, cursor: Mapping[int, str], limit: int) -> FeedPage:
-        """The first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest, StorageError."""
+        """Return the first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest,
+        StorageError.
+        """
         require(limit, int, "limit", "a number of rows")
         if not 1 <= limit <= READ_ROWS_MAX:
             raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", field="limit")
@@ -85,7 +87,9 @@ class PageReader:
         return rows.append_column(FEED, pa.array([file.feed] * len(rows), pa.string()))
 
     def _whole(self, paths: list[str], after: str, limit: int) -> pa.Table:
-        """All of them is read, and kept until others are: the next page goes on there."""
+        """Return the next rows of files that are read whole, and cached until others are: the next page goes on
+        there.
+        """
         if self._sorted.paths != paths or after < self._sorted.after:
             self._sorted = _Sorted(paths, after, self._read_whole(paths, after))
         rows = self._sorted.rows
@@ -106,7 +110,7 @@ class PageReader:
         rows = file.behind(after, limit)
         if len(rows) == limit:  # there may be more
             self._begun[path] = file
-            if len(self._begun) > FILES_KEPT_MAX:
+            if len(self._begun) > OPEN_FILES_MAX:
                 self._begun.popitem(last=False)
         return rows
 
@@ -121,7 +125,7 @@ class _OrderedFile:
         self._number, self._group = -1, pa.table({})
 
     def behind(self, after: str, limit: int) -> pa.Table:
-        """The first `limit` rows behind a ulid."""
+        """Return the first `limit` rows behind a ulid."""
         with (
             self._files.open_input_file(self._path) as stream,
             pq.ParquetFile(stream, metadata=self._metadata) as file,

@@ -26,7 +26,7 @@ _TEXT_OF_HIGH = 13
 
 
 def ulid_columns(place: UlidPlace, count: int) -> tuple[pa.Array, pa.Array]:
-    """The next `count` ulids: their bytes (binary), and their texts (string). Raises InvalidRequest."""
+    """Return the next `count` ulids: their bytes (binary), and their texts (string). Raises InvalidRequest."""
     if count > ROWS_MAX:
         raise InvalidRequest(
             f"{count} rows are more than one append takes", field="rows", remedy=f"Append at most {ROWS_MAX} at a time"
@@ -59,7 +59,9 @@ def _end_of_text(place: UlidPlace, low: npt.NDArray[np.uint64], text: npt.NDArra
 
 
 def _bits(low: npt.NDArray[np.uint64], shift: int) -> npt.NDArray[np.uint64]:
-    """Of each, or one for all: as they follow one another, all of a chunk have the same but in their last bits."""
+    """Return these bits of each ulid, or one value for all: as they follow one another, all of a chunk have the same
+    but in their last bits.
+    """
     first, last = low[:1] >> np.uint64(shift), low[-1:] >> np.uint64(shift)
     return first if first[0] == last[0] else low >> np.uint64(shift)
 

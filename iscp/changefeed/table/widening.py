@@ -12,14 +12,15 @@ from iscp.core.values.errors import (
 )
 
 
-def widened(held: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema:
-    """`held` with what `wanted` has beyond it: columns, whatever the case of their names, and fields of nested ones.
+def widened(present: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """Return `present` with what `wanted` has beyond it: columns, whatever the case of their names, and fields of
+    nested ones.
 
     Raises PermanentError for another type; columns of the `key` are given no more fields.
     """
     theirs = {each.name.lower(): each for each in wanted}
     fields = []
-    for field in held:
+    for field in present:
         other = theirs.pop(field.name.lower(), field)
         kind = _holding(field.type, other.type)
         if kind is None or (kind != field.type and field.name in key):
@@ -32,36 +33,36 @@ def widened(held: pa.Schema, wanted: pa.Schema, key: Sequence[str]) -> pa.Schema
     return pa.schema([*fields, *[each.with_nullable(True) for each in theirs.values()]])
 
 
-def lost_names(held: pa.Schema, given: pa.Schema) -> tuple[str, ...]:
-    """The columns, and the fields of nested ones as paths (`s.y`), that `held` has and `given` does not."""
+def lost_names(present: pa.Schema, given: pa.Schema) -> tuple[str, ...]:
+    """Return the columns, and the fields of nested ones as paths (`s.y`), that `present` has and `given` does not."""
     theirs = {each.name.lower(): each.type for each in given}
     found: list[str] = []
-    for field in held:
+    for field in present:
         other = theirs.get(field.name.lower())
         found += [field.name] if other is None else _lost(field.type, other, field.name)
     return tuple(found)
 
 
-def _holding(held: pa.DataType, given: pa.DataType) -> pa.DataType | None:
-    """The type of the values of both; None: there is none."""
-    if held == given or _takes(held, given):
-        return held
-    if pa.types.is_struct(held) and pa.types.is_struct(given):
-        return _holding_struct(held, given)
-    if pa.types.is_list(held) and pa.types.is_list(given):
-        inner = _holding(held.value_type, given.value_type)
-        return None if inner is None else pa.list_(held.value_field.with_type(inner))
-    if pa.types.is_map(held) and pa.types.is_map(given):
-        key, item = _holding(held.key_type, given.key_type), _holding(held.item_type, given.item_type)
-        return None if key is None or item is None else pa.map_(key, held.item_field.with_type(item))
+def _holding(present: pa.DataType, given: pa.DataType) -> pa.DataType | None:
+    """Return the type of the values of both, or None."""
+    if present == given or _takes(present, given):
+        return present
+    if pa.types.is_struct(present) and pa.types.is_struct(given):
+        return _holding_struct(present, given)
+    if pa.types.is_list(present) and pa.types.is_list(given):
+        inner = _holding(present.value_type, given.value_type)
+        return None if inner is None else pa.list_(present.value_field.with_type(inner))
+    if pa.types.is_map(present) and pa.types.is_map(given):
+        key, item = _holding(present.key_type, given.key_type), _holding(present.item_type, given.item_type)
+        return None if key is None or item is None else pa.map_(key, present.item_field.with_type(item))
     return None
 
 
-def _holding_struct(held: pa.StructType, given: pa.StructType) -> pa.StructType | None:
+def _holding_struct(present: pa.StructType, given: pa.StructType) -> pa.StructType | None:
     """Fields are taken by their very names: none is another but for its case."""
     theirs = {each.name: each for each in given}
     fields = []
-    for field in held:
+    for field in present:
         other = theirs.pop(field.name, field)
         kind = _holding(field.type, other.type)
         if kind is None:
@@ -72,27 +73,27 @@ def _holding_struct(held: pa.StructType, given: pa.StructType) -> pa.StructType 
     return pa.struct([*fields, *[each.with_nullable(True) for each in theirs.values()]])
 
 
-def _lost(held: pa.DataType, given: pa.DataType, path: str) -> list[str]:
-    if pa.types.is_struct(held) and pa.types.is_struct(given):
+def _lost(present: pa.DataType, given: pa.DataType, path: str) -> list[str]:
+    if pa.types.is_struct(present) and pa.types.is_struct(given):
         theirs = {each.name: each.type for each in given}
         lost = [
             [f"{path}.{field.name}"]
             if field.name not in theirs
             else _lost(field.type, theirs[field.name], f"{path}.{field.name}")
-            for field in held
+            for field in present
         ]
         return [name for each in lost for name in each]
-    if pa.types.is_list(held) and pa.types.is_list(given):
-        return _lost(held.value_type, given.value_type, f"{path}.element")
-    if pa.types.is_map(held) and pa.types.is_map(given):
-        of_keys = _lost(held.key_type, given.key_type, f"{path}.key")
-        return [*of_keys, *_lost(held.item_type, given.item_type, f"{path}.value")]
+    if pa.types.is_list(present) and pa.types.is_list(given):
+        return _lost(present.value_type, given.value_type, f"{path}.element")
+    if pa.types.is_map(present) and pa.types.is_map(given):
+        of_keys = _lost(present.key_type, given.key_type, f"{path}.key")
+        return [*of_keys, *_lost(present.item_type, given.item_type, f"{path}.value")]
     return []
 
 
-def _takes(held: pa.DataType, given: pa.DataType) -> bool:
-    """Whether a number of one type can be kept as another."""
+def _takes(present: pa.DataType, given: pa.DataType) -> bool:
+    """Return whether a number of the type `given` can be stored as one of the type `present`."""
     for kind in (pa.types.is_signed_integer, pa.types.is_floating):
-        if kind(held) and kind(given):
-            return bool(held.bit_width >= given.bit_width)
+        if kind(present) and kind(given):
+            return bool(present.bit_width >= given.bit_width)
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from itertools import count
 
-from iscp.changefeed.client.pool import KEPT_MAX, Pool
+from iscp.changefeed.client.pool import IDLE_MAX, Pool
 
 
 def test_one_is_lent_again_when_it_is_back() -> None:
@@ -30,8 +30,8 @@ def test_no_more_are_kept_than_so_many() -> None:
     numbers = count()
     kept = Pool(lambda: next(numbers))
     with ExitStack() as stack:
-        for _ in range(KEPT_MAX + 3):
+        for _ in range(IDLE_MAX + 3):
             stack.enter_context(kept.lend())
     with ExitStack() as stack:
-        lent = [stack.enter_context(kept.lend()) for _ in range(KEPT_MAX + 1)]
-    assert lent[-1] == KEPT_MAX + 3
+        lent = [stack.enter_context(kept.lend()) for _ in range(IDLE_MAX + 1)]
+    assert lent[-1] == IDLE_MAX + 3
