@@ -1,6 +1,6 @@
 """The connections to etcd's endpoints: which one is used, tokens, and what is tried again.
 
-What may be repeated without harm (reads, keep-alives, grants) goes from endpoint to endpoint until its deadline.
+Calls that may be repeated without harm (reads, keep-alives, grants) go from endpoint to endpoint until their deadline.
 A write is repeated only where the server cannot have seen it; otherwise it ends as EtcdOutcomeUnknown.
 """
 
@@ -205,7 +205,7 @@ class Channels:
         return min(PAUSE_FIRST_S * 2 ** (rounds - 1), PAUSE_MAX_S) if rounds else 0.0
 
     def _attempt_s(self, deadline_s: float, *, writes: bool) -> float:
-        """What one endpoint may take: all for a write, which has but one try; else a fair part."""
+        """Return how many seconds one endpoint may take: all for a write, which has but one try; else a fair part."""
         left_s = max(deadline_s - self._clock.monotonic_s(), 0.001)
         return left_s if writes else min(left_s, max(left_s / len(self._endpoints), ATTEMPT_MIN_S))
 

@@ -152,7 +152,7 @@ class EtcdClient:
             return
 
     def status(self, *, timeout_s: float | None = None) -> Status:
-        """Of the member that is connected."""
+        """Return the status of the member that is connected."""
         path = pb.path("Maintenance", "Status")
         answer = self._channels.unary(path, pb.StatusRequest(), writes=False, timeout_s=timeout_s)
         return Status(

@@ -87,7 +87,7 @@ class EtcdElection:
 
     @property
     def lease_id(self) -> int:
-        """Of the present candidacy; what hangs on it goes with the term. 0: there is none."""
+        """Return the lease of the present candidacy, or 0; keys on it go with the term."""
         lease = self._lease
         return lease.lease_id if lease else 0
 
@@ -157,7 +157,9 @@ class EtcdElection:
             self._end(lease)
 
     def _wait_for_turn(self, lease: EtcdLease, key: str, revision: int) -> bool:
-        """Whether our key has become the oldest, by a read after the last change, on a lease that holds."""
+        """Return whether our key has become the oldest, by a read after the last change, on a lease that is still
+        valid.
+        """
         while self._may_go_on(lease):
             listing = self._client.list_prefix(self._keys.candidates)
             if not listing.holds(key, revision):

@@ -1,4 +1,4 @@
-"""What etcd can answer, translated: gRPC's errors do not leave this package.
+"""Translates etcd's errors: gRPC's do not leave this package.
 
 The line that matters is whether a write may have happened. `EtcdUnavailable` and `EtcdRefusedError`: it has not.
 `EtcdOutcomeUnknown`: it may have, or may yet; the caller has to read before it repeats it.
@@ -58,7 +58,7 @@ class EtcdDeniedError(EtcdRefusedError, ConfigurationError):
 
 
 class EtcdFault(Enum):
-    """What an error of gRPC means for the next step."""
+    """The kinds of an error of gRPC, by the next step."""
 
     UNSENT = auto()  # no connection could be made: whatever it was, the server has not seen it
     LOST = auto()  # sent, and no answer

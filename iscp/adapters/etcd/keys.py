@@ -33,7 +33,7 @@ from iscp.core.values.untrusted_values import error_text, exact_float, exact_int
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Of a member's record."""
+"""The format of a member's record."""
 
 DEFAULT_PREFIX = "/iscp"
 CURSORS = "cursors"

@@ -1,8 +1,8 @@
-"""A lease kept alive, and until when it is known to hold.
+"""A lease that is renewed, and the time until which it is known to be held.
 
 The server counts from when it handled a renewal, the client from when it sent it, which is earlier: what the client
-believes ends before what the server does, whatever the network. The clock must not stand still while the machine
-sleeps longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspended).
+believes ends before what the server does, whatever the network. The clock must not stand still while the machine sleeps
+longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspended).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EtcdLease:
 
     @property
     def ttl_s(self) -> int:
-        """As granted."""
+        """Return the time to live in seconds, as granted."""
         return self._ttl_s
 
     @property
@@ -106,7 +106,7 @@ class EtcdLease:
             self._client.revoke(self._lease_id)
 
     def try_revoke(self) -> bool:
-        """As `revoke`; False where etcd did not answer: it runs out then."""
+        """Revoke the lease; return False where etcd did not answer, and the lease runs out by itself."""
         try:
             self.revoke()
         except IscpError as error:

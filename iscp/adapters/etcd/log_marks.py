@@ -1,4 +1,4 @@
-"""What etcd keeps of the job log: up to which version it was written, and why the owner cannot begin with it.
+"""Marks in etcd about the job log: up to which version it was written, and why the owner cannot begin with it.
 
 Either shows the other's loss: the log of etcd's, which goes on from nothing, and etcd of the log's.
 """
@@ -37,7 +37,7 @@ class EtcdLogMarks:
             return 0 if self._client.get(self._keys.checkpoint) else -1
         try:
             return exact_int(int(found.value), "the job log's version")
-        except ValueError as error:  # there was one, as far as can be said
+        except ValueError as error:  # there was one, as far as is known
             log.warning("etcd.joblog.unreadable", extra={"reason": error_text(error)})
             return 0
 
@@ -45,7 +45,7 @@ class EtcdLogMarks:
         self._election.write_fenced(leader, Put(self._keys.job_log, str(version).encode()))
 
     def accept(self, version: int) -> None:
-        """The log ends at `version`, whatever was written: said by a person, while no node runs."""
+        """Set the end of the log to `version`, whatever was written: a person does so, while no node runs."""
         self._client.txn((), (Put(self._keys.job_log, str(version).encode()),))
 
     def fault(self) -> IscpError | None:
@@ -53,11 +53,11 @@ class EtcdLogMarks:
         if found is None:
             return None
         try:
-            said = json.loads(found.value)
-            if not isinstance(said, Mapping):
+            fields = json.loads(found.value)
+            if not isinstance(fields, Mapping):
                 raise ValueError("it is no object")
-            code = ErrorCode(exact_int(said["code"], "the code"))
-            message, remedy = (printable(exact_name(said[name], name)) for name in ("message", "remedy"))
+            code = ErrorCode(exact_int(fields["code"], "the code"))
+            message, remedy = (printable(exact_name(fields[name], name)) for name in ("message", "remedy"))
         except (ValueError, KeyError) as error:
             log.warning("etcd.joblog.unreadable", extra={"reason": error_text(error)})
             return None
@@ -69,6 +69,6 @@ class EtcdLogMarks:
         if fault is None:
             self._election.write_fenced(leader, Delete(key))
             return
-        said = {"format": FORMAT, "code": int(fault.code), "message": fault.message, "remedy": fault.remedy}
+        fields = {"format": FORMAT, "code": int(fault.code), "message": fault.message, "remedy": fault.remedy}
         # On the lease of the candidacy: what this term could not do is no fault of the next one.
-        self._election.write_fenced(leader, Put(key, json.dumps(said).encode(), self._election.lease_id))
+        self._election.write_fenced(leader, Put(key, json.dumps(fields).encode(), self._election.lease_id))

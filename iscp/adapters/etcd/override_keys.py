@@ -1,4 +1,4 @@
-"""What operators have said of nodes and shards: a key for each, which only the owner writes."""
+"""The overrides of operators for nodes and shards: a key for each, which only the owner writes."""
 
 from __future__ import annotations
 

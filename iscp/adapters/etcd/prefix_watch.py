@@ -21,7 +21,7 @@ CLOSE_WAIT_S = 10.0
 
 
 class WatchItems(Protocol):
-    """Of Watch, what is used here."""
+    """The part of Watch that is used here."""
 
     def __iter__(self) -> Iterator[WatchItem]: ...
 
@@ -29,7 +29,7 @@ class WatchItems(Protocol):
 
 
 class WatchedStore(Protocol):
-    """Of EtcdClient, what reads and follows keys."""
+    """The part of EtcdClient that reads and follows keys."""
 
     def get(self, key: str) -> KeyValue | None: ...
 

@@ -72,7 +72,7 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def production_warning(version: str) -> str:
-    """What to report to whoever runs this version for more than a trial; empty if there is nothing to say."""
+    """Return what to warn of whoever runs this version for more than a trial; empty if there is nothing."""
     if re.fullmatch(r"3\.5\.[012]", version):
         return (
             f"etcd {version} can corrupt its data when it is killed (etcd#13766): "
@@ -85,8 +85,8 @@ def production_warning(version: str) -> str:
 class EtcdServer:
     """A running server on the loopback interface.
 
-    It ends with its parent, more exactly with the thread that started it: start it from one that lives as long as
-    it is to live. It is in a session of its own: Ctrl-C at a terminal goes to the parent alone.
+    The server ends with its parent, more exactly with the thread that started it: start it from one that lives as long
+    as it is to live. The server has a session of its own: Ctrl-C at a terminal goes to the parent alone.
     """
 
     child: subprocess.Popen[bytes]
@@ -163,7 +163,7 @@ class EtcdServer:
         self.child.wait(KILL_WAIT_S)
 
     def _came_up(self, clock: Clock, tls: TlsFiles | None, on_wait: Callable[[], None]) -> bool:
-        """Whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
+        """Return whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
         deadline_s = clock.monotonic_s() + START_WAIT_S
         settings = EtcdSettings((self.endpoint,), tls=tls, timeout_s=START_CALL_S)
         with EtcdClient(settings, clock) as client:

@@ -1,4 +1,4 @@
-"""What goes into etcd and what comes out of it, as plain values."""
+"""Values for what is written to etcd and read from it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from iscp.core.settings.config import EtcdConfig
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """Where etcd is and how to speak to it.
+    """The endpoints of etcd, and the settings of connections to it.
 
-    `endpoints` are `host:port`, with `http://` or `https://` before it or not; they are tried in their order, and
-    one that works is kept. `timeout_s` bounds every call, with all its attempts.
+    `endpoints` are `host:port`, with `http://` or `https://` before it or not; they are tried in their order, and one
+    that works is used from then on. `timeout_s` bounds every call, with all its attempts.
     """
 
     endpoints: tuple[str, ...]
@@ -130,7 +130,7 @@ class Listing:
     store_id: int = 0
 
     def holds(self, key: str, revision: int) -> bool:
-        """Whether it has this key as it was created at that revision."""
+        """Return whether the listing has this key as it was created at that revision."""
         return any(kv.key == key and kv.create_revision == revision for kv in self.items)
 
     def last_before(self, revision: int) -> KeyValue | None:
@@ -175,7 +175,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Events after the last one delivered are gone: list again and watch from there. It ends the watch.
+    """Events after the last one delivered are gone: list again and watch from there. The watch ends with this item.
 
     `revision` is the oldest that can still be read, or 0 where the store itself was recreated.
     """

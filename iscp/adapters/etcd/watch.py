@@ -1,12 +1,12 @@
 """A watch that outlives its connection: no event is lost, none comes twice.
 
-It resumes after the last event it *delivered*. The revision in a response's header does not serve for that: it is
-the store's, which may be ahead of the events sent so far; nor do progress notices (etcd#15220 sent them too early).
-So a watch on which little happens can be found compacted after a restart though it missed nothing: it then says
+The watch resumes after the last event it *delivered*. The revision in a response's header does not serve for that: it
+is the store's, which may be ahead of the events sent so far; nor do progress notices (etcd#15220 sent them too early).
+So a watch on which little happens can be found compacted after a restart though it missed nothing: it then yields
 Compacted, and the consumer lists again, which is right at any time.
 
-There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control holds the
-server back, and etcd keeps what a slow watcher has not taken.
+There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control slows the server
+down, and etcd stores what a slow watcher has not taken.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Watch:
         return self._closed.is_set() or self._channels.closed
 
     def _stream(self) -> Iterator[WatchItem]:
-        """What one connection brings; raises EtcdUnavailable or EtcdDenied when it ends by itself."""
+        """Yield the items of one connection; raises EtcdUnavailable or EtcdDenied when it ends by itself."""
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         requests.put(self._create_request())
         try:
@@ -165,7 +165,7 @@ class Watch:
         raise EtcdUnavailable(reason)
 
     def _store_is_new(self, header: Any) -> bool:
-        """Whether this is another store than the one we had read: its revisions mean something else."""
+        """Return whether this is another store than the one that was read: its revisions mean something else."""
         known, self._cluster_id = self._cluster_id or header.cluster_id, header.cluster_id
         if header.cluster_id != known:
             return True

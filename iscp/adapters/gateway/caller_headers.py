@@ -1,4 +1,4 @@
-"""What a request by HTTP shows of who makes it, as metadata of the call that it leads to.
+"""Turns the evidence of who makes a request by HTTP into metadata of the call that it leads to.
 
 The call goes to this node's own gRPC port, where it is decided; the node is believed there by its certificate.
 """
@@ -20,13 +20,13 @@ def metadata_of(headers: Message, connection: Any, client_address: tuple[Any, ..
     tokens = [str(value) for value in headers.get_all(TOKEN_KEY, [])]
     if any(not (value.isascii() and value.isprintable()) for value in tokens):
         raise NotAuthenticated("must be `Bearer` and one token", field=TOKEN_KEY, remedy="Send it once, and so")
-    said = tuple((TOKEN_KEY, value) for value in tokens)
+    metadata = tuple((TOKEN_KEY, value) for value in tokens)
     if not isinstance(connection, ssl.SSLSocket):
-        return said  # nobody would believe what is said of the caller besides
+        return metadata  # nobody would believe the rest of the statement
     host, port = client_address[:2]
     family = "ipv6" if ":" in host else "ipv4"
     shown = f"[{host}]" if family == "ipv6" else host
-    return (*said, (CALLER_KEY, statement(_names_of(connection), f"{family}:{shown}:{port}")))
+    return (*metadata, (CALLER_KEY, statement(_names_of(connection), f"{family}:{shown}:{port}")))
 
 
 def _names_of(connection: ssl.SSLSocket) -> frozenset[str]:

@@ -100,7 +100,8 @@ class AdminEndpoint(Protocol):
 class GatewayServer:
     """Serves beside `admin`, with which it starts and stops. `address` is HOST:PORT, and port 0 takes any free one.
 
-    With `tls` it is served so, and clients need a certificate of its authority if there is one, as for gRPC.
+    If `tls` is given, HTTP is served by it, and clients need a certificate of its authority if there is one, as for
+    gRPC.
     """
 
     def __init__(
@@ -168,6 +169,6 @@ class GatewayServer:
 
 
 def _reachable(address: str) -> str:
-    """Where a server that listens on all interfaces is found from here."""
+    """Return the address at which a server that listens on all interfaces is reached from here."""
     host, port = split_address(address)
     return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"

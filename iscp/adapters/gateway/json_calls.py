@@ -29,7 +29,7 @@ CALLS_MAX = 192
 """Calls by JSON at a time; one more is refused with QUEUE_FULL."""
 
 LONG_CALLS_MAX = 128
-"""Of these, calls of WaitJob and VerifyJob, which must not take all places; one more is refused with QUEUE_FULL. They
+"""Calls of WaitJob and VerifyJob among these, which must not take all places; one more is refused with QUEUE_FULL. They
 count as waits of their callers too.
 """
 

@@ -55,7 +55,9 @@ _STATUSES = {
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
 }
-"""What is not there is 500, as an outcome that is not known: the call may have been carried out."""
+"""HTTP statuses by codes of gRPC; all others are 500, as an outcome that is not known: the call may have been carried
+out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class JsonRequest(BaseHTTPRequestHandler):
             log.info("gateway.cut_off", extra={"why": str(error) or type(error).__name__})
 
     def parse_request(self) -> bool:
-        """One request a connection: what would be kept open would have to be bounded."""
+        """Parse one request a connection: connections that stayed open would have to be bounded."""
         parsed = super().parse_request()
         self.close_connection = True
         return parsed
@@ -110,7 +112,7 @@ class JsonRequest(BaseHTTPRequestHandler):
         self._answer(self._call)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server refuses by itself, in the form of all errors."""
+        """Answer an error of http.server itself in the form of all errors."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # what it calls a verb for which there is no do_…
             self._answer(self._refuse_verb)
             return

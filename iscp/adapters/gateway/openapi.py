@@ -56,7 +56,7 @@ def path_of(method: MethodDescriptor) -> str:
 
 
 def media_type(method: MethodDescriptor) -> str:
-    """Of its answers: a stream has a line for each message."""
+    """Return the media type of the method's answers: a stream has a line for each message."""
     return "application/x-ndjson" if method.server_streaming else "application/json"
 
 

@@ -74,7 +74,7 @@ class HttpJwks:
 
 
 class _Bounded:
-    """Of a socket, what an answer is read by."""
+    """The part of a socket by which an answer is read."""
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._reader = BoundedReader(connection, timeout_s, JWKS_BYTES_MAX)

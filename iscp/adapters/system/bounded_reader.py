@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BoundedReader(io.RawIOBase):
-    """What comes over a connection, until a time and up to a number of bytes, however slowly it trickles.
+    """Reads from a connection, until a time and up to a number of bytes, however slowly they come.
 
     Raises OSError beyond.
     """

@@ -66,8 +66,8 @@ def spawn_watched(
 ) -> tuple[subprocess.Popen[bytes], threading.Event]:
     """Start `command` from whatever thread, with the options of Popen; the event is set when it has ended.
 
-    It lives no longer than this process: each has a thread of its own, which starts it and waits for its end, as Linux
-    ends a child with the thread that forked it. Raises OSError.
+    The child lives no longer than this process: each has a thread of its own, which starts it and waits for its end, as
+    Linux ends a child with the thread that forked it. Raises OSError.
     """
     born, ended = threading.Event(), threading.Event()
     children: list[subprocess.Popen[bytes]] = []

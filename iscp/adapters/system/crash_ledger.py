@@ -1,8 +1,8 @@
-"""Notes for which jobs each thread is at work, and reads after a crash of the process whose work it was.
+"""Notes which jobs each thread works on, and reads after a crash of the process whose work it was.
 
 Three files in a directory that outlives the process: `work`, to which each thread appends what it begins and what it
 ends; `crash`, to which Python's fault handler writes when a signal of a crash ends the process, from within C and
-without memory of its own; `deaths.json`, what came of both at the starts since. What is written is there as long as the
+without memory of its own; `deaths.json`, what came of both at the starts since. These files are there as long as the
 machine is, without a sync: only the process dies. SIGKILL and SIGTERM leave nothing in `crash`.
 """
 
@@ -37,7 +37,7 @@ JOBS_MAX = 1_000
 
 _FORMAT = 1
 _LIBRARIES = ("iscp", "deltalake", "pyarrow")
-"""With another version of one of them every job is tried again."""
+"""Libraries whose new version has every job tried again."""
 
 
 class CrashLedger:
@@ -85,7 +85,7 @@ class CrashLedger:
     # --- while it runs ------------------------------------------------------------------------------------------
 
     def _note(self, thread: int, begun: str | None) -> None:
-        """What a thread is at from now on, or what it was at before."""
+        """Append what a thread works on from now on, or, for None, what it was at before."""
         with self._lock:
             of_thread = self._threads.setdefault(thread, [])
             if begun is None:
@@ -152,7 +152,7 @@ def _log_crash(crash: Crash, found: Iterable[AtWork], jobs: Mapping[str, str]) -
 
 
 def _read_work(file: Path) -> list[AtWork]:
-    """What each thread was at last; a line that was not written to its end is left out."""
+    """Return what each thread was at last; a line that was not written to its end is left out."""
     found: dict[int, AtWork] = {}
     for line in _beginning(file, 2 * WORK_BYTES_MAX).splitlines():
         with suppress(ValueError, TypeError):

@@ -14,7 +14,7 @@ ATTEMPTS_MAX = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the loopback interface there now."""
+    """Return whether a server could listen on the loopback interface there now."""
     with socket.socket() as trial:
         # As servers do it: what lingers of closed connections is no obstacle.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

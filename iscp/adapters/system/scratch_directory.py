@@ -31,7 +31,9 @@ def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]
 
 
 def _make(prefix: str, parent: Path) -> tuple[Path, int]:
-    """With the lock that says that it is in use; the kernel frees it when the process ends, however that is."""
+    """Return a new directory and the lock that shows that it is in use; the kernel frees it however the process
+    ends.
+    """
     while True:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:

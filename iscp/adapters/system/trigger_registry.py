@@ -42,12 +42,12 @@ class TriggerRegistry:
             ) from error
 
     def evaluate(self, name: str, facts: TriggerFacts) -> object:
-        """What the class answers, whatever that is. Raises IscpError if it cannot be called, or fails."""
+        """Return the answer of the class, whatever that is. Raises IscpError if it cannot be called, or fails."""
         try:
             return self._trigger(name).decide(facts)
         except BaseException as error:  # also SystemExit: foreign code ends no thread of the node
-            said = error_text(error) if isinstance(error, IscpError) else named_error(error)
-            raise TemporaryError(said, code=ErrorCode.TRIGGER_FAILED) from error
+            message = error_text(error) if isinstance(error, IscpError) else named_error(error)
+            raise TemporaryError(message, code=ErrorCode.TRIGGER_FAILED) from error
 
     def _trigger(self, name: str) -> Trigger:
         if name not in self._allow:

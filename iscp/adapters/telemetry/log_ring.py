@@ -15,7 +15,7 @@ RING_BYTES_MAX = 4 * 1024**2
 """Bytes of its log that a node keeps in memory for `node logs` and `job logs`; the oldest lines go first."""
 
 
-class _Kept(NamedTuple):
+class _Line(NamedTuple):
     number: int
     at_s: float
     level: int
@@ -31,7 +31,7 @@ class LogRing(logging.Handler):
         self._life = life
         self._now_s = now_s
         self._bytes_max = bytes_max
-        self._kept: deque[_Kept] = deque()
+        self._lines: deque[_Line] = deque()
         self._bytes = 0
         self._number = 0
 
@@ -43,21 +43,21 @@ class LogRing(logging.Handler):
             self.handleError(record)
             return
         self._number += 1
-        self._kept.append(_Kept(self._number, record.created, record.levelno, line))
+        self._lines.append(_Line(self._number, record.created, record.levelno, line))
         self._bytes += _size(line)
         while self._bytes > self._bytes_max:
-            self._bytes -= _size(self._kept.popleft().line)
+            self._bytes -= _size(self._lines.popleft().line)
 
     def read(self, query: LogQuery) -> LogPage:
         # Only copied under the lock, which every thread that logs takes; the search comes after it.
         self.acquire()
         try:
-            kept, last = list(self._kept), self._number
+            stored, last = list(self._lines), self._number
         finally:
             self.release()
         restarted = query.after is not None and query.after.life != self._life
         after = 0 if query.after is None or restarted else query.after.number
-        found = [each for each in kept if each.number > after and each.level >= _level(query)]
+        found = [each for each in stored if each.number > after and each.level >= _level(query)]
         if not after and query.since_s:  # what follows is wanted however late it is fetched
             found = [each for each in found if each.at_s >= self._now_s() - query.since_s]
         if query.job is not None:
@@ -67,7 +67,7 @@ class LogRing(logging.Handler):
         elif len(found) > LINES_MAX:  # the rest is there for the next query
             found = found[:LINES_MAX]
             last = found[-1].number
-        oldest = kept[0].number if kept else last + 1
+        oldest = stored[0].number if stored else last + 1
         lost = 0 if query.after is None or restarted else max(0, oldest - 1 - after)
         lines = tuple(LogLine(each.number, each.at_s, each.line.decode()) for each in found)
         return LogPage(self._node_id, LogPlace(self._life, last), lost, restarted, lines=lines)
@@ -81,9 +81,9 @@ def _size(line: bytes) -> int:
     return sys.getsizeof(line)
 
 
-def _of_job(kept: Iterable[_Kept], job: JobOfLines) -> Iterable[_Kept]:
+def _of_job(lines: Iterable[_Line], job: JobOfLines) -> Iterable[_Line]:
     """Only lines that hold one of the names anywhere are parsed."""
     needles = [json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in (job.job_id, *job.tables)]
     return (
-        each for each in kept if any(needle in each.line for needle in needles) and job.named_in(json.loads(each.line))
+        each for each in lines if any(needle in each.line for needle in needles) and job.named_in(json.loads(each.line))
     )

@@ -119,10 +119,10 @@ def configure_logging(
     """
     out = logging.StreamHandler(stream or sys.stderr)
     out.setFormatter(JsonFormatter(fixed) if log_format is LogFormat.JSON else TextFormatter())
-    kept = [] if ring is None else [ring]
-    for each in kept:
+    rings = [] if ring is None else [ring]
+    for each in rings:
         each.setFormatter(JsonFormatter(fixed))
-    logging.basicConfig(handlers=[out, *kept], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[out, *rings], level=level.upper(), force=True)
     logging.captureWarnings(True)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(least)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 CERTIFICATES_CACHED_MAX = 4_096
-"""Certificates of callers whose names are kept; one more has the one that was used least lately read again."""
+"""Certificates of callers whose names are cached; one more has the one that was used least lately read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class ShownNames:
 
 @lru_cache(CERTIFICATES_CACHED_MAX)
 def shown_names(certificate: bytes) -> ShownNames:
-    """Of a certificate in PEM or DER; of what is unreadable, or has alternative names that are, none at all."""
+    """Return the names in a certificate in PEM or DER; none for one that is unreadable, or has unreadable alternative
+    names.
+    """
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 

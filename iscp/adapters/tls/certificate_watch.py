@@ -24,7 +24,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class CertificateWatch:
-    """What some files hold; safe to use from several threads. `section` begins the names of fields in errors.
+    """The present content of some files; several threads may use it. `section` begins the names of fields in errors.
 
     Raises ConfigurationError where they are unfit at first. Later ones that are unfit, or of which only the first has
     been written, are logged, and what was read before them is used.
@@ -71,9 +71,9 @@ class CertificateWatch:
 
 
 def days_left(tls: Tls) -> int:
-    """Whole days until the own certificate ends; of one without: until the last authority does."""
-    ends = [each.not_valid_after_utc for each in certificates_of(tls.certificate or tls.authority)]
-    return ((ends[0] if tls.certificate else max(ends)) - datetime.now(UTC)).days
+    """Return the whole days until the own certificate ends, or the last authority where there is none."""
+    expiries = [each.not_valid_after_utc for each in certificates_of(tls.certificate or tls.authority)]
+    return ((expiries[0] if tls.certificate else max(expiries)) - datetime.now(UTC)).days
 
 
 def _stamp_of(file: Path) -> tuple[int, int, int] | None:

@@ -48,7 +48,7 @@ class CertificateKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CertificateRequest:
-    """What a certificate is for. `hosts` are names and addresses at which a server is called."""
+    """The purpose and names of a certificate. `hosts` are names and addresses at which a server is called."""
 
     kind: CertificateKind
     name: str

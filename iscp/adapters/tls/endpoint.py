@@ -1,4 +1,4 @@
-"""Where a node listens, and how messages between it and its users are bounded. Imports no gRPC."""
+"""The address of a node, and the bounds of messages between it and its users. Imports no gRPC."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Tls:
 
 
 def endpoint_or_default(endpoint: str | None) -> str:
-    """What was given, else ISCP_ENDPOINT, else the default.
+    """Return the given endpoint, else ISCP_ENDPOINT, else the default.
 
     Raises ConfigurationError unless it is HOST:PORT, or several with commas between them.
     """

@@ -1,4 +1,4 @@
-"""What gRPC says where no connection by TLS could be made, in words that help."""
+"""Explains gRPC's errors where no connection by TLS could be made."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _FAULTS = (  # what the words of gRPC and BoringSSL mean, and what helps
 
 
 def handshake_fault(text: str) -> tuple[str, str] | None:
-    """What is wrong, and the remedy, where this side refused the other; None: it is something else."""
+    """Return the fault and the remedy, where this side refused the other; None: it is something else."""
     if _NEVER_CONNECTED not in text:
         return None
     return next(((fault, remedy) for words, fault, remedy in _FAULTS if words in text), None)
 
 
 def may_be_refused(text: str) -> bool:
-    """Whether the other side has hung up during the handshake. It does not say why; it may also have just ended."""
+    """Return whether the other side has hung up during the handshake. It gives no reason; it may also have just
+    ended.
+    """
     return _NEVER_CONNECTED in text and _CLOSED in text
 
 

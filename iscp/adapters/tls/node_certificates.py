@@ -17,7 +17,10 @@ OIDC_SECTION = "security.oidc."
 
 
 def certificate_watch(config: NodeConfig) -> CertificateWatch | None:
-    """Of the node's files, for servers and for calls to other nodes; None without TLS. Raises ConfigurationError."""
+    """Return a watch of the node's files, for servers and for calls to other nodes; None without TLS.
+
+    Raises ConfigurationError.
+    """
     files = _files_of(config)
     return CertificateWatch(files, SECTION) if files else None
 
@@ -29,7 +32,7 @@ def etcd_files(config: EtcdConfig) -> TlsFiles | None:
 
 
 def certificate_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    """What is wrong with the files that a configuration names; of settings that are missing others say so."""
+    """Yield the faults of the files that a configuration names; missing settings are reported elsewhere."""
     now = datetime.now(UTC)
     if files := etcd_files(config.etcd):
         yield from examine(files, ETCD_SECTION, now)[1]

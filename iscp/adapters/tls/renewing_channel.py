@@ -154,7 +154,7 @@ class _StreamMethod(_Method):
 
 
 class _AsyncMethod(_Method):
-    """Of asyncio all calls are futures."""
+    """A method of a channel of asyncio, where all calls are futures."""
 
     def __call__(self, *arguments: Any, **given: Any) -> Any:
         def follow(call: Any, ended: Callable[[], None]) -> bool:

@@ -1,4 +1,4 @@
-"""What servers show and demand: for gRPC, and for sockets."""
+"""The certificates that servers show and demand: for gRPC, and for sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names_shown(context: grpc.ServicerContext) -> ShownNames:
 
 
 class ServerContext:
-    """As `server_credentials`, for sockets. A source without authority requires no certificate."""
+    """The `server_credentials` for sockets. A source without authority requires no certificate."""
 
     def __init__(self, source: TlsSource) -> None:
         self._source = source
@@ -51,7 +51,7 @@ class ServerContext:
         self._context = _context(self._last)
 
     def current(self) -> ssl.SSLContext:
-        """For one more connection."""
+        """Return the context for one more connection."""
         if (found := self._source.current()) is not self._last:
             self._context, self._last = _context(found), found
         return self._context

@@ -35,12 +35,14 @@ class TlsFiles:
 
     @classmethod
     def named(cls, ca_file: str, cert_file: str, key_file: str, server_name: str = "") -> TlsFiles:
-        """Of settings, in which an empty name is of no file."""
+        """Return the files that settings name, in which an empty name is of no file."""
         ca, cert, key = (Path(name) if name else None for name in (ca_file, cert_file, key_file))
         return cls(ca, cert, key, server_name)
 
     def read(self, section: str = "") -> Tls:
-        """What they hold. Raises ConfigurationError where that is not fit for use; `section` begins its `field`."""
+        """Return the content of the files. Raises ConfigurationError where it is unfit for use; `section` begins its
+        `field`.
+        """
         tls, faults = examine(self, section, datetime.now(UTC))
         for fault in faults:
             raise ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)
@@ -48,23 +50,25 @@ class TlsFiles:
 
 
 GivenTls = Tls | TlsFiles | None
-"""What clients take: texts, files, or nothing."""
+"""The certificates that clients take: texts, files, or nothing."""
 
 
 def tls_of_environment(environ: Mapping[str, str]) -> TlsFiles | None:
-    """What ISCP_CA_FILE, ISCP_CERT_FILE, ISCP_KEY_FILE and ISCP_SERVER_NAME say to clients; none without the first."""
+    """Return the files in ISCP_CA_FILE, ISCP_CERT_FILE and ISCP_KEY_FILE, and ISCP_SERVER_NAME; None without the
+    first.
+    """
     found = TlsFiles.named(*(environ.get(name, "") for name in TLS_VARIABLES))
     return found if found.ca_file else None
 
 
 class TlsSource(Protocol):
-    """Where connections have their certificates from: the very same `Tls` until there is another one."""
+    """The source of certificates for connections: it returns the very same `Tls` until there is another one."""
 
     def current(self) -> Tls: ...
 
 
 def examine(files: TlsFiles, section: str, now: datetime) -> tuple[Tls, list[SettingFault]]:
-    """What they hold, and what makes it useless at `now` (with a time zone), each by `section` and the field."""
+    """Return the content of the files, and its faults at `now` (with a time zone), each by `section` and the field."""
     named = {"cert_file": files.cert_file, "key_file": files.key_file, "ca_file": files.ca_file}
     faults: list[SettingFault] = []
     texts = dict.fromkeys(named, b"")
@@ -93,7 +97,7 @@ def _text_faults(files: TlsFiles, tls: Tls, section: str, now: datetime) -> Iter
 
 
 def node_faults(tls: Tls, section: str, node_name: str) -> Iterator[SettingFault]:
-    """What other nodes would refuse of a node's certificate, which is fit for use otherwise."""
+    """Yield what other nodes would refuse in a node's certificate, which is fit for use otherwise."""
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -157,7 +161,7 @@ def _key_faults(path: str, file: Path, tls: Tls) -> Iterator[SettingFault]:
 def _leads_to(
     own: x509.Certificate, between: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
 ) -> bool:
-    """Whether one of the authorities has signed it, or another that is given with it and is signed so."""
+    """Return whether one of the authorities has signed it, or another that is given with it and is signed so."""
     if any(_is_signed_by(own, authority) for authority in authorities):
         return True
     left = [each for each in between if each != own]

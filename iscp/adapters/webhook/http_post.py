@@ -1,6 +1,6 @@
-"""One receiver of notifications by HTTP, and how what it is sent is signed.
+"""One receiver of notifications by HTTP, and the signature of what is sent to it.
 
-Of the answer only the status line is read, so that a receiver can neither hold the sender nor fill its memory.
+Only the status line of the answer is read, so that a receiver can neither delay the sender nor fill its memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POST_TIMEOUT_S = 10.0
 """How long connecting to a receiver may take, and sending, and waiting for its status, each; then the attempt fails."""
 
 STATUS_LINE_BYTES_MAX = 4_096
-"""Bytes of a receiver's status line; with a longer one the attempt fails. What follows it is not read."""
+"""Bytes of a receiver's status line; if it is longer the attempt fails. The rest of the answer is not read."""
 
 SECRET_BYTES_MAX = 4_096
 """Bytes of the file with the secret; a larger one is refused at the node's start."""
@@ -33,7 +33,7 @@ RETRIED_STATUSES = frozenset({408, 429})
 
 
 def read_secret(file: str) -> bytes:
-    """What is in the file, without blanks around it; empty: there is no file. Raises ConfigurationError."""
+    """Return the content of the file, without blanks around it; empty: no file is named. Raises ConfigurationError."""
     if not file:
         return b""
     try:

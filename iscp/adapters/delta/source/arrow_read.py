@@ -52,7 +52,7 @@ _CHUNKS_MAX = 100
 # Whether a path is spelled in the log as in the file system is nobody's question then.
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _STAMPS_BYTES, _NULL_BYTES = 48, 16
-"""What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
+"""Bytes in memory of a change's kind, version and time in each row, and of a column that its file does not have."""
 # Of these types a partition's value is written in one way only.
 _PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
 

@@ -149,20 +149,20 @@ def java_command(
     ports would be open to others.
     """
     directories = configuration_dirs(environ)
-    said = {**spark_defaults(directories), **settings.conf}
-    refuse_open_ports(settings.master, settings.insecure, said)
-    front = said.get("spark.driver.extraClassPath")
+    conf = {**spark_defaults(directories), **settings.conf}
+    refuse_open_ports(settings.master, settings.insecure, conf)
+    front = conf.get("spark.driver.extraClassPath")
     entries = [*([front] if front else ()), *map(str, class_path), *map(str, directories)]
     quiet = [] if _configures_log4j(directories) else [f"-Dlog4j2.configurationFile={_LOG4J}"]
     return [
         *(str(executable), "-cp", os.pathsep.join(entries)),
-        f"-Xmx{said.get('spark.driver.memory', f'{settings.driver_memory_mb}m')}",
+        f"-Xmx{conf.get('spark.driver.memory', f'{settings.driver_memory_mb}m')}",
         *(*_JVM_OPTIONS, *quiet, *options),
         # Spark's local files go there too, unless spark.local.dir says otherwise.
         f"-Djava.io.tmpdir={settings.scratch_dir}",
         f"-Dderby.system.home={settings.work_dir}",
-        *shlex.split(said.get("spark.driver.defaultJavaOptions", "")),
-        *shlex.split(said.get("spark.driver.extraJavaOptions", "")),
+        *shlex.split(conf.get("spark.driver.defaultJavaOptions", "")),
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")),
         *("org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties_file(settings))),
         *("--load-spark-defaults", "pyspark-shell"),
     ]
@@ -191,7 +191,7 @@ def write_properties(settings: SparkSettings) -> None:
     """Writes what the user set into a file of its owner only: a command line would show it to everybody."""
     wanted = {
         "spark.app.name": "iscp",
-        "spark.ui.showConsoleProgress": "false",  # SparkSubmit shows it where nothing is said
+        "spark.ui.showConsoleProgress": "false",  # SparkSubmit shows it by default
         **settings.conf,
         "spark.master": settings.master,
     }

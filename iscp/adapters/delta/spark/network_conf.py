@@ -34,13 +34,13 @@ def network_conf(master: str, insecure: bool) -> dict[str, str]:
     return {} if insecure else dict(_ENCRYPTED)
 
 
-def refuse_open_ports(master: str, insecure: bool, said: Mapping[str, str]) -> None:
-    """Raise ConfigurationError where others could reach Spark's ports without a secret, by what the user has `said`."""
+def refuse_open_ports(master: str, insecure: bool, conf: Mapping[str, str]) -> None:
+    """Raise ConfigurationError where others could reach Spark's ports without a secret, by the user's `conf`."""
     if insecure or stays_here(master):
         return
     for name in ("spark.authenticate", "spark.network.crypto.enabled"):
-        if said.get(name, "true").strip().lower() != "true" and not (
-            name.endswith("crypto.enabled") and said.get("spark.ssl.rpc.enabled", "").strip().lower() == "true"
+        if conf.get(name, "true").strip().lower() != "true" and not (
+            name.endswith("crypto.enabled") and conf.get("spark.ssl.rpc.enabled", "").strip().lower() == "true"
         ):
             raise ConfigurationError(
                 f"has {name} turned off, and {master} is on other machines",
@@ -48,7 +48,7 @@ def refuse_open_ports(master: str, insecure: bool, said: Mapping[str, str]) -> N
                 remedy="Leave it out, or set security.insecure = true",
             )
     # Of other masters Spark makes the secret, and hands it over by theirs.
-    if master.startswith("spark://") and not said.get("spark.authenticate.secret"):
+    if master.startswith("spark://") and not conf.get("spark.authenticate.secret"):
         raise ConfigurationError(
             f"does not have spark.authenticate.secret, and {master} is on other machines",
             field="spark.conf",

@@ -222,8 +222,8 @@ def _sentences(text: str) -> list[str]:
     """Return the first line of the text and its last cause, without the stack and the names of classes."""
     lines = [line for line in _CALL.sub("", text).splitlines() if not _STACK_LINE.match(line)]
     causes = [line for line in lines if _CAUSE.match(line)]
-    said = [lines[0] if lines else text.strip(), *causes[-1:]]
-    return list(dict.fromkeys(_CLASS.sub("", line).strip() for line in said))
+    sentences = [lines[0] if lines else text.strip(), *causes[-1:]]
+    return list(dict.fromkeys(_CLASS.sub("", line).strip() for line in sentences))
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 builds/head                      the term that wrote last; each transaction rests on the one before it
 builds/tables/<table_id>         a table that is being built
-builds/priorities/<table_id>     how urgent a table's build is, where somebody has said so
+builds/priorities/<table_id>     how urgent a table's build is, where it was set
 builds/plans/<job_id>            what all tasks of a job have in common; it is there when all of them are
 builds/tasks/<job_id>/<task_id>  a task that is not finished
 builds/done/<job_id>/<node_id>   what a node has built of it, so far as its tasks are gone
-builds/kept/<table_id>           of which commits of a table the change rows are kept
-builds/staging/<table_id>/<task_id>  a task that keeps some, or deletes them, and is not finished
+builds/kept/<table_id>           the commits of a table whose change rows are retained
+builds/staging/<table_id>/<task_id>  a task that stores such rows, or deletes them, and is not finished
 builds/built/<job_id>            the version that a job is built at, until it has published it
 """
 
@@ -55,7 +55,7 @@ from iscp.core.values.untrusted_values import exact_int, exact_name, named_error
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Of a task's, a plan's and a count's record."""
+"""The format of the records of tasks, plans and counts."""
 
 TABLES, PRIORITIES, PLANS, TASKS, DONE, BUILT = "tables", "priorities", "plans", "tasks", "done", "built"
 STAGING, KEPT = "staging", "kept"
@@ -112,7 +112,10 @@ class BuildKeys:
                 return Delete(self.key(KEPT, table_id))
 
     def read(self, kv: KeyValue) -> Change | None:
-        """What the key says; None, and logged, where it is none of a build's or cannot be read."""
+        """Return the change that the key and its value stand for.
+
+        None, and logged, where the key is none of a build's or cannot be read.
+        """
         kind, *names = kv.key.removeprefix(self.prefix).split("/")
         if kv.key == self.head:
             return None
@@ -134,7 +137,7 @@ class BuildKeys:
                 case "staging", [table_id, task_id]:
                     return PutStaging(_read_staging(table_id, task_id, json.loads(kv.value)))
                 case "kept", [table_id]:
-                    return PutKept(_read_kept(table_id, json.loads(kv.value)))
+                    return PutKept(_read_span(table_id, json.loads(kv.value)))
             raise ValueError("it is none of a build")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = named_error(error)
@@ -142,7 +145,7 @@ class BuildKeys:
             return None
 
     def follow(self, event: WatchEvent) -> Change | None:
-        """What has changed."""
+        """Return the change that the event stands for, or None as `read`."""
         if event.type is EventType.PUT:
             return self.read(event.kv)
         match event.kv.key.removeprefix(self.prefix).split("/"):
@@ -179,7 +182,7 @@ def _encoded_task(task: BuildTask) -> bytes:
 
 
 def _read_task(job_id: str, task_id: str, record: Any) -> BuildTask:
-    """Ids are shared by thousands of tasks: each is kept once."""
+    """Return the task. Its ids are shared by thousands of tasks, and interned."""
     range_id = exact_int(record["range"], "range", 1)
     depth(range_id)
     table_id, node_id = (intern(exact_name(record[name], name)) for name in ("table", "node"))
@@ -197,7 +200,7 @@ def _read_staging(table_id: str, task_id: str, record: Any) -> StagingTask:
     return StagingTask(task_id, table_id, uri, after, until, node_id)
 
 
-def _read_kept(table_id: str, record: Any) -> KeptSpan:
+def _read_span(table_id: str, record: Any) -> KeptSpan:
     since, until = _exact_span(record["since"], record["until"])
     return KeptSpan(table_id, exact_name(record["uri"], "uri"), since, until, exact_int(record["bytes"], "bytes"))
 

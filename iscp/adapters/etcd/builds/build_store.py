@@ -1,4 +1,4 @@
-"""What etcd has of builds: loaded and written by the owner, followed by the nodes.
+"""The state of builds in etcd: loaded and written by the owner, followed by the nodes.
 
 Each transaction rests on the one that its writer knows: it fails once another has come, be it a late one of the same
 writer, whose answer was lost. So what an owner has loaded is what etcd has, as long as its writes succeed.
@@ -21,7 +21,7 @@ from iscp.ports.system import Threads
 
 
 class FencedWrites(Protocol):
-    """Of EtcdElection, what writes builds."""
+    """The part of EtcdElection that writes builds."""
 
     def write_fenced(self, leader: Leader, *writes: Put | Delete, when: tuple[Compare, ...] = ()) -> int: ...
 

@@ -166,12 +166,14 @@ class EtcdMembership:
             hold_s = max(hold_s, self._client.read_granted_ttl(kv.lease_id) - REVOKING_S)
             try:
                 self._client.revoke(exact_int(int(kv.value), "the lease", 0, 2**63 - 1))
-            except ValueError as error:  # no trace of ours; the wait is kept all the same
+            except ValueError as error:  # no trace of ours; the wait is the same
                 log.warning("etcd.revoked.unreadable", extra={"key": printable(kv.key), "reason": error_text(error)})
         return hold_s
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
-        """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
+        """Return by node id the seconds since the lease was renewed, to the second; leases that have ended are left
+        out.
+        """
         left_s = {record: self._client.time_to_live(record.lease_id) for record in records}
         return {
             record.node_id: max(0.0, (record.ttl_s or math.ceil(self._lease_ttl_s)) - left)
@@ -180,7 +182,10 @@ class EtcdMembership:
         }
 
     def _create(self, record: NodeRecord, lease_id: int) -> bool:
-        """With its epoch, in one transaction: of a backup that has not the record, it shows that it is older."""
+        """Create the record and its epoch in one transaction; return False if another was first.
+
+        A store restored from a backup that is older than the record lacks the epoch too, and so shows its age.
+        """
         key, epoch_key = self._keys.node(record.node_id), self._keys.epoch(record.node_id)
         known = self._client.get(epoch_key)
         if epoch_of(known) >= record.epoch:

@@ -63,7 +63,7 @@ class Moments:
         return moment
 
     def lose_sight(self) -> None:
-        """What happens until the next read is not followed."""
+        """Note that nothing is followed until the next read."""
         with self._lock:
             self._latest = replace(self._latest, breaks=self._latest.breaks + 1)
 
@@ -72,7 +72,7 @@ class MemberReads:
     """All that one process reads of the members: by lists, and by the watch, whichever comes first.
 
     A store that was restored from a backup may have come past its former revisions before it is read again, and bears
-    the same ids. But it has forgotten the epochs that were given since, and those are kept for ever: whose record is
+    the same ids. But it has forgotten the epochs that were given since, and those are never deleted: whose record is
     gone while its epoch was never given is not gone, and may be writing.
     """
 
@@ -98,7 +98,7 @@ class MemberReads:
                 return listing, self._note(found, moment)
 
     def follow(self, known: Mapping[str, KeyValue], since: Moment, revision: int) -> Members:
-        """What these keys say, which a watch from `since` has brought up to `revision`."""
+        """Return the members that these keys show, which a watch from `since` has brought up to `revision`."""
         return self._note(snapshot_of(known.values()), self.moments.follow(since, revision))
 
     def _note(self, found: tuple[NodeRecord, ...], moment: Moment) -> Members:
@@ -108,7 +108,7 @@ class MemberReads:
         return found, moment
 
     def _forgot(self, life: NodeRecord, there: Mapping[str, NodeRecord]) -> bool:
-        """Whether the store cannot be the one in which this life was registered, or its epoch key was spoilt."""
+        """Return whether the store cannot be the one in which this life was registered, or its epoch key was spoilt."""
         now = there.get(life.node_id)
         if now is not None and now.epoch == life.epoch:
             return now.lease_id != life.lease_id  # its epoch was given twice

@@ -43,7 +43,9 @@ _UNKNOWN = Rule(Scope.CALLER)
 
 @dataclass(frozen=True, slots=True)
 class AccessParts:
-    """What decides, and what is notified. `node_name`: what nodes are known by (empty: by nothing)."""
+    """The parts that decide about calls, and that are notified. `node_name`: what nodes are known by (empty: by
+    nothing).
+    """
 
     authenticator: Authenticator
     authorizer: Authorizer
@@ -92,7 +94,7 @@ class _GuardedCall:
 
     @contextmanager
     def _decide(self, given: Any, context: grpc.ServicerContext) -> Iterator[tuple[Any, Any, list[Any] | None]]:
-        """What to give to the method, with whose call it is; or what to answer instead of it."""
+        """Yield what the method gets, with the caller, or the answer instead of a call of the method."""
         with translate_errors(context, self._method, "access"):
             evidence, principal = self._identify(context)
         request = self._read(given)
@@ -142,20 +144,25 @@ class _GuardedCall:
     def _check(
         self, principal: Principal, accounts: Collection[str], everybody: bool, context: GuardedContext
     ) -> ForeignAccount | None:
-        """What is wrong if the call names another account; ends it if anything else is."""
+        """Return the error if the call names another account; end the call for any other fault."""
         try:
             self._parts.authorizer.authorize(principal, self._method, accounts, everybody)
         except ForeignAccount as error:
             return error
         except IscpError as error:
-            said = {"verb": self._method, "code": int(error.code), "caller": principal.name, "peer": context.peer_named}
-            log.info("access.refused", extra=said)
+            refused = {
+                "verb": self._method,
+                "code": int(error.code),
+                "caller": principal.name,
+                "peer": context.peer_named,
+            }
+            log.info("access.refused", extra=refused)
             abort(context, error)
         return None
 
     @property
     def _raw(self) -> bool:
-        """Whether the call goes on to another node, as bytes."""
+        """Return whether the call goes on to another node, as bytes."""
         return self._there.request_deserializer is None
 
     def _read(self, given: Any) -> Message | None:
@@ -173,7 +180,7 @@ class _GuardedCall:
     def _answer_foreign(
         self, principal: Principal, request: Message, context: GuardedContext, error: ForeignAccount
     ) -> list[Any]:
-        """As if there were nothing, whether there is or not."""
+        """Answer a call that names another account as if there were nothing, whether there is or not."""
         tables = (thing.table for thing in named_things(request) if thing.account != principal.account)
         table, descriptor = next(tables, ""), METHODS[self._method]
         match self._rule.foreign:

@@ -1,4 +1,6 @@
-"""What the audit may keep of a request: what it names, without what may be secret, and bounded whatever was sent."""
+"""The part of a request that the audit has: what it names, without what may be secret, and bounded whatever was
+sent.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,34 @@ TEXT_CHARS_MAX = 500
 WHAT_CHARS_MAX = 8_000
 """Characters of JSON after which the audit names no further thing of a call."""
 
-# What may be kept besides tables and jobs: never a spec, which may hold secrets.
-_KEPT = ("verb", "node_id", "range_id", "merge", "repair", "dry_run", "interrupt", "token_id", "role", "ttl_s", "note")
+# Fields that the audit may have besides tables and jobs: never a spec, which may have secrets.
+_AUDITED = (
+    "verb",
+    "node_id",
+    "range_id",
+    "merge",
+    "repair",
+    "dry_run",
+    "interrupt",
+    "token_id",
+    "role",
+    "ttl_s",
+    "note",
+)
 
 Shown = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Things:
-    """Of one entry: the first things, and how many there are."""
+    """The first things that an entry names, and how many there are."""
 
     first: list[Shown] = field(default_factory=list)
     count: int = 0
     accounts: set[str] = field(default_factory=set)
 
     def add(self, thing: NamedThing, account: str = "") -> None:
-        """`account`: to be said of the thing, as the entry is not of it."""
+        """Add a thing. `account` is shown with it where the entry belongs to another one."""
         self.count += 1
         if account:
             self.accounts.add(account)
@@ -56,17 +70,17 @@ class _Things:
         if self.count > len(said["things"]):
             said["count"] = self.count
         request_id = getattr(request, "request_id", "") or (self.first[0] if self.first else {}).get("request_id", "")
-        return json.dumps(said | more, ensure_ascii=False), kept_text(request_id)
+        return json.dumps(said | more, ensure_ascii=False), audited_text(request_id)
 
 
 def audited_of_caller(request: Message, own: str) -> tuple[str, str]:
-    """What a request names, as JSON, and the id of its first request, in the account `own`, whichever it names.
+    """Return what a request names, as JSON, and the id of its first request, for the account `own`, whichever it names.
 
-    It takes no longer for a request of many things.
+    A request of many things takes no longer.
     """
     things = _Things()
     for thing in islice(named_things(request), THINGS_MAX):
-        things.add(thing, kept_text(thing.account) if thing.account not in ("", own) else "")
+        things.add(thing, audited_text(thing.account) if thing.account not in ("", own) else "")
     if not things.count:
         things.first = [_alone(request)]
     things.count = max(things.count, named_count(request))
@@ -74,14 +88,14 @@ def audited_of_caller(request: Message, own: str) -> tuple[str, str]:
 
 
 def audited_by_account(request: Message, own: str) -> Mapping[str, tuple[str, str]]:
-    """By account (empty: all, and those beyond ACCOUNTS_MAX): as audited_of_caller.
+    """Return the same as audited_of_caller by account (empty: all, and those beyond ACCOUNTS_MAX).
 
     `own`: the account that is meant where none is named, but for jobs.
     """
     found: dict[str, _Things] = {}
     others = _Things()
     for thing in islice(named_things(request), NAMED_MAX):
-        account = kept_text(thing.account or (DEFAULT_ACCOUNT if isinstance(thing.said, admin_pb2.JobName) else own))
+        account = audited_text(thing.account or (DEFAULT_ACCOUNT if isinstance(thing.said, admin_pb2.JobName) else own))
         if account in found or len(found) < ACCOUNTS_MAX:
             found.setdefault(account, _Things()).add(thing)
         else:
@@ -92,12 +106,12 @@ def audited_by_account(request: Message, own: str) -> Mapping[str, tuple[str, st
     return said | ({"": others.said(request, accounts=len(others.accounts))} if others.count else {})
 
 
-def kept_text(text: str) -> str:
+def audited_text(text: str) -> str:
     """A text as the audit keeps it: of what has the form of a token its id alone, and bounded."""
     return printable(without_secrets(text), TEXT_CHARS_MAX)
 
 
-def kept_uri(uri: str) -> str:
+def audited_uri(uri: str) -> str:
     """Without the user and password in it, and without what follows `?` or `#`; where it may be either, nothing but
     its scheme.
     """
@@ -106,45 +120,45 @@ def kept_uri(uri: str) -> str:
         user, _, place = rest.rpartition("@")
         uri = f"{scheme}//…" if "?" in user or "#" in user else f"{scheme}//…@{place}"
     end = min((at for mark in "?#" if (at := uri.find(mark)) >= 0), default=-1)
-    return kept_text(uri if end < 0 else f"{uri[: end + 1]}…")
+    return audited_text(uri if end < 0 else f"{uri[: end + 1]}…")
 
 
 def _shown(thing: NamedThing) -> Shown:
     shown = _table(thing.said, "table")
     if name := getattr(thing.said, "name", ""):
-        shown["job"] = kept_text(name)
+        shown["job"] = audited_text(name)
     if thing.around is not thing.said:
-        shown |= _table(thing.around, "to_table") | _kept(thing.around)
+        shown |= _table(thing.around, "to_table") | _audited_fields(thing.around)
         if request_id := getattr(thing.around, "request_id", ""):
-            shown["request_id"] = kept_text(request_id)
-    return shown | _kept(thing.said)
+            shown["request_id"] = audited_text(request_id)
+    return shown | _audited_fields(thing.said)
 
 
 def _alone(request: Message) -> Shown:
-    """Of a request that names nobody's account."""
-    return _kept(request) | _table(request, "table")
+    """Return what is shown of a request that names nobody's account."""
+    return _audited_fields(request) | _table(request, "table")
 
 
 def _table(message: Message, name: str) -> Shown:
     table = getattr(message, "table", "")
-    return {name: kept_uri(table)} if table else {}
+    return {name: audited_uri(table)} if table else {}
 
 
-def _kept(message: Message) -> Shown:
-    """Those that are set."""
-    kept: Shown = {}
+def _audited_fields(message: Message) -> Shown:
+    """Return the audited fields of a message that are set."""
+    shown_fields: Shown = {}
     for each, value in message.ListFields():
-        if each.name not in _KEPT:
+        if each.name not in _AUDITED:
             continue
         if each.name == "token_id":
-            kept |= {each.name: token_id} if (token_id := id_within(value)) else {}
+            shown_fields |= {each.name: token_id} if (token_id := id_within(value)) else {}
         elif isinstance(value, str):
-            kept[each.name] = kept_text(value)
+            shown_fields[each.name] = audited_text(value)
         elif each.enum_type and value in each.enum_type.values_by_number:
-            kept[each.name] = each.enum_type.values_by_number[value].name
+            shown_fields[each.name] = each.enum_type.values_by_number[value].name
         else:  # of a verb that a newer client knows, its number; JSON knows no infinity
-            kept[each.name] = value if isfinite(value) else str(value)
-    return kept
+            shown_fields[each.name] = value if isfinite(value) else str(value)
+    return shown_fields
 
 
 def _fitting(things: list[Shown]) -> list[Shown]:

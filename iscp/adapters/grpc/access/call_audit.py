@@ -1,4 +1,4 @@
-"""What the audit says of a call that changes something, once it has ended."""
+"""Writes the audit's entries for a call that changes something, once it has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class CallAudit:
-    """Of one call by somebody who is known. Who is not has changed nothing, and could fill the audit."""
+    """The audit of one call by somebody who is known. An unknown caller has changed nothing, and could fill the
+    audit.
+    """
 
     def __init__(self, sink: AuditSink, method: str, context: GuardedContext, request: Message | None) -> None:
         self._sink = sink
@@ -30,7 +32,10 @@ class CallAudit:
         self._request = request
 
     def end(self, now_s: float, node_id: str, error: BaseException | None) -> None:
-        """Never raises: the call has been made, and is answered. What cannot be read has an entry without it."""
+        """Write the entries of the call; never raise, as the call has been made, and is answered.
+
+        A request that cannot be read has an entry without its content.
+        """
         status, code = "UNKNOWN" if error else grpc.StatusCode.OK.name, int(ErrorCode.INTERNAL) if error else 0
         own = self._context.principal.account
         said: Mapping[str, tuple[str, str]] = {own: ("{}", "")}
@@ -61,7 +66,9 @@ class CallAudit:
         self._sink.add(entries)
 
     def _said(self, own: str) -> Mapping[str, tuple[str, str]]:
-        """By account: what the call named. Who may act in one account alone writes into the audit of no other."""
+        """Return by account what the call named. A caller who may act in one account alone writes into the audit of no
+        other.
+        """
         if self._request is None:
             return {own: ("{}", "")}
         if self._context.principal.everywhere:

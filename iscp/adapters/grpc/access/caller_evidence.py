@@ -1,6 +1,7 @@
-"""What a call shows of who makes it: a token, a certificate, and what a node says of a caller whose call it passes on.
+"""The evidence of who makes a call: a token, a certificate, and a node's statement about a caller whose call it passes
+on.
 
-Only a node is believed that, and only where its certificate shows that it is one: what others say is not read.
+Only a node is believed that, and only where its certificate shows that it is one: others' statements are not read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ NAMES_MAX = 32
 
 
 UNSAID = "1"
-"""Of FORWARDED_KEY, from a node that says nothing of the caller: of an earlier version, or without authentication."""
+"""The value of FORWARDED_KEY from a node with no statement about the caller: of an earlier version, or without
+authentication.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:
 
 
 def statement(names: Iterable[str], peer: str) -> str:
-    """What a node says of a caller whose call it passes on."""
+    """Return a node's statement about a caller whose call it passes on."""
     return json.dumps({"names": sorted(names), "peer": peer})
 
 

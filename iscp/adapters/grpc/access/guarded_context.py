@@ -23,7 +23,7 @@ class GuardedContext:
         self.peer_named = peer
         self.noted: dict[str, object] = {}
         self.foreign = False
-        """Whether the call names another account than the caller's."""
+        """True if the call names another account than the caller's."""
 
     def is_active(self) -> bool:
         return bool(self._context.is_active()) and self._still_valid(self.principal)
@@ -41,13 +41,15 @@ def principal_of(context: grpc.ServicerContext | GuardedContext) -> Principal | 
 
 
 def note_for_audit(context: grpc.ServicerContext | GuardedContext, **noted: object) -> None:
-    """What the audit is to say of this call besides what its request names; nothing secret."""
+    """Note something for this call's audit besides what its request names; nothing secret."""
     if isinstance(context, GuardedContext):
         context.noted.update(noted)
 
 
 def said_of_caller(context: grpc.ServicerContext | GuardedContext) -> str:
-    """What to say of the caller to the node that a call is passed on to; a token goes with it, and says it itself."""
+    """Return the statement about the caller for the node that a call is passed on to; a token goes with it, and names
+    him.
+    """
     if not isinstance(context, GuardedContext):
         return UNSAID
     return statement([] if context.principal.by_token else [context.principal.name], context.peer_named)

@@ -74,7 +74,7 @@ def fill_accounts(request: Message, account: str) -> bool:
 
 
 def concerns_everybody(method: str, request: Message) -> bool:
-    """Whether a call that may concern one account is meant for all of them."""
+    """Return whether a call that may concern one account is meant for all of them."""
     if (rule := RULES.get(method)) is None:
         return False
     named, unnamed = rule.everybody_with, rule.everybody_without

@@ -38,7 +38,7 @@ class WaitGuard(grpc.ServerInterceptor):  # type: ignore[misc]
     def __init__(self, bounds: WaitBounds) -> None:
         self._bounds = bounds
         self._lock = threading.Lock()
-        self._held: Counter[tuple[str, ...]] = Counter()
+        self._waits: Counter[tuple[str, ...]] = Counter()
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
@@ -59,7 +59,7 @@ class WaitGuard(grpc.ServerInterceptor):  # type: ignore[misc]
 
     @contextmanager
     def _place(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Ends the call with QueueFull where there is none."""
+        """Count the wait for the time of the block, or end the call with QueueFull."""
         places = self._places_of(context)
         try:
             self._take(places)
@@ -69,21 +69,21 @@ class WaitGuard(grpc.ServerInterceptor):  # type: ignore[misc]
             yield
         finally:
             with self._lock:
-                self._held.subtract(each.holder for each in places)
-                self._held = +self._held  # of callers who have gone nothing is kept
+                self._waits.subtract(each.holder for each in places)
+                self._waits = +self._waits  # callers who have gone leave no entry
 
     def _take(self, places: list[_WaitPlace]) -> None:
         with self._lock:
             for each in places:
-                if self._held[each.holder] >= each.most:
+                if self._waits[each.holder] >= each.most:
                     raise QueueFull(
                         f"{each.most} waits of {each.holder[-1]} are under way already",
                         remedy=f"Wait for fewer things at a time, or raise `waits.{each.setting}`",
                     )
-            self._held.update(each.holder for each in places)
+            self._waits.update(each.holder for each in places)
 
     def _places_of(self, context: grpc.ServicerContext) -> list[_WaitPlace]:
-        """What the call counts for, the narrowest first."""
+        """Return the bounds that the call counts for, the narrowest first."""
         bounds = self._bounds
         places = [_WaitPlace(("all callers",), bounds.node_max, "node_max")]
         if (principal := principal_of(context)) is not None:

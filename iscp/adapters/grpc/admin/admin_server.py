@@ -48,8 +48,7 @@ QUEUED_MAX = 2_000
 
 
 _REFUSING = 2 * SILENT_IN_POOL_MAX
-"""Threads in which waits beyond their bound are refused, also while some of them are held by clients that say nothing.
-"""
+"""Threads in which waits beyond their bound are refused, also while clients that send nothing occupy some of them."""
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
@@ -59,7 +58,7 @@ class Service(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of its gRPC services that users may call: reflection names them."""
+        """Return the names of its gRPC services that users may call: reflection names them."""
 
     @property
     def calls_max(self) -> int:

@@ -45,7 +45,7 @@ RETRY_MAX_S = 0.5
 """Longest pause before a call to the owner is repeated."""
 
 OWNER_CHANNELS_MAX = 8
-"""Connections to owners that are kept for users' calls; the oldest is closed."""
+"""Open connections to owners for users' calls; beyond them the oldest is closed."""
 
 _FORWARDED = methods_that(lambda service, _: service.forwarded)
 # What each connection says for itself.
@@ -68,7 +68,7 @@ class _ForwardingError(Exception):
 
 
 class _Caller:
-    """A user's call. What it led to is cancelled when nobody waits for it any more."""
+    """A user's call. The call that it led to is cancelled when nobody waits for it any more."""
 
     def __init__(self, context: grpc.ServicerContext) -> None:
         self.gone = threading.Event()
@@ -84,8 +84,10 @@ class _Caller:
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         given = self._context.invocation_metadata()
-        kept = [(key, said) for key, said in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")]
-        return (*kept, (FORWARDED_KEY, said_of_caller(self._context)))
+        passed_on = [
+            (key, value) for key, value in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")
+        ]
+        return (*passed_on, (FORWARDED_KEY, said_of_caller(self._context)))
 
     def follow(self, call: Any) -> Any:
         # `_leave` sets `gone` and reads the call, this the other way round: whichever comes second cancels.
@@ -103,9 +105,9 @@ class _Caller:
 class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     """Give it to AdminServer as one of its `interceptors`.
 
-    `route` gives the address of the owner if that is another node; None if it is this one, or nobody knows. It is
-    called with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
-    the job log; called, by a call's own thread, where the owner does not answer: none will while the log is damaged.
+    `route` returns the address of the owner if that is another node; None if it is this one, or nobody knows. Every
+    call and every attempt calls it, in gRPC's own thread: it must not wait. `log_fault` returns why nobody can claim
+    the job log; a call's own thread calls it where the owner does not answer: none will while the log is damaged.
     """
 
     def __init__(
@@ -131,16 +133,16 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler:
-        here = continuation(details)
-        if here is None or details.method not in _FORWARDED or self._route() is None:
-            return here
+        own = continuation(details)
+        if own is None or details.method not in _FORWARDED or self._route() is None:
+            return own
         if any(key == FORWARDED_KEY for key, _ in details.invocation_metadata or ()):
-            return here
+            return own
         # On the wire a single answer is a stream of one message.
-        return grpc.unary_stream_rpc_method_handler(partial(self._forward, details.method, here))
+        return grpc.unary_stream_rpc_method_handler(partial(self._forward, details.method, own))
 
     def _forward(
-        self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext
+        self, method: str, own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         caller = _Caller(context)
         remaining_s = caller.remaining_s
@@ -153,7 +155,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
             reraise=True,
         )
         try:
-            yield from retrying(lambda: self._begun(method, here, raw, context, caller))
+            yield from retrying(lambda: self._begun(method, own, raw, context, caller))
         except _ForwardingError as failure:
             if not caller.gone.is_set():
                 log.info("forward.failed", extra={"method": method, "owner": failure.address})
@@ -162,17 +164,17 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
             _relay(context, failure)
 
     def _may_pass(self, error: BaseException) -> bool:
-        """Whether another owner may answer soon."""
+        """Return whether another owner may answer soon."""
         nothing_done = isinstance(error, _ForwardingError) and error.nothing_done
         return nothing_done and not isinstance(self._log_fault(), JobLogDamaged)
 
     def _begun(
-        self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
+        self, method: str, own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
     ) -> Iterator[bytes]:
         """The answer, of which the first message is there already: until then the call may be repeated."""
         address = self._route()
         if address is None:
-            return _answer_here(here, raw, context)
+            return _answer_here(own, raw, context)
         begin = self._channel(address).unary_stream(method)
         messages = _messages(address, caller.follow(begin(raw, timeout=caller.remaining_s, metadata=caller.metadata())))
         first = next(messages, None)
@@ -196,24 +198,24 @@ def _messages(address: str, call: Any) -> Iterator[bytes]:
         raise _ForwardingError(address, error) from error
 
 
-def _answer_here(here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-    request = here.request_deserializer(raw)
-    answers = here.unary_stream(request, context) if here.response_streaming else (here.unary_unary(request, context),)
+def _answer_here(own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    request = own.request_deserializer(raw)
+    answers = own.unary_stream(request, context) if own.response_streaming else (own.unary_unary(request, context),)
     for answer in answers:
-        yield here.response_serializer(answer)
+        yield own.response_serializer(answer)
 
 
 def _relay(context: grpc.ServicerContext, failure: _ForwardingError) -> NoReturn:
-    """What the owner said, as it said it; where nobody answered, whether anything can have been done."""
+    """Answer the caller with the owner's own error; where nobody answered, with whether anything can have been done."""
     cause, text = failure.cause, failure.cause.details() or ""
-    said = tuple((key, value) for key, value in cause.trailing_metadata() or () if key == DETAIL_KEY)
-    if not said and never_sent(cause):
+    detail = tuple((key, value) for key, value in cause.trailing_metadata() or () if key == DETAIL_KEY)
+    if not detail and never_sent(cause):
         abort(context, Unavailable(f"the owner at {failure.address} cannot be reached ({text})", remedy="Retry"))
     code = cause.code()
-    if not said and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    if not detail and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         # Not in gRPC's words for a call that was never sent: it may have been carried out.
         code = grpc.StatusCode.UNAVAILABLE
         text = f"the owner at {failure.address} went away before it answered ({text})"
-    context.set_trailing_metadata(said)
+    context.set_trailing_metadata(detail)
     context.abort(code, text)
     raise AssertionError("abort returned")

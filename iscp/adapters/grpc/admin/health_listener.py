@@ -21,7 +21,7 @@ _THREADS = 2
 
 
 class HealthListener:
-    """What is served is `servicer`'s, which whoever knows the node's state sets."""
+    """Serves the health of `servicer`, which whoever knows the node's state sets."""
 
     def __init__(self, servicer: health.HealthServicer, address: str) -> None:
         self._address = address

@@ -15,11 +15,11 @@ from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import NAME_CHARS_MAX
 
 _JSON = "_json"
-"""What a method bounds by itself: a field whose name ends so."""
+"""The end of the names of fields that a method bounds by itself."""
 
 
 class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Give it to a server after all other interceptors. It guards the methods of the services for users."""
+    """Guards the methods of the services for users; give it to a server after all other interceptors."""
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails

@@ -1,4 +1,6 @@
-"""What calls to a node share, for threads and for asyncio: the channel, how often they are repeated, their errors."""
+"""Shared parts of calls to a node, for threads and for asyncio: the channel, how often they are repeated, their
+errors.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ class CallBounds:
 
 
 class Attempts:
-    """Those of one call, from `begun_s` of the caller's monotonic clock on."""
+    """The attempts of one call, from `begun_s` of the caller's monotonic clock on."""
 
     def __init__(self, endpoints: Endpoints, begun_s: float, bounds: CallBounds, notice: Notice) -> None:
         self._endpoints = endpoints
@@ -141,7 +143,9 @@ class Attempts:
         return now_s if hopeless else min(self._end_s, self._contact_s + self._bounds.reach_s)
 
     def _final(self, error: IscpError) -> IscpError:
-        """Where this attempt failed for certain, an earlier one may still have been carried out."""
+        """Return the error of the call: where this attempt failed for certain, an earlier one may still have been
+        carried out.
+        """
         if self._unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
             return OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status")
         if isinstance(error, TimedOut) and self._met is not None:
@@ -154,7 +158,7 @@ def _retried(error: IscpError) -> bool:
 
 
 class CallerBase:
-    """What a caller knows of its node; `timeout_s` bounds each call with its retries."""
+    """A caller of a node, without its calls; `timeout_s` bounds each call with its retries."""
 
     def __init__(
         self,
@@ -184,7 +188,7 @@ class CallerBase:
         self._closed = False
 
     def _open_channels(self, library: Any) -> EndpointChannel:
-        """Those of `grpc`, or of `grpc.aio`."""
+        """Return the channels of `library`, which is `grpc` or `grpc.aio`."""
         return EndpointChannel(self._endpoints.addresses, partial(self._open_channel, library))
 
     def _open_channel(self, library: Any, address: str) -> Any:
@@ -197,7 +201,7 @@ class CallerBase:
         return channel if self._token is None else TokenChannel(channel, self._token)
 
     def _attempts(self, changes: bool, once: bool, timeout_s: float | None) -> Attempts:
-        """Those of a call that begins now; raises InvalidRequest."""
+        """Return the attempts of a call that begins now; raises InvalidRequest."""
         own = timeout_s is None
         within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
         # A call that has a time of its own is to wait for so long, or takes long: half of it would not do.

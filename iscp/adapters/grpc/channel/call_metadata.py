@@ -116,11 +116,11 @@ class Meant:
 
 def meant_of(metadata: Iterable[tuple[str, str | bytes]]) -> Meant:
     """Raises ConfigurationError where a call does not say whom it means."""
-    said = dict(metadata)
+    found = dict(metadata)
     try:
-        node_id, _, epoch = str(said[NODE_KEY]).rpartition("/")
-        cluster, owner_id = unquote(str(said[CLUSTER_KEY])), str(said[OWNER_KEY])
-        return Meant(cluster, node_id, int(epoch), owner_id, int(said[WIRE_FORMAT_KEY]))
+        node_id, _, epoch = str(found[NODE_KEY]).rpartition("/")
+        cluster, owner_id = unquote(str(found[CLUSTER_KEY])), str(found[OWNER_KEY])
+        return Meant(cluster, node_id, int(epoch), owner_id, int(found[WIRE_FORMAT_KEY]))
     except (KeyError, ValueError) as error:
         raise ConfigurationError(
             "the call does not say whom it means", remedy="Only nodes of iscp call this service"

@@ -22,11 +22,11 @@ TOKEN_CHECK_S = 1.0
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 GivenToken = str | Path | None
-"""What clients take: a token, the file that holds it, or nothing."""
+"""The token that clients take: a text, the file that has it, or nothing."""
 
 
 def token_of_environment(environ: Mapping[str, str]) -> GivenToken:
-    """What ISCP_TOKEN or ISCP_TOKEN_FILE say. Raises ConfigurationError where both do."""
+    """Return the token in ISCP_TOKEN, or the file in ISCP_TOKEN_FILE. Raises ConfigurationError where both are set."""
     token, file = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
     if token and file:
         raise ConfigurationError(f"is set beside {TOKEN_FILE_VARIABLE}", field=TOKEN_VARIABLE, remedy="Unset one")
@@ -58,7 +58,7 @@ class CallerToken:
 
 
 class TokenChannel:
-    """Of a channel, of threads or of asyncio, what clients use: each call says by a token who makes it."""
+    """The part of a channel, of threads or of asyncio, that clients use: each call shows by a token who makes it."""
 
     def __init__(self, channel: Any, token: CallerToken) -> None:
         self._channel = channel

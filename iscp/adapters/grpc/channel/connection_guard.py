@@ -1,8 +1,8 @@
 """Closes connections without a call where they leave too little room for others.
 
 gRPC bounds how many there are, and then refuses whoever is new: a few thousand connections that answer pings, and do
-nothing else, would keep everybody out. It neither counts them by address nor closes one, so their sockets are searched
-among the files of the process, and shut down.
+nothing else, would shut everybody out. gRPC neither counts them by address nor closes one, so their sockets are
+searched among the files of the process, and shut down.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class ConnectionGuard(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 def _peer_of(context: grpc.ServicerContext) -> Peer | None:
-    """As gRPC writes it: `ipv4:10.0.0.1:50000`, `ipv6:%5B::1%5D:50000`. None: it is of a kind that has no port."""
+    """Return the peer that gRPC writes as `ipv4:10.0.0.1:50000` or `ipv6:%5B::1%5D:50000`; None: one of a kind without
+    port.
+    """
     family, _, rest = unquote(context.peer()).partition(":")
     host, _, port = rest.rpartition(":")
     try:

@@ -21,15 +21,15 @@ class ConnectionPlaces:
     """`most`: how many connections there are room for. Times are of any clock that does not go back."""
 
     def __init__(self, most: int) -> None:
-        self._kept_max = int(most * CROWDED_RATIO)
+        self._total_max = int(most * CROWDED_RATIO)
         self._host_max = max(1, int(most * HOST_RATIO))
         self._calls: Counter[Peer] = Counter()
         self._idle_since_s: dict[Peer, float] = {}
 
     @property
     def unobserved_max(self) -> int:
-        """With so many connections nobody has to give way, whoever they are."""
-        return min(self._kept_max, self._host_max)
+        """Return up to how many connections nobody has to give way, whoever they are."""
+        return min(self._total_max, self._host_max)
 
     def begin_call(self, peer: Peer) -> None:
         self._calls[peer] += 1
@@ -51,7 +51,7 @@ class ConnectionPlaces:
         for peer, idle_s in idle:
             if now_s - idle_s < IDLE_LEAST_S:
                 break
-            if total > self._kept_max or of_host[peer[0]] > self._host_max:
+            if total > self._total_max or of_host[peer[0]] > self._host_max:
                 found.append(peer)
                 total -= 1
                 of_host[peer[0]] -= 1

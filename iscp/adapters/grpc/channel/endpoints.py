@@ -36,7 +36,7 @@ class Endpoints:
 
 
 class EndpointChannel:
-    """Of the channels to several nodes, of threads or of asyncio, what clients use: each call says which node it is to.
+    """The part of the channels to several nodes, of threads or of asyncio, that clients use: each call names its node.
 
     A channel is opened when its node is called first.
     """

@@ -68,7 +68,7 @@ def _bounded(text: str, bytes_max: int) -> str:
 
 
 def detail_of(error: IscpError) -> pb.ErrorDetail:
-    """What the client needs to raise the same error; over-long texts are cut."""
+    """Return the details by which the client raises the same error; over-long texts are cut."""
     kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS)
     return pb.ErrorDetail(
         format_version=FORMAT_VERSION,
@@ -127,17 +127,19 @@ def error_of(detail: pb.ErrorDetail) -> IscpError:
 
 
 def never_sent(error: grpc.RpcError) -> bool:
-    """Whether a failed call has certainly not arrived."""
+    """Return whether a failed call has certainly not arrived."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and _has_words(error, _NEVER_SENT)
 
 
 def nobody_there(error: grpc.RpcError) -> bool:
-    """Whether there is no node, or no host, by that name, so that a call can only be repeated until one comes."""
+    """Return whether there is no node, or no host, by that name, so that a call can only be repeated until one
+    comes.
+    """
     return never_sent(error) and _has_words(error, _NOBODY_THERE)
 
 
 def said_by_node(error: grpc.RpcError) -> bool:
-    """Whether it is what a node answers, and not of gRPC's own making."""
+    """Return whether the error is a node's answer, and not of gRPC's own making."""
     return any(key == DETAIL_KEY for key, _ in error.trailing_metadata() or ())
 
 

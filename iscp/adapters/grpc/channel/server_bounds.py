@@ -6,7 +6,7 @@ from iscp.adapters.system.open_files import open_files_limit
 
 GRPC_CONNECTIONS_MAX = 4_096
 """Connections to a node's gRPC port, at most half of the files that the process may have open; one more is closed at
-once, until another one ends. Those of the nodes of a cluster and of users that are open go on.
+once, until another one ends. Open ones, of the nodes of a cluster and of users, go on.
 """
 
 PROBE_CONNECTIONS_MAX = 256

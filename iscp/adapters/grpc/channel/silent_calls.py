@@ -1,7 +1,7 @@
-"""Ends calls that hold a thread while their client neither sends its request nor reads the answer.
+"""Ends calls that occupy a thread while their client neither sends its request nor reads the answer.
 
 gRPC gives a call a thread as soon as it begins, and so a few hundred calls without a request, on one connection, would
-leave none for anybody else. Decides which are ended: those that take too long, and, where many are held, the oldest.
+leave none for anybody else. Decides which are ended: those that take too long, and, where many wait, the oldest.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ SILENT_IN_POOL_MAX = 32
 
 
 class SilentCalls:
-    """The calls that wait for their clients, by which threads they hold. A ClientWatch ends those beyond.
+    """The calls that wait for their clients, by the threads that they occupy. A ClientWatch ends those beyond the
+    bound.
 
-    `held_max`: how many may wait for longer than SILENT_GIVE_WAY_S in the server's own threads.
+    `waiting_max`: how many may wait for longer than SILENT_GIVE_WAY_S in the server's own threads.
     """
 
-    def __init__(self, held_max: int) -> None:
-        self._held_max = held_max
-        self._held: dict[ThreadPoolExecutor | None, OrderedDict[object, tuple[float, grpc.ServicerContext]]] = {}
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._waiting: dict[ThreadPoolExecutor | None, OrderedDict[object, tuple[float, grpc.ServicerContext]]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def waiting(self, pool: ThreadPoolExecutor | None, context: grpc.ServicerContext) -> Iterator[None]:
-        """Around what depends on the client alone."""
+        """Count the call for the time of the block, which depends on the client alone."""
         call = object()
         with self._lock:
-            self._held.setdefault(pool, OrderedDict())[call] = time.monotonic(), context
+            self._waiting.setdefault(pool, OrderedDict())[call] = time.monotonic(), context
         try:
             yield
         finally:
             with self._lock:
-                self._held[pool].pop(call, None)
+                self._waiting[pool].pop(call, None)
 
     def end_surplus(self) -> None:
         if over := self._take_over(time.monotonic()):
@@ -67,12 +68,12 @@ class SilentCalls:
     def _take_over(self, now_s: float) -> list[grpc.ServicerContext]:
         found = []
         with self._lock:
-            for pool, held in self._held.items():
-                too_many = len(held) - (self._held_max if pool is None else SILENT_IN_POOL_MAX)
-                for call, (since_s, context) in list(held.items()):
+            for pool, calls in self._waiting.items():
+                too_many = len(calls) - (self._waiting_max if pool is None else SILENT_IN_POOL_MAX)
+                for call, (since_s, context) in list(calls.items()):
                     if now_s < since_s + (SILENT_GIVE_WAY_S if too_many > 0 else SILENT_MAX_S):
                         break
-                    del held[call]
+                    del calls[call]
                     found.append(context)
                     too_many -= 1
         return found

@@ -1,7 +1,7 @@
-"""Between values and protobuf's messages that have the same fields: what a codec is made of.
+"""Turns values into protobuf's messages with the same fields, and back: the parts of codecs.
 
-A codec reads the fields off the value's class and the message's descriptor once, when it is made. It gives protobuf
-dicts, since that would copy messages that stand in messages.
+A codec reads the fields off the value's class and the message's descriptor once, when it is made. Values go to protobuf
+as dicts, since it would copy messages that stand in messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The messages of owner and nodes as bytes and back; both ways lose nothing that can be.
 
-What a node may not believe of another one it refuses here: a message whose numbers cannot be, as a whole; of the jobs,
-reports and history in it each by itself (see Quarantine). It has to be quick, as ten thousand shards are dispatched
-within a second: JSON stays the text that it is.
+A message of another node whose numbers cannot be is refused here as a whole; the jobs, reports and history in it are
+refused each by itself (see Quarantine). The codec has to be quick, as ten thousand shards are dispatched within a
+second: JSON stays the text that it is.
 """
 
 from __future__ import annotations

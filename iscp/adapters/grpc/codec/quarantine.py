@@ -1,6 +1,6 @@
-"""What another node says and nobody can believe: left out, logged and counted, so that the rest of it counts.
+"""Leaves out items of another node's message that cannot be true, logs and counts them, so that the rest counts.
 
-Such a message would be said again and again, and all that came with it would wait for ever.
+Such an item would be sent again and again, and all that came with it would wait for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Quarantine:
         self.count = 0
 
     def each(self, build: Callable[[W], V], items: Iterable[W], what: str) -> tuple[V, ...]:
-        """What `build` makes of those items for which it raises neither ValueError nor PermanentError."""
+        """Return the results of `build` for those items for which it raises neither ValueError nor PermanentError."""
         found: list[V] = []
         for item in items:
             try:

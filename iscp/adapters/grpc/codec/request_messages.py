@@ -1,4 +1,4 @@
-"""What users and operators request of `Admin` and `Operator`, and what comes of it, as messages."""
+"""Requests of users and operators to `Admin` and `Operator`, and their results, as messages."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from iscp.core.values.errors import NotAuthorized
 
 
 def refuse_stranger(names: Collection[str], node_name: str) -> None:
-    """Raise NotAuthorized unless a caller whose certificate has these names is a node. Of nodes without TLS all are."""
+    """Raise NotAuthorized unless a caller whose certificate has these names is a node; without TLS everybody passes."""
     if node_name and node_name.lower() not in (name.lower() for name in names):
         raise NotAuthorized(
             f"this is for nodes alone, and the caller's certificate does not have {node_name} among its DNS names",

@@ -1,6 +1,6 @@
-"""What waits to be sent between owner and nodes, cut into frames, and frames put together again.
+"""Queues messages between owner and nodes, cuts them into frames, and puts frames together again.
 
-Decides what is dropped: everything is repeated by those who said it, so the newest word counts. Knows no streams.
+Decides what is dropped: everything is repeated by those who sent it, so the newest message counts. Knows no streams.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class FrameReader(Generic[M]):
 
 
 def about(message: OwnerMessage | NodeMessage) -> Hashable:
-    """What a message is about: of two about the same thing the newer one says all that is still true."""
+    """Return the subject of a message: the newer of two about the same subject has all that is still true."""
     match message:
         case DispatchTable() | DispatchTableResponse():
             return message.shard
@@ -130,7 +130,8 @@ def about(message: OwnerMessage | NodeMessage) -> Hashable:
 
 
 class WaitingMessages(Generic[M]):
-    """What waits for one other node, `to`, and is cut into frames when it is taken; for one thread at a time.
+    """The messages that wait for one other node, `to`, and are cut into frames when they are taken; for one thread at a
+    time.
 
     A newer message takes an older one's place, at the end. Above `messages_max` the oldest are dropped, and counted in
     `dropped`.

@@ -37,7 +37,7 @@ CALL_TIMEOUT_S = 5.0
 """How long a node may take to answer an owner's call, comparisons excepted; then the call has failed."""
 
 VERIFY_MARGIN_S = 5.0
-"""What a comparison's answer may take beyond the comparison's own timeout; then the call has failed."""
+"""Seconds that a comparison's answer may take beyond the comparison's own timeout; then the call has failed."""
 
 ALIVE_LOOK_S = 1.0
 """Pause between two checks whether the caller of a running comparison is still there."""
@@ -45,7 +45,7 @@ ALIVE_LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What a node says of itself; `counters` are its executor's."""
+    """A node's description of itself; `counters` are its executor's."""
 
     node_id: str
     epoch: int

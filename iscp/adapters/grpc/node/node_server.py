@@ -54,7 +54,7 @@ SHORT_CALLS_MAX = 24
 
 
 class _Stream:
-    """What one owner hears over one stream."""
+    """The stream of one owner, and the messages that wait for it."""
 
     def __init__(self, owner_id: str, context: grpc.ServicerContext) -> None:
         self.outgoing: Outgoing[NodeMessage] = Outgoing(encode_node, owner_id)
@@ -74,9 +74,9 @@ class _Stream:
 class NodeServer:
     """The service `Node` of one node; give it to AdminServer as one of its `services`.
 
-    `epoch` gives the node's current one. `heard` is given what owners say, in order of each stream; while it does not
-    return, the owner is held back; what it raises is logged, and that batch is lost. Callers need a certificate with
-    `node_name` among its names; empty: none.
+    `epoch` returns the node's current one. `heard` is called with the messages of owners, in order of each stream;
+    until it returns, no more of them is read; errors that it raises are logged, and that batch is lost. Callers need a
+    certificate with `node_name` among its names; empty: none.
     """
 
     names = ()  # the nodes' own

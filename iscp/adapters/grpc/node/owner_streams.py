@@ -53,7 +53,7 @@ Life = tuple[str, int, str]
 
 
 def life_of(record: NodeRecord) -> Life:
-    """What a stream leads to: one life of a node at one address. All else in a record may change under way."""
+    """Return what a stream leads to: one life of a node at one address. All else in a record may change under way."""
     return record.node_id, record.epoch, record.address
 
 
@@ -157,7 +157,7 @@ class _Peer:
             call.cancel()
 
     def _frames(self, began: threading.Event, ended: threading.Event) -> Iterator[pb.Frame]:
-        """What is sent; nothing before the node has let the stream in, as it would be lost."""
+        """Yield the frames to send; none before the node has let the stream in, as it would be lost."""
         began.wait()
         yield from self._outgoing.frames(ended)
 
@@ -188,10 +188,10 @@ class _Peer:
 
 
 class Peers:
-    """The streams of one owner; safe to use from several threads.
+    """The streams of one owner; several threads may use it.
 
-    `cluster` is its name with the prefix in etcd. `heard` is given what a node says, in order, by a thread of that
-    node; while it does not return, the node is held back; what it raises is logged, and that batch is lost.
+    `cluster` is its name with the prefix in etcd. `heard` is called with the messages of a node, in order, by a thread
+    of that node; until it returns, no more of them is read; errors that it raises are logged, and that batch is lost.
     `on_refused` is called each time that a node refuses the stream.
     """
 
@@ -234,9 +234,9 @@ class Peers:
 
     def keep(self, members: Iterable[NodeRecord]) -> None:
         """Close the streams of all others; never waits."""
-        kept = {life_of(record) for record in members}
+        lives = {life_of(record) for record in members}
         with self._lock:
-            ended = [self._peers.pop(life) for life in self._peers.keys() - kept]
+            ended = [self._peers.pop(life) for life in self._peers.keys() - lives]
             self._full = False
         for peer in ended:
             peer.close()

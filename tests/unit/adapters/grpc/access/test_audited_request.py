@@ -13,8 +13,8 @@ from iscp.adapters.grpc.access.audited_request import (
     WHAT_CHARS_MAX,
     audited_by_account,
     audited_of_caller,
-    kept_text,
-    kept_uri,
+    audited_text,
+    audited_uri,
 )
 from iscp.wire.v1 import access_pb2, admin_pb2, operator_pb2
 
@@ -103,7 +103,7 @@ def test_of_a_whole_token_its_id_alone_is_kept() -> None:
     note = access_pb2.CreateTokenRequest(note=f"instead of {TOKEN}, {TOKEN[:30]}")
     kept = "instead of iscp_0123456789ab…, iscp_0123456789ab…"
     assert first(audited_of_caller(note, "own"))["note"] == kept
-    assert kept_text(f"{TOKEN[5:]} {TOKEN}" * 100).count(TOKEN) == 0
+    assert audited_text(f"{TOKEN[5:]} {TOKEN}" * 100).count(TOKEN) == 0
 
 
 def test_a_verb_that_is_not_known_is_kept_as_its_number() -> None:
@@ -133,10 +133,10 @@ def test_a_verb_that_is_not_known_is_kept_as_its_number() -> None:
     ],
 )
 def test_nothing_secret_is_kept_of_a_uri(uri: str, kept: str) -> None:
-    assert kept_uri(uri) == kept
+    assert audited_uri(uri) == kept
 
 
 def test_long_uris_take_no_longer_than_they_are() -> None:
     """Of user and password none is left where the text is cut."""
-    assert "SECRET" not in kept_uri("s3://u:SECRET" + "x" * 1_000_000 + "@host/x")
-    assert kept_uri("//" * 1_000_000).startswith("//")
+    assert "SECRET" not in audited_uri("s3://u:SECRET" + "x" * 1_000_000 + "@host/x")
+    assert audited_uri("//" * 1_000_000).startswith("//")
