@@ -127,7 +127,7 @@ class Channels:
         return self._call(attempt, writes=writes, timeout_s=timeout_s)
 
     def stream_once(self, path: str, request: Any, *, timeout_s: float | None = None) -> Any:
-        """One request and its one answer over a call that etcd has as a stream; repeatable calls only."""
+        """Send one request over a call that etcd has as a stream, and return its one answer; repeatable calls only."""
 
         def attempt(endpoint: Endpoint, attempt_s: float, metadata: Metadata) -> Any:
             call = endpoint.stream(path)(iter((request,)), timeout=attempt_s, metadata=metadata)
@@ -200,7 +200,7 @@ class Channels:
                 raise
 
     def _pause_s(self, failures: int) -> float:
-        """No pause before every endpoint had its turn, then doubling after each round."""
+        """Return the seconds to pause: none before every endpoint had its turn, then doubling after each round."""
         rounds = failures // len(self._endpoints)
         return min(PAUSE_FIRST_S * 2 ** (rounds - 1), PAUSE_MAX_S) if rounds else 0.0
 

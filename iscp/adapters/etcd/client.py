@@ -59,7 +59,9 @@ class EtcdClient:
         return key_value(response.kvs[0]) if response.kvs else None
 
     def list_prefix(self, prefix: str) -> Listing:
-        """All keys under the prefix at one revision, fetched in pages; EtcdCompacted if that is gone meanwhile."""
+        """Return all keys under the prefix at one revision, fetched in pages; raise EtcdCompacted if that is gone
+        meanwhile.
+        """
         key = key_bytes(prefix)
         end, revision = prefix_end(key), 0
         items: list[KeyValue] = []
@@ -77,7 +79,7 @@ class EtcdClient:
         return int(self._channels.unary(pb.path("KV", "Put"), request, writes=True).header.revision)
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """How many keys were deleted."""
+        """Delete a key, or all under a prefix, and return how many keys were deleted."""
         request = _delete(Delete(key, prefix))
         return int(self._channels.unary(pb.path("KV", "DeleteRange"), request, writes=True).deleted)
 
@@ -117,9 +119,9 @@ class EtcdClient:
         )
 
     def grant(self, ttl_s: int) -> tuple[int, int]:
-        """A new lease: (id, TTL in seconds as granted, which may be longer than requested).
+        """Grant a new lease; return its id, and its TTL in seconds as granted, which may be longer than requested.
 
-        Repeated if unanswered: a lease that nobody knows just expires.
+        The call is repeated if unanswered: a lease that nobody knows just expires.
         """
         response = self._channels.unary(pb.path("Lease", "LeaseGrant"), pb.LeaseGrantRequest(TTL=ttl_s), writes=False)
         if response.error:
@@ -133,12 +135,12 @@ class EtcdClient:
         return max(int(self._channels.stream_once(path, request, timeout_s=timeout_s).TTL), 0)
 
     def time_to_live(self, lease_id: int) -> int:
-        """Whole seconds that are left, or -1 if the lease is gone."""
+        """Return the whole seconds that are left, or -1 if the lease is gone."""
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).TTL)
 
     def read_granted_ttl(self, lease_id: int) -> int:
-        """The whole TTL of a lease, as granted, in seconds; 0 if the lease is gone."""
+        """Return the whole TTL of a lease, as granted, in seconds; 0 if the lease is gone."""
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).grantedTTL)
 

@@ -126,7 +126,7 @@ class EtcdElection:
         self._thread = None
 
     def _candidacy(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
-        """One key on one lease, from its creation to its end."""
+        """Run one candidacy: one key on one lease, from its creation to its end."""
         self._giving_way.clear()
         if self._leftover_id:
             # Etcd was away when it was to be revoked: our own former key would be before us until it expires.

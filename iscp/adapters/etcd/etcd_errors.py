@@ -92,7 +92,7 @@ def fault_of(error: Any) -> EtcdFault:
 
 
 def translated(error: Any, *, writes: bool) -> IscpError:
-    """Our error for a gRPC error that is not tried again."""
+    """Return our error for a gRPC error that is not tried again."""
     text = f"{error.code().name}: {error.details()}"
     fault = fault_of(error)
     match fault:

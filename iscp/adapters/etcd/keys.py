@@ -120,7 +120,7 @@ class Keys:
 
 
 def encoded(record: NodeRecord) -> bytes:
-    """The value of a node's key."""
+    """Return the value of a node's key."""
     return json.dumps(
         {
             "format": FORMAT,
@@ -139,12 +139,12 @@ def encoded(record: NodeRecord) -> bytes:
 
 
 def snapshot_of(known: Iterable[KeyValue]) -> tuple[NodeRecord, ...]:
-    """The records, sorted; those that cannot be read are passed over."""
+    """Return the records, sorted; those that cannot be read are passed over."""
     return tuple(sorted(record for kv in known if (record := _decode(kv)) is not None))
 
 
 def epoch_of(kv: KeyValue | None) -> int:
-    """The last epoch that was given to a node, by its key; 0 without one. Raises ConfigurationError."""
+    """Return the last epoch that was given to a node, by its key; 0 without one. Raises ConfigurationError."""
     try:
         return exact_int(int(kv.value), "the epoch") if kv else 0
     except ValueError as error:

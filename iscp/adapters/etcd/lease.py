@@ -81,7 +81,7 @@ class EtcdLease:
 
     @property
     def gone(self) -> bool:
-        """The server has said that it no longer exists."""
+        """Return whether the server has answered that the lease no longer exists."""
         return self._gone.is_set()
 
     def confirmed_until_s(self) -> float:
@@ -130,7 +130,7 @@ class EtcdLease:
                     self._lapse()
 
     def _renew(self) -> bool:
-        """One renewal, not beyond the moment at which the lease must be reported as lapsed."""
+        """Renew once, not beyond the moment at which the lease must be reported as lapsed."""
         sent_s = self._clock.monotonic_s()
         timeout_s = self._ttl_s / RENEWALS_PER_TTL
         if not self._lapsed:

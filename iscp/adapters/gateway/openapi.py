@@ -36,7 +36,9 @@ ERROR_SCHEMA: dict[str, Any] = {
 
 
 def document(methods: Iterable[MethodDescriptor], version: str) -> dict[str, Any]:
-    """All methods as paths, and all messages that they use as schemas; 64-bit integers are strings, as in protobuf."""
+    """Return all methods as paths, and all messages that they use as schemas; 64-bit integers are strings, as in
+    protobuf.
+    """
     schemas: dict[str, Any] = {"Error": ERROR_SCHEMA}
     paths = {}
     for method in methods:

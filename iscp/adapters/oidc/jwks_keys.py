@@ -95,7 +95,9 @@ class JwksKeys:
 
 
 def read_jwks(text: bytes, config: OidcConfig) -> JwksKeys:
-    """The keys that can be used, of what a provider publishes. Raises Unavailable where there are none."""
+    """Return the keys that can be used among those that a provider publishes. Raises Unavailable where there are
+    none.
+    """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +116,7 @@ def read_jwks(text: bytes, config: OidcConfig) -> JwksKeys:
 
 
 def _usable(listed: Mapping[str, object], allowed: Collection[str]) -> Iterator[_Key]:
-    """None of a symmetric or private key, of one for encryption, or for algorithms that do not count."""
+    """Yield no symmetric or private key, none for encryption, and none for algorithms that do not count."""
     operations = listed.get("key_ops", ["verify"])
     if listed.get("kty") == "oct" or "d" in listed or listed.get("use", "sig") != "sig":
         return

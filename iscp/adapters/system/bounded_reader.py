@@ -23,7 +23,7 @@ class BoundedReader(io.RawIOBase):
         return True
 
     def allow(self, more: int) -> None:
-        """So many bytes are to come besides."""
+        """Allow `more` bytes besides."""
         self._left += more
 
     def readinto(self, buffer: Any) -> int:

@@ -30,9 +30,9 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def tied_to_parent(command: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
-    """`command` as a child of this process has to be started to get `death_signal` when the thread that forked it ends.
+    """Return how to start `command` as a child that gets `death_signal` when the thread that forked it ends.
 
-    On Linux; elsewhere it is the command itself that has to notice.
+    This works on Linux; elsewhere it is the command itself that has to notice.
     """
     return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), str(int(death_signal)), *command]
 
@@ -92,7 +92,7 @@ def spawn_watched(
 
 
 def end(child: subprocess.Popen[bytes], wait_s: float) -> None:
-    """SIGTERM, and SIGKILL after `wait_s`; returns when it is gone."""
+    """Send SIGTERM, and SIGKILL after `wait_s`; return when the child is gone."""
     child.terminate()
     try:
         child.wait(wait_s)
@@ -102,12 +102,12 @@ def end(child: subprocess.Popen[bytes], wait_s: float) -> None:
 
 
 def how_it_ended(returncode: int) -> str:
-    """`status 3` or `SIGKILL`."""
+    """Return `status 3` or `SIGKILL`, as the case may be."""
     return f"status {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
 
 
 def tail(file: Path, bytes_max: int = 2_000) -> str:
-    """The end of a log; empty if there is none."""
+    """Return the end of a log; empty if there is none."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - bytes_max))

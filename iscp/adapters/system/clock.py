@@ -10,7 +10,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class SystemClock:
     def now_s(self) -> float:
-        """Whole microseconds, as tables keep them: a time is the same before and after it is written there."""
+        """Return whole microseconds, as tables store them: a time is the same before and after it is written there."""
         return time.time_ns() // 1000 / 1e6
 
     def monotonic_s(self) -> float:

@@ -172,7 +172,7 @@ def _read_deaths(file: Path, versions: Sequence[str]) -> dict[str, Deaths]:
 
 
 def _beginning(file: Path, bytes_max: int) -> str:
-    """Empty where there is none."""
+    """Return the beginning of the file, empty where there is none."""
     try:
         with file.open("rb") as opened:
             return opened.read(bytes_max).decode(errors="replace")

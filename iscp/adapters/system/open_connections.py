@@ -27,7 +27,7 @@ def files_count() -> int:
 
 
 def connections_to(port: int) -> dict[Peer, int]:
-    """The descriptors of the connections to `port`, by their peers."""
+    """Return the descriptors of the connections to `port`, by their peers."""
     found = {}
     for name in os.listdir(FILES):
         with _copy(int(name)) as connection:
@@ -45,7 +45,7 @@ def end_connection(descriptor: int, peer: Peer, port: int) -> None:
 
 @contextmanager
 def _copy(descriptor: int) -> Iterator[socket.socket | None]:
-    """None where it is no socket, or is closed: by the time of the copy, and for as long as that is there."""
+    """Yield a copy of the descriptor; None where it is no socket, or is closed by the time of the copy."""
     try:
         copy = os.dup(descriptor)
     except OSError:

@@ -13,7 +13,7 @@ OPEN_FILES_BESIDE_NODES = 512
 
 
 def files_needed(nodes: int) -> int:
-    """Files that an owner of so many nodes may have open."""
+    """Return how many files an owner of so many nodes may have open."""
     return nodes + OPEN_FILES_BESIDE_NODES
 
 

@@ -15,7 +15,7 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 @contextmanager
 def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new directory in `parent`, by default the system's for temporary files; it is removed at the end.
+    """Make a directory in `parent`, by default the system's for temporary files; it is removed at the end.
 
     Removes those of the same prefix and user whose processes are gone. Raises OSError.
     """

@@ -36,7 +36,7 @@ class LogRing(logging.Handler):
         self._number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Under the handler's lock."""
+        """Store the record's line; called under the handler's lock."""
         try:
             line = self.format(record).encode()
         except Exception:  # noqa: BLE001  (as the standard library's handlers do: logging never ends what it logs)
@@ -82,7 +82,7 @@ def _size(line: bytes) -> int:
 
 
 def _of_job(lines: Iterable[_Line], job: JobOfLines) -> Iterable[_Line]:
-    """Only lines that hold one of the names anywhere are parsed."""
+    """Return the lines about the job; only those that have one of the names anywhere are parsed."""
     needles = [json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in (job.job_id, *job.tables)]
     return (
         each for each in lines if any(needle in each.line for needle in needles) and job.named_in(json.loads(each.line))

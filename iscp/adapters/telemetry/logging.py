@@ -28,7 +28,7 @@ _QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    """The event's own fields; of texts what can be written, as some of them are others' words."""
+    """Yield the event's own fields; texts are cut to what can be written, as some of them are others' words."""
     found = ((name, value) for name, value in vars(record).items() if name not in _OWN)
     return ((name, printable(value, TEXT_CHARS_MAX) if isinstance(value, str) else value) for name, value in found)
 

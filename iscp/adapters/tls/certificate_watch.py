@@ -40,7 +40,7 @@ class CertificateWatch:
         self._due_s = clock() + CHECK_S
 
     def current(self) -> Tls:
-        """The very same object until the files hold something else. Never waits for another thread's reading."""
+        """Return the very same object until the files have other content. Never waits for another thread's reading."""
         if self._clock() >= self._due_s and self._lock.acquire(blocking=False):
             try:
                 self._check()

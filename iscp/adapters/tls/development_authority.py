@@ -82,7 +82,7 @@ class DevelopmentAuthority:
 
     @classmethod
     def init(cls, directory: Path, days: int = AUTHORITY_DAYS) -> DevelopmentAuthority:
-        """A new one. Raises ConfigurationError where there is one, or nothing can be written."""
+        """Make a new one. Raises ConfigurationError where there is one, or nothing can be written."""
         key, name = ec.generate_private_key(ec.SECP256R1()), _subject("iscp development authority")
         usage = _usage(key_cert_sign=True, crl_sign=True)
         built = _builder(name, name, key.public_key(), datetime.now(UTC), timedelta(days=days))
@@ -95,7 +95,9 @@ class DevelopmentAuthority:
         return cls(directory)
 
     def make(self, wanted: CertificateRequest, days: int = CERTIFICATE_DAYS) -> datetime:
-        """A key and its certificate; when that ends. Raises ConfigurationError where there are some of this name."""
+        """Make a key and its certificate; return when that ends. Raises ConfigurationError where there are some of this
+        name.
+        """
         _refuse_odd_name(wanted.name)
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -108,7 +110,8 @@ class DevelopmentAuthority:
         return certificate.not_valid_after_utc
 
     def renew(self, name: str, days: int = CERTIFICATE_DAYS, new_key: bool = False) -> datetime:
-        """Another certificate with the same names and uses, and the same key unless a new one is wanted.
+        """Make another certificate with the same names and uses, and the same key unless a new one is wanted; return
+        its end.
 
         The key is replaced first: whoever reads between the two finds a pair that does not fit, and waits for the next.
         """

@@ -47,7 +47,7 @@ class Tls:
     server_name: str = ""
 
     def current(self) -> Tls:
-        """These very texts, for ever."""
+        """Return these very texts, for ever."""
         return self
 
 
@@ -64,7 +64,7 @@ def endpoint_or_default(endpoint: str | None) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT taken apart; an IPv6 host stands in brackets and keeps them."""
+    """Take HOST:PORT apart; an IPv6 host stands in brackets and keeps them."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in address or not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(

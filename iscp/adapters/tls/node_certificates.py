@@ -26,7 +26,7 @@ def certificate_watch(config: NodeConfig) -> CertificateWatch | None:
 
 
 def etcd_files(config: EtcdConfig) -> TlsFiles | None:
-    """None where no file is named."""
+    """Return the files for etcd, or None where no file is named."""
     files = _files(config, "")
     return None if files == TlsFiles() else files
 

@@ -22,7 +22,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 def secure_channel(library: Any, target: str, source: TlsSource, options: Options) -> Any:
-    """A channel of `grpc` or of `grpc.aio`, which connects when it is first used."""
+    """Return a channel of `grpc` or of `grpc.aio`, which connects when it is first used."""
     if isinstance(source, Tls):
         return _open(library, target, options, source)
     renewing = RenewingChannel if library is grpc else RenewingAsyncChannel
@@ -57,7 +57,7 @@ class _Generations:
         self._closed = False
 
     def begin(self) -> _Generation:
-        """One call more on the newest; it has to be ended."""
+        """Begin one call more on the newest; it has to be ended."""
         tls, idle = self._source.current(), []
         with self._lock:
             if tls is not self._newest.tls and not self._closed:
@@ -79,7 +79,7 @@ class _Generations:
 
     @contextmanager
     def call(self) -> Iterator[_Generation]:
-        """For a call that lasts as long as its method."""
+        """Yield a generation for a call that lasts as long as its method."""
         generation = self.begin()
         try:
             yield generation
@@ -87,7 +87,7 @@ class _Generations:
             self.end(generation)
 
     def follow(self, invoke: Callable[[_Generation], Any], follow: Callable[[Any, Callable[[], None]], bool]) -> Any:
-        """For a call that goes on after its method has returned: `follow` has its end notified."""
+        """Make a call that goes on after its method has returned: `follow` has its end notified."""
         generation = self.begin()
         try:
             call = invoke(generation)
@@ -103,7 +103,7 @@ class _Generations:
         return self._newest.channel
 
     def drain(self) -> list[Any]:
-        """All channels, to be closed."""
+        """Return all channels, to be closed."""
         with self._lock:
             self._closed = True
             former, self._former = self._former, []
@@ -183,7 +183,7 @@ class RenewingChannel(grpc.Channel):  # type: ignore[misc]
         return _StreamMethod(self._generations, "stream_stream", arguments, given)
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """To the newest channel alone."""
+        """Subscribe to the newest channel alone."""
         self._generations.newest.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def server_credentials(source: TlsSource) -> grpc.ServerCredentials:
-    """Each new connection is made with what `source` holds then; clients need a certificate of its authority."""
+    """Return credentials of `source` at each new connection; clients need a certificate of its authority."""
     last = source.current()
 
     def fetch() -> Any:
@@ -38,7 +38,7 @@ def _configuration(tls: Tls) -> Any:
 
 
 def names_shown(context: grpc.ServicerContext) -> ShownNames:
-    """The names in the certificate of who calls; none without TLS."""
+    """Return the names in the certificate of who calls; none without TLS."""
     return shown_names(b"".join(context.auth_context().get("x509_pem_cert", ())))
 
 

@@ -53,7 +53,7 @@ def read_secret(file: str) -> bytes:
 
 
 def signature(secret: bytes, at_s: int, body: bytes) -> str:
-    """`t=` Unix seconds, and `v1=` the HMAC-SHA256 of these, a dot and the body, in hexadecimal digits."""
+    """Return `t=` Unix seconds, and `v1=` the HMAC-SHA256 of these, a dot and the body, in hexadecimal digits."""
     digest = hmac.new(secret, f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"
 
@@ -129,7 +129,7 @@ class HttpWebhook:
 
 
 def webhooks_of(urls: tuple[str, ...], secret_file: str, clock: Clock) -> list[HttpWebhook]:
-    """One for each URL of `notify.webhooks`. Raises ConfigurationError where the secret cannot be read."""
+    """Return one for each URL of `notify.webhooks`. Raises ConfigurationError where the secret cannot be read."""
     secret = read_secret(secret_file)
     return [HttpWebhook(f"notify.webhooks.{number}", url, secret, clock) for number, url in enumerate(urls)]
 

@@ -82,7 +82,9 @@ def _rows_of(entries: Sequence[AuditEntry]) -> pa.Table:
 
 
 def _newest(table: DeltaTable, query: AuditQuery) -> pa.Table:
-    """The rows of an answer, newest first. The table may be of any size: few of its rows are in memory at a time."""
+    """Return the rows of an answer, newest first. The table may be of any size: few of its rows are in memory at a
+    time.
+    """
     condition = _condition(query)
     newest, gathered, rows = SCHEMA.empty_table(), list[pa.Table](), 0
 

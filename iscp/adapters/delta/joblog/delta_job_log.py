@@ -148,7 +148,7 @@ class DeltaJobLog:
         return self._history.read(job_id, limit)
 
     def _commit_id(self, entries: Sequence[LogEntry]) -> str:
-        """A new one, or that of the commit in doubt, which this is then a repetition of."""
+        """Return a new id, or that of the commit in doubt, which this is then a repetition of."""
         if self._doubtful is None:
             return uuid.uuid4().hex
         doubtful, commit_id = self._doubtful

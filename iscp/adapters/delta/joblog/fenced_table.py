@@ -137,7 +137,7 @@ class FencedTable:
         raise Unavailable(f"the job log was claimed by others {ATTEMPTS_MAX} times in a row") from cause
 
     def read(self) -> tuple[pa.Table, int]:
-        """All rows at the newest version, and in how many files. Raises NotOwner, StorageError."""
+        """Return all rows at the newest version, and in how many files they are. Raises NotOwner, StorageError."""
         self.catch_up()
         return read_rows(self._uri, self._open(), self._schema)
 

@@ -73,7 +73,7 @@ class HistoryTable:
             self._table.append(_rows_of(entries))
 
     def read(self, job_id: str, limit: int) -> list[HistoryEntry]:
-        """The newest `limit` entries of a job, newest first."""
+        """Return the newest `limit` entries of a job, newest first."""
         table = self._open()
         try:
             found = table.to_pyarrow_dataset().to_table(filter=pc.field("job_id") == job_id)
@@ -162,7 +162,7 @@ def find_fault(uri: str, table: DeltaTable | None) -> str:
 
 
 def set_damaged_aside(uri: str) -> str:
-    """Rename the directory of a history that is damaged; its new name, or empty if nothing is wrong with it.
+    """Rename the directory of a history that is damaged; return its new name, or empty if nothing is wrong with it.
 
     No node may write it meanwhile. Raises StorageError; ConfigurationError on S3, which renames nothing.
     """

@@ -113,7 +113,7 @@ def _destination(log_uri: str, destination: str) -> str:
 
 
 def _named(uri: str, field: str) -> str:
-    """The one spelling of a place; what is wrong with it is said of the argument."""
+    """Return the one spelling of a place; errors name the argument as their field."""
     try:
         return place(uri)
     except IscpError as error:
@@ -157,7 +157,7 @@ def _manifest(table: DeltaTable, rows: pa.Table, content: bytes, taken_at_s: flo
 
 
 def count_jobs(rows: pa.Table) -> int:
-    """Registrations that are not dropped, in rows of a log."""
+    """Return how many registrations that are not dropped are in rows of a log."""
     lacking = [field for field in LOG_SCHEMA if field.name not in rows.column_names]
     for field in lacking:
         rows = rows.append_column(field, pa.nulls(len(rows), field.type))
@@ -165,7 +165,7 @@ def count_jobs(rows: pa.Table) -> int:
 
 
 def parquet_of(rows: pa.Table) -> bytes:
-    """The file of a backup's rows."""
+    """Return the file of a backup's rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue())

@@ -165,13 +165,16 @@ def _commit(log: str, version: int) -> str:
 
 
 def _checkpoint_of(name: str) -> int | None:
-    """deltalake, which alone writes this log, has checkpoints of one file."""
+    """Return the version of a checkpoint of one file, the only kind that deltalake writes, which alone writes this
+    log.
+    """
     whole = name.endswith(".checkpoint.parquet")
     return version_of(name, checkpoints=True) if whole else None
 
 
 def _read_commit(path: str, version: int, table_id: str) -> tuple[str, str]:
-    """The id of the table that it is of, as far as it says so, and what is wrong with it; each empty: nothing.
+    """Return the id of the table in a commit, as far as it has one, and the fault of the commit; each empty: there is
+    none.
 
     `table_id`: that of the log (empty: not known yet).
     """
@@ -245,7 +248,9 @@ def repair(uri: str, reached: int) -> Repaired | None:
 
 
 def _set_checkpoint_aside(uri: str, version: int) -> None:
-    """That of `version`, if there is one; raises JobLogDamaged where the log is not whole without it."""
+    """Set the checkpoint of `version` aside, if there is one; raises JobLogDamaged where the log is not whole without
+    it.
+    """
     path = f"{log_of(uri)}/{checkpoint_name(version)}"
     if not files.exists(path):
         return

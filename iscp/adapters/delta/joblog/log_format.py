@@ -78,7 +78,7 @@ def upgrade_job_log(uri: str) -> int:
 
 
 def _raise(uri: str, schema: pa.Schema) -> int | None:
-    """The format before; None: there is no table."""
+    """Raise the table's format, and return the format before; None: there is no table."""
     cause: BaseException | None = None
     for _ in range(RAISES_MAX):
         try:

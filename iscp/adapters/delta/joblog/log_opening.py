@@ -20,9 +20,9 @@ CLUSTER_PROPERTY = "iscp.cluster"
 
 
 def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], cluster: str = "") -> DeltaTable:
-    """The table at `uri`, made if it is not there; of several that make it at once all get the same.
+    """Return the table at `uri`, made if it is not there; of several that make it at once all get the same.
 
-    The directory that holds it must be there: a disk that is not mounted is not a first start. Raises StorageError,
+    The directory above it must be there: a disk that is not mounted is not a first start. Raises StorageError,
     ConfigurationError if a newer iscp has written it, or if it belongs to another `cluster` than this one.
     """
     path = local_path(uri)

@@ -12,7 +12,7 @@ from iscp.core.values.errors import JobLogDamaged
 
 
 def read_rows(uri: str, table: DeltaTable, schema: pa.Schema) -> tuple[pa.Table, int]:
-    """All rows, and in how many files. Raises JobLogDamaged, StorageError."""
+    """Return all rows, and in how many files they are. Raises JobLogDamaged, StorageError."""
     try:
         names = pa.table(table.get_add_actions()).column("path").to_pylist()
         if not names:

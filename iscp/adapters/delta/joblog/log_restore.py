@@ -51,7 +51,7 @@ COMMIT_BACKUP = "iscp.backup"
 
 
 def with_paused_jobs(backup: LogBackup) -> LogBackup:
-    """The same jobs, none of which runs before somebody resumes it."""
+    """Return the backup with the same jobs, none of which runs before somebody resumes it."""
     rows = backup.rows
     at = rows.schema.get_field_index("reason")
     reasons = pa.repeat(pa.scalar(Reason.PAUSED.value, pa.string()), len(rows))
@@ -99,7 +99,7 @@ def restore_backup(log_uri: str, backup: LogBackup, cluster: str, reached: int, 
 
 
 def _refuse(log_uri: str, manifest: BackupManifest, cluster: str) -> None:
-    """Before anything is written."""
+    """Refuse a backup that does not fit, before anything is written."""
     if manifest.log_format > FORMAT:
         raise ConfigurationError(
             f"the backup is of a job log of format {manifest.log_format}, and this iscp knows {FORMAT}",
@@ -119,7 +119,7 @@ def _refuse(log_uri: str, manifest: BackupManifest, cluster: str) -> None:
 
 
 def _find_unfinished(log: str, manifest: BackupManifest) -> tuple[int, bytes] | None:
-    """The version and the commit of a restore of this backup that was cut off; None: there is no log.
+    """Return the version and the commit of a restore of this backup that was cut off; None: there is no log.
 
     Raises ConfigurationError where there is another one, OSError.
     """
@@ -184,7 +184,9 @@ def _commit_of(log_uri: str, backup: LogBackup, version: int, now_ms: int) -> by
 
 
 def _checkpoint_of(commit: bytes) -> bytes:
-    """That of a log which is this commit alone: what a checkpoint holds says nothing of its version."""
+    """Return the checkpoint of a log which is this commit alone: the content of a checkpoint does not depend on its
+    version.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, "_delta_log")
         log.mkdir()

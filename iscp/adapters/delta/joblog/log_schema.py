@@ -96,7 +96,7 @@ HISTORY_SCHEMA = pa.schema(
 
 
 def _micros(at_s: float) -> int | None:
-    """Unix seconds as microseconds; null where there is no time yet."""
+    """Return Unix seconds as microseconds; null where there is no time yet."""
     return round(at_s * 1e6) if at_s else None
 
 
@@ -156,7 +156,7 @@ def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
 
 
 def log_table(rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]]) -> pa.Table:
-    """Rows for `iscp_log`, without what `numbered` gives them; `request_ids` run parallel to `rows`."""
+    """Return rows for `iscp_log`, without the columns of `numbered`; `request_ids` run parallel to `rows`."""
     columns: dict[str, Any] = {name: list(map(value, rows)) for name, value in _LOG_VALUES.items()}
     columns["request_ids"] = _lists(request_ids)
     fields = [field for field in LOG_SCHEMA if field.name in columns]
@@ -190,14 +190,14 @@ def _seconds(column: pa.ChunkedArray) -> list[float | None]:
 
 
 def _shared(column: pa.ChunkedArray) -> Iterable[str]:
-    """Texts of a column whose values repeat, one object each: many jobs are on one table, of one account."""
+    """Return the texts of a column whose values repeat, one object each: many jobs are on one table, of one account."""
     encoded = column.combine_chunks().dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     return map(texts.__getitem__, encoded.indices.to_pylist())
 
 
 def last_entries(table: pa.Table) -> tuple[list[JobRow], dict[str, tuple[str, ...]]]:
-    """The last row of each job_id in the order of their sequence numbers, and the last request ids by job_id."""
+    """Return the last row of each job_id in the order of their sequence numbers, and the last request ids by job_id."""
     table = table.sort_by("sequence").combine_chunks()
     job_ids = table.column("job_id").to_pylist()
     last: dict[str, int] = {}
@@ -268,7 +268,7 @@ def _repair_row(row: JobRow) -> JobRow | None:
 
 
 def history_entries(table: pa.Table) -> list[HistoryEntry]:
-    """Entries in the table's order; the columns are those of HistoryEntry, in its order."""
+    """Return entries in the table's order; the columns are those of HistoryEntry, in its order."""
     columns: list[Iterable[Any]] = []
     there = set(table.column_names)
     for field in HISTORY_SCHEMA:
@@ -285,5 +285,5 @@ def _as_it_is(value: Any) -> Any:
 
 
 def row_count_stats(rows: int) -> str:
-    """The statistics of an `add` action."""
+    """Return the statistics of an `add` action."""
     return json.dumps({"numRecords": rows})

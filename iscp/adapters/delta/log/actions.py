@@ -28,7 +28,7 @@ _TIME_MS_MAX = 253_402_300_799_999
 
 
 def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> list[Action]:
-    """The actions of the commit file at `path`, but for lines that begin with one of `skip`.
+    """Return the actions of the commit file at `path`, but for lines that begin with one of `skip`.
 
     Guaranteed: each body is an object, a file's path is a text that can be one, its size None or a whole number. Raises
     StorageError that names file and line, also where there is nothing in the file.
@@ -95,7 +95,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def text_of(body: Mapping[str, Any], name: str) -> str:
-    """A text; empty where there is none, or something else."""
+    """Return a text of the action; empty where there is none, or something else."""
     value = body.get(name)
     return value if isinstance(value, str) else ""
 
@@ -113,7 +113,9 @@ def time_s_of(body: Mapping[str, Any], names: Iterable[str]) -> float | None:
 
 
 def statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty where there are none that can be trusted; each part has still to be checked."""
+    """Return the statistics of a file, empty where there are none that can be trusted; each part has still to be
+    checked.
+    """
     text = add.get("stats")
     try:
         found = json.loads(text) if isinstance(text, str) and text else {}

@@ -134,7 +134,7 @@ TABLE_MOVED = "Check the path; if the table has moved, `iscp-admin job resync --
 
 
 def newest_version(uri: str) -> int:
-    """The newest version by listing the log; raises TableNotFound where there is none."""
+    """Return the newest version by listing the log; raises TableNotFound where there is none."""
     return list_log(uri).newest
 
 
@@ -159,19 +159,21 @@ def table_exists(uri: str) -> bool:
 
 
 def read_commit(uri: str, version: int) -> Commit | None:
-    """One commit, or None where the file is not there: not yet written, or cleaned away."""
+    """Return one commit, or None where the file is not there: not yet written, or cleaned away."""
     read = _actions(uri, version)
     return _summarize(version, *read) if read else None
 
 
 def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
-    """The statistics of each file that one commit added (empty: it has none); None where the commit is not there."""
+    """Return the statistics of each file that one commit added (empty: it has none); None where the commit is not
+    there.
+    """
     read = _actions(uri, version)
     return None if read is None else [statistics_of(action["add"]) for action in read[0] if "add" in action]
 
 
 def read_added_files(uri: str, version: int) -> list[str] | None:
-    """The actions by which one commit added rows, as JSON; None where the commit is not there."""
+    """Return the actions by which one commit added rows, as JSON; None where the commit is not there."""
     read = _actions(uri, version)
     if read is None:
         return None
@@ -179,9 +181,9 @@ def read_added_files(uri: str, version: int) -> list[str] | None:
 
 
 def read_changed_files(uri: str, version: int, *, rewritten: bool = False) -> tuple[Commit, list[ChangeFile]] | None:
-    """One commit and the files that hold its changes, None where it is not there.
+    """Return one commit and the files with its changes, or None where it is not there.
 
-    `rewritten`: though it has change data, those that it took away and put in their place.
+    `rewritten`: though it has change data, return the files that it took away and put in their place.
     """
     read = _actions(uri, version)
     if read is None:
@@ -193,7 +195,7 @@ def read_changed_files(uri: str, version: int, *, rewritten: bool = False) -> tu
 
 
 def read_actions(uri: str, version: int) -> list[Action] | None:
-    """All that one commit did; None where it is not there."""
+    """Return all actions of one commit, or None where it is not there."""
     read = _actions(uri, version)
     return read[0] if read else None
 
@@ -218,7 +220,7 @@ def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
 
 
 def _actions(uri: str, version: int) -> tuple[list[Action], float] | None:
-    """One commit's actions, and when its file was written (Unix seconds)."""
+    """Return one commit's actions, and when its file was written (Unix seconds)."""
     path = commit_file(uri, version)
     try:
         with storage_faults(f"read {path}"):

@@ -86,7 +86,9 @@ def load_vector(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> BitMa
 
 
 def _unpacked(content: bytes, cardinality: object) -> BitMap64:
-    """A bitmap of rows of one file, of which there are less than 2 ** 32: so it takes no more memory than its bytes."""
+    """Return the bitmap of one file's rows, of which there are less than 2 ** 32: so it takes no more memory than its
+    bytes.
+    """
     magic, count = struct.unpack_from("<iQ", content)
     if magic != _MAGIC:
         raise ValueError("it is of another format")
@@ -136,7 +138,7 @@ def vector_file(uri: str, descriptor: Descriptor, reach: Reach = REACH) -> str:
 
 
 def pack_vectors(name: uuid.UUID, vectors: Sequence[Places]) -> tuple[bytes, list[dict[str, Any]]]:
-    """The content of the file `vectors_path(name)`, and a descriptor for each of the vectors."""
+    """Return the content of the file `vectors_path(name)`, and a descriptor for each of the vectors."""
     content, descriptors = bytearray(_FILE_VERSION), []
     coded = base64.b85encode(name.bytes).decode().translate(_FROM_PYTHON)
     for each in vectors:
@@ -156,5 +158,5 @@ def pack_vectors(name: uuid.UUID, vectors: Sequence[Places]) -> tuple[bytes, lis
 
 
 def vectors_path(name: uuid.UUID) -> str:
-    """Below the table."""
+    """Return the path of a file of vectors below the table."""
     return f"deletion_vector_{name}.bin"

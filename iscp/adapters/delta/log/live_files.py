@@ -50,7 +50,7 @@ class TableState:
 
     @property
     def rows(self) -> int | None:
-        """Without those that are marked as gone; None: not all files say how many they have."""
+        """Return the number of rows without those that are marked as gone; None: not all files have their number."""
         total = 0
         for add in self.adds.values():
             written, gone = (
@@ -100,7 +100,9 @@ class StateReader:
         return state
 
     def _begin(self, version: int) -> tuple[int, TableState]:
-        """A version and its state; nothing, before all commits, where all of these can be followed."""
+        """Return a version and its state to begin with: none, before all commits, where all of these can be
+        followed.
+        """
         if version < FOLLOWED_MAX and not list_log(self.uri).checkpoint:
             return -1, TableState({}, {}, {})
         return version, self.load(self.uri, version)

@@ -68,7 +68,7 @@ def guard_log(uri: str, version: int | None = None) -> None:
 
 
 def _opened(names: dict[str, Stamp], version: int | None) -> Iterator[tuple[str, bool]]:
-    """The files that are opened for a version, and whether each is of a checkpoint."""
+    """Yield the files that are opened for a version, and whether each is of a checkpoint."""
     found = [each for each in map(_NAME.fullmatch, names) if each]
     whole = (each["version"] for each in found if each["checkpoint"] and not each["part"])
     last = _NEWEST if version is None else f"{version:020d}"
@@ -79,13 +79,13 @@ def _opened(names: dict[str, Stamp], version: int | None) -> Iterator[tuple[str,
 
 
 def _stamp(log: str, name: str, stamps: dict[str, Stamp]) -> Stamp:
-    """Empty where it has gone meanwhile."""
+    """Return the file's stamp, empty where it has gone meanwhile."""
     return stamps[name] or files.stamp(f"{log}/{name}")
 
 
 @lru_cache(maxsize=CHECKS_CACHED_MAX)
 def _check_checkpoint(uri: str, name: str, stamp: Stamp) -> tuple[str, ...]:
-    """The names of the sidecars of a checkpoint, which is the same file as long as it has the same stamp."""
+    """Return the names of the sidecars of a checkpoint, which is the same file as long as it has the same stamp."""
     path = f"{log_of(uri)}/{name}"
     if name.endswith(".parquet"):
         _check_parquet(path, stamp)

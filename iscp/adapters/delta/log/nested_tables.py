@@ -18,7 +18,9 @@ _LOG = "_delta_log"
 
 
 def table_around(uri: str) -> str:
-    """A table above or below `uri`, which itself may be one; empty: none was found. Raises OSError, InvalidRequest."""
+    """Return a table above or below `uri`, which itself may be one; empty: none was found. Raises OSError,
+    InvalidRequest.
+    """
     path = place(uri)
     above, roots = posixpath.dirname(path), 3 if on_s3(path) else 1
     while above.count("/") >= roots and above != "/":

@@ -14,7 +14,7 @@ from iscp.adapters.delta.log.commits import Commit, commit_stamp, newest_version
 
 
 def commits_after(uri: str, version: int) -> Iterator[Commit]:
-    """The commits behind `version`, up to the first that is not there. Raises StorageError."""
+    """Yield the commits behind `version`, up to the first that is not there. Raises StorageError."""
     while (commit := read_commit(uri, version := version + 1)) is not None:
         yield commit
 

@@ -72,7 +72,7 @@ class ReadableFiles:
         self._keep(uri, listed)
 
     def _recall(self, uri: str, version: int, checkpoints: Checkpoints) -> _Listed | None:
-        """None: the files of that version have to be listed."""
+        """Return what is cached of the files of that version; None: they have to be listed."""
         with self._lock:
             known = self._known.get(uri)
         if known is None or known.checkpoints != checkpoints or commit_stamp(uri, known.version) != known.stamp:
@@ -135,7 +135,9 @@ def require_readable_commits(uri: str, first: int, last: int) -> None:
 
 
 def _named_by(actions: Iterable[Action]) -> Iterable[Named]:
-    """Files that were removed may have gone meanwhile, and their vectors with them."""
+    """Yield the files that the actions name, with the vectors of added ones: those of removed files may have gone
+    meanwhile.
+    """
     for action in actions:
         for kind, body in action.items():
             if kind in ("add", "remove", "cdc"):

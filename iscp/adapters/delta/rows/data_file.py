@@ -61,11 +61,13 @@ class DataFile:
         return (self.add.get("size") or 0) <= self.cache.file_bytes_max
 
     def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
-        """These columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
+        """Return these columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
         return pa.concat_tables([schema.empty_table(), *self.groups(schema, places)])
 
     def groups(self, schema: pa.Schema, places: Places | None = None) -> Iterator[pa.Table]:
-        """The same, one row group after another, as no more than that is decoded at a time. Raises as `open_groups`."""
+        """Yield the same, one row group after another, as no more than that is decoded at a time. Raises as
+        `open_groups`.
+        """
         with self.open_groups() as groups:
             for group in groups:
                 at = None if places is None else places[slice(*np.searchsorted(places, [group.begin, group.end]))]
@@ -103,7 +105,7 @@ class DataFile:
 
 
 def open_files(uri: str, adds: Iterable[Mapping[str, Any]], cache: RowCache = ROW_CACHE) -> list[DataFile]:
-    """The files of a table, with what their deletion vectors take out. Raises NotReadableHere, StorageError."""
+    """Return the files of a table, with what their deletion vectors take out. Raises NotReadableHere, StorageError."""
     opened, gone = [], 0
     for add in adds:
         opened.append(DataFile(uri, add, cache))
@@ -118,7 +120,9 @@ CODED_BYTES_MAX = 2
 
 
 def _opened(source: pa.NativeFile) -> pq.ParquetFile:
-    """Texts of few values are read as references to these: what is read of all rows, to be had of some, is no copy."""
+    """Open the file such that texts of few values are read as references to these: taking some of all rows copies
+    none.
+    """
     parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     coded = [name for place, name in enumerate(parquet.schema.names) if _is_coded(parquet, place)]
     if not coded:

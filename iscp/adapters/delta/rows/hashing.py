@@ -24,7 +24,7 @@ _SALTS = (1, 2)
 
 
 def row_hashes(frame: DataFrame) -> tuple[Column, Column]:
-    """Two hashes of a row of `frame`, by its columns."""
+    """Return two hashes of a row of `frame`, by its columns."""
     fields = frame.schema.fields
     nested = [part for field in fields if _is_nested(field) for part in _spelled(_column(field), field.dataType)]
     # As one text of SQL: a call of the JVM for each column takes longer than all that Spark does with a small table.

@@ -29,10 +29,11 @@ Find = Callable[[JoinStep, pa.Table], pa.Table]
 
 
 def changed_join(query: JoinQuery, changed: Mapping[int, pa.Table], find: Find, rows_max: int) -> pa.Table:
-    """How the result changes: its columns as `c0`, `c1`, …, and WEIGHT, 1 or -1: a row may be there several times.
+    """Return how the result changes: its columns as `c0`, `c1`, …, and WEIGHT, 1 or -1: a row may be there several
+    times.
 
-    `changed`: of some of the tables, by their places, the changed rows, each with 1 or -1 as WEIGHT. `find` gives rows
-    as they are afterwards. Raises NotReadableHere where there are more than `rows_max` on the way.
+    `changed`: for some of the tables, by their places, the changed rows, each with 1 or -1 as WEIGHT. `find` returns
+    rows as they are afterwards. Raises NotReadableHere where there are more than `rows_max` on the way.
     """
     counting = {place: _counting(query, place, rows) for place, rows in changed.items()}
     parts = []
@@ -45,7 +46,7 @@ def changed_join(query: JoinQuery, changed: Mapping[int, pa.Table], find: Find, 
 
 
 def _joined(query: JoinQuery, chosen: Mapping[int, pa.Table], find: Find, rows_max: int) -> pa.Table:
-    """The changed rows of these tables, joined with each other and with all rows of the others."""
+    """Return the changed rows of these tables, joined with each other and with all rows of the others."""
     first, *_ = chosen
     rows = chosen[first]
     for step in query.steps({first}):
@@ -75,7 +76,8 @@ def _name(column: Column) -> str:
 
 
 def join_rows(left: pa.Table, right: pa.Table, pairs: Sequence[tuple[str, str]], rows_max: int) -> pa.Table:
-    """Each row of `left` with each of `right` that has the same values in these `pairs` of columns, none of them null.
+    """Return each row of `left` with each of `right` that has the same values in these `pairs` of columns, none of them
+    null.
 
     No name is in both. Raises NotReadableHere where they are more than `rows_max`.
     """
@@ -104,7 +106,7 @@ def _with_values(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def meeting(rows: pa.Table, conditions: Sequence[RowCondition]) -> pa.Table:
-    """The rows that meet all of them; of a null none but another null condition is ever true."""
+    """Return the rows that meet all conditions; a null meets none but another null condition."""
     for column, operator, value in conditions:
         values = rows[column]
         if not operator:
@@ -115,7 +117,7 @@ def meeting(rows: pa.Table, conditions: Sequence[RowCondition]) -> pa.Table:
 
 
 def net_rows(rows: pa.Table) -> pa.Table:
-    """Each distinct row once, with its WEIGHTs summed up; without those that came and went."""
+    """Return each distinct row once, with its WEIGHTs summed up; without those that came and went."""
     values = rows.drop_columns([WEIGHT])
     codes, _ = row_codes(values, values.slice(0, 0))
     _, first, places = np.unique(codes, return_index=True, return_inverse=True)

@@ -89,7 +89,9 @@ def spanning(each: Sequence[KeyBounds]) -> KeyBounds:
 
 
 def _readable(bounds: KeyBounds) -> KeyBounds:
-    """Without columns of strings that were not UTF-8: what was put in their place has another order."""
+    """Return the bounds without columns of strings that were not UTF-8: what was put in their place has another
+    order.
+    """
     return {name: ends for name, ends in bounds.items() if not any(_replaced(end) for end in ends)}
 
 
@@ -140,7 +142,7 @@ class TableKeys:
         return True
 
     def _read(self, names: Iterable[str], version: int) -> None:
-        """From the statistics of all files, at a cost that follows their number."""
+        """Read the bounds from the statistics of all files, at a cost that follows their number."""
         with delta_faults(f"read the statistics of {self._uri}"):
             files = pa.table(open_delta(self._uri, version=version).get_add_actions()).to_pylist()
         # A table without indexed columns has none of these.
@@ -178,7 +180,9 @@ def _at_most(high: Any) -> Any:
 
 
 def _of_column(stats: Mapping[str, Any], part: str, name: str) -> Any:
-    """None where nothing is said of it, or twice: names are compared as Spark does, without regard to case."""
+    """Return a statistic of a column; None where there is none, or two: names are compared without regard to case, as
+    in Spark.
+    """
     values = stats.get(part)
     found = [value for column, value in values.items() if column.lower() == name] if isinstance(values, dict) else []
     return found[0] if len(found) == 1 else None

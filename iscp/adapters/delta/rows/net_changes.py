@@ -52,7 +52,7 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """These columns as pyspark gives them to Arrow, each of which may be null."""
+    """Return these columns as pyspark gives them to Arrow, each of which may be null."""
     return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
 
 
@@ -103,13 +103,13 @@ def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
 
 
 def _key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Names count without regard to case."""
+    """Return the columns of the key; names count without regard to case."""
     names = {name.lower(): name for name in rows.column_names}
     return rows.select([names[name.lower()] for name in key])
 
 
 def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number for each row, the same where the key is; null equals null."""
+    """Return a number for each row, the same where the key is; null equals null."""
     numbers = np.zeros(len(raw), np.int64)
     for column in _key_columns(raw, key).columns:
         values = column.combine_chunks().dictionary_encode(null_encoding="encode")
@@ -190,5 +190,7 @@ def contradicted(net: DataFrame, after: DataFrame, key: Sequence[str]) -> bool:
 
 
 def doubt(key: Sequence[str]) -> NoReturn:
-    """Which of the rows is left does not follow from the changes; whether they still share the key does not either."""
+    """Raise ChangesUnavailableError: which of the rows is left, and whether they still share the key, is not in the
+    changes.
+    """
     raise ChangesUnavailableError(f"several rows share a key ({', '.join(key)})")

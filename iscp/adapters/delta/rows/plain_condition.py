@@ -195,7 +195,7 @@ def _number(node: exp.Expr) -> str:
 
 
 def _double(node: exp.Expr, kind: pa.DataType) -> float:
-    """Only what both kinds of numbers hold exactly is compared with floats, which Spark may widen or not."""
+    """Return the number, if both kinds of numbers have it exactly: Spark may widen floats or not. Raises _NotPlain."""
     text = _number(node)
     if pa.types.is_float64(kind):
         if "." not in text and abs(int(text)) > _DOUBLE_WHOLE_MAX:

@@ -186,7 +186,9 @@ def _ascending(values: pa.Array) -> Sequence[Any] | None:
 
 
 def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:
-    """Narrow what is found by one column after another: each time which combination a wanted row has, of how many."""
+    """Narrow what is found by one column after another; yield each time which combination a wanted row has, and of how
+    many.
+    """
     for step in _steps(wanted):
         column = pa.schema([wanted.schema.field(step.name)])
         with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:

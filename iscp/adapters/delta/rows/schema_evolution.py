@@ -53,14 +53,14 @@ def alike(first: T.DataType, second: T.DataType) -> bool:
 
 
 def without_void(frame: DataFrame) -> DataFrame:
-    """Without fields of the type void, which Delta reads from no table, but keeps in what it says of changes."""
+    """Return the frame without fields of the type void, which Delta reads from no table, but has in its changes."""
     present = _nullable(frame.schema, without=T.NullType)
     assert isinstance(present, T.StructType)
     return frame if alike(present, frame.schema) else conformed(frame, present)
 
 
 def conformed(frame: DataFrame, schema: T.StructType) -> DataFrame:
-    """The columns of `schema`, each taken by its name; null where `frame` has none."""
+    """Return the columns of `schema`, each taken by its name; null where `frame` has none."""
     if alike(frame.schema, schema):
         return frame
     fields = {field.name.lower(): field for field in frame.schema.fields}

@@ -12,14 +12,14 @@ Codes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def codes_of(values: pa.ChunkedArray, distinct: pa.Array) -> Codes:
-    """The place of each value in `distinct`; -1: it is not there."""
+    """Return the place of each value in `distinct`; -1: it is not there."""
     found = pc.index_in(values, value_set=distinct, skip_nulls=False)
     codes: Codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     return codes
 
 
 def comparable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Such that what Spark takes for equal is equal here."""
+    """Return the values such that what Spark takes for equal is equal here."""
     if not pa.types.is_floating(values.type):
         return values
     plain = pc.add(values, pa.scalar(0.0, values.type))
@@ -49,7 +49,7 @@ def ordinals(codes: Codes) -> Codes:
 
 
 def beyond(codes: Codes, others: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are more than there are equal ones among the others."""
+    """Return which rows are more than there are equal ones among the others."""
     size = int(max(codes.max(initial=-1), others.max(initial=-1))) + 1
     found: np.ndarray[Any, np.dtype[np.bool_]] = ordinals(codes) >= np.bincount(others, minlength=size)[codes]
     return found

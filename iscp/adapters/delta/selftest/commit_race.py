@@ -79,7 +79,7 @@ def commit_lines(name: str, version: int) -> list[str]:
 
 
 def author_of(content: bytes, version: int) -> str | None:
-    """Whose commit of `version` this is; None if it is not the whole of one."""
+    """Return whose commit of `version` this is; None if it is not the whole of one."""
     try:
         lines = [json.loads(line) for line in content.decode().splitlines()]
         name, txn = lines[0]["commitInfo"]["by"], lines[-1]["txn"]
@@ -104,7 +104,7 @@ def breach_of(outcome: Round) -> Breach | None:
 
 
 def breaches(rounds: Iterable[Round]) -> list[tuple[int, Breach]]:
-    """Every version that broke put-if-absent, and how; empty means that all was well."""
+    """Return every version that broke put-if-absent, and how; empty means that all was well."""
     return [(outcome.version, breach) for outcome in rounds if (breach := breach_of(outcome))]
 
 
@@ -208,7 +208,7 @@ class DeltaRsContender:
         return answer == _WON
 
     def kill(self) -> None:
-        """SIGKILL to the child, whatever it is at."""
+        """Send SIGKILL to the child, whatever it is at."""
         self._child.kill()
 
     def close(self) -> None:

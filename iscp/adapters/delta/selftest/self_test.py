@@ -117,7 +117,7 @@ def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROU
 
 
 def require_fair(outcomes: Sequence[Round], directory: str, field: str, remedy: str) -> dict[str, int]:
-    """How many versions each won. Raises SelfTestError if one has not exactly one winner that knows it."""
+    """Return how many versions each won. Raises SelfTestError if one has not exactly one winner that knows it."""
     if wrong := breaches(outcomes):
         version, breach = wrong[0]
         raise SelfTestError(
@@ -144,7 +144,7 @@ def verdict(fault: Exception, message: str, field: str, remedy: str, *, remote: 
 
 
 def _nearest(target: str, field: str) -> Path:
-    """The nearest directory above `target` that exists: never the target, so that no scratch lies in a table."""
+    """Return the nearest directory above `target` that exists: never the target, so that no scratch lies in a table."""
     try:
         return next(parent for parent in Path(target).parents if parent.is_dir())
     except OSError as fault:  # one of them may not be entered, or has a name that cannot be
@@ -171,7 +171,7 @@ def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str,
 
 
 def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, field: str) -> None:
-    """The version that made the table must be refused, without any race: who takes it takes everything."""
+    """Require that the version which made the table is refused, without any race: who takes it takes everything."""
     own.prepare(0)
     own.start()
     if own.result():
@@ -181,7 +181,7 @@ def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, fie
 
 
 def _own_store(spark: SparkSession, log: str, store: _TestedStore) -> Any:
-    """The log store that Spark has for such places, if it is the package's.
+    """Return the log store that Spark has for such places, if it is the package's.
 
     A race cannot be relied on to show it: Delta's default loses too seldom to show in a few rounds.
     """

@@ -122,7 +122,7 @@ class Shape:
         return self.configuration.get(_FEED_ON, "false").lower() == "true"
 
     def selected(self, columns: Sequence[str]) -> T.StructType:
-        """These columns, as Spark has them."""
+        """Return these columns, as Spark has them."""
         plain = [{**self.fields[name], "metadata": {}} for name in columns]
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
@@ -145,7 +145,8 @@ def read_changes(
     by_cdf: bool,
     allowance: Allowance,
 ) -> pa.Table:
-    """`columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest first.
+    """Return `columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest
+    first.
 
     `by_cdf`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
     TooLarge where the rows would take more memory than allowed, and ChangesUnavailableError where a file is gone.
@@ -165,7 +166,8 @@ def read_changes(
 
 
 def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: Allowance) -> pa.Table:
-    """All rows as of `version`, of files that have no more than `bytes_max` together beyond SNAPSHOT_FILE_BYTES each.
+    """Return all rows as of `version`, of files that have no more than `bytes_max` together beyond SNAPSHOT_FILE_BYTES
+    each.
 
     Raises as `read_changes`, and StorageError where the log cannot be read.
     """
@@ -180,7 +182,7 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
 
 
 def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: Allowance) -> pa.Table:
-    """All rows of chosen files of a table, as `read_changes`; the log itself has said what is said of them."""
+    """Return all rows of chosen files of a table, which the log itself describes. Raises as `read_changes`."""
     if not shape.readable(shape.columns):
         raise NotDirectError
     schema = arrow_schema(shape.selected(shape.columns))
@@ -194,7 +196,7 @@ def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: A
 
 
 def _files_at(table: DeltaTable) -> list[ChangeFile]:
-    """The files of a table, as if it had been written at once."""
+    """Return the files of a table, as if it had been written at once."""
     adds = pa.table(table.get_add_actions()).to_pylist()
     places = [(add["path"], add.get("partition") or {}) for add in adds]
     # For deltalake an empty text is a null, for Spark it is not: which of them the log has does not show.
@@ -230,7 +232,9 @@ def fit_in_memory(
 
 @contextmanager
 def _unfit_left_to_spark() -> Iterator[None]:
-    """A value that does not fit the schema's type, a damaged file: Spark will say what it thinks of it."""
+    """Raise NotDirect for a value that does not fit the schema's type, and for a damaged file: Spark reports its own
+    error.
+    """
     try:
         yield
     except pa.ArrowException as unfit:
@@ -238,7 +242,7 @@ def _unfit_left_to_spark() -> Iterator[None]:
 
 
 def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allowance: Allowance) -> pa.Table:
-    """The schema's columns, and `_change_type` where the file has one."""
+    """Return the schema's columns, and `_change_type` where the file has one."""
     if (
         file.masked
         or file.size is None

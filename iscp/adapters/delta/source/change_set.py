@@ -173,7 +173,7 @@ class DeltaChangeSet:
         return self._by_spark(raw, key, left_out) if key else self._read_written(raw, self._named(columns), left_out)
 
     def _named(self, columns: tuple[str, ...]) -> list[str]:
-        """These columns, as the source spells them; none: all."""
+        """Return these columns, as the source spells them; none: all."""
         wanted = {name.lower() for name in columns}
         return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
 
@@ -205,7 +205,7 @@ class DeltaChangeSet:
             return _restricted(self._raw(()), where).toArrow()
 
     def _raw(self, key: tuple[str, ...]) -> DataFrame:
-        """The changes; those of the range's step, where it is one."""
+        """Return the changes; those of the range's step, where it is one."""
         if self._frame is None:
             assert self._rows is not None
             schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
@@ -264,7 +264,7 @@ class _Counted:
 
 
 def _count_rows(frame: DataFrame, key: Sequence[str]) -> _Counted:
-    """This is what really reads the source."""
+    """Count the rows, which is what really reads the source."""
     names = bounded(frame.schema, key)
     with reading_changes("read the changes"):
         each = frame.groupBy(OP).agg(F.count("*"), F.max(DOUBTFUL), *bounds_aggregates(names)).collect()

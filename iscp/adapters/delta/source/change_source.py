@@ -123,8 +123,10 @@ class DeltaChangeSource:
     def _take(
         self, uri: str, since: Watermark, wanted: int, bounds: Bounds, from_at_s: float
     ) -> tuple[list[Commit], Shape | None]:
-        """The commits that are read, up to the first whose changes are not known; and what the table was before them,
-        where it may have been another. Raises ChangesUnavailableError where that is the very first.
+        """Return the commits that are read, up to the first whose changes are not known; and the table's shape before
+        them, where it may have been another.
+
+        Raises ChangesUnavailableError where that is the very first.
         """
         from_version = since.version
         taken = within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)

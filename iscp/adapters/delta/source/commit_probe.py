@@ -114,7 +114,7 @@ def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
 
 
 def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
-    """From `state`, which is there, to the newest; `state` itself where there is no next."""
+    """Return the newest state from `state` on, which is there; `state` itself where there is no next."""
     since_s, newest = 0.0, state
     for version in range(state.version + 1, state.version + 1 + FORWARD_MAX):
         stamp = files.stamp(f"{log}/{commit_name(version)}")
@@ -127,7 +127,7 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
 
 
 def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeState:
-    """From the last checkpoint if there is one; otherwise the log is listed."""
+    """Return the newest state from the last checkpoint on, if there is one; otherwise the log is listed."""
     version = _last_checkpoint(log)
     # A checkpoint from before what was seen may lie behind a gap: cleaned logs have none after it.
     if version is not None and (seen_version is None or version >= seen_version):

@@ -39,7 +39,7 @@ _NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be commi
 
 
 def name_resolver(session: SparkSession) -> Callable[[str], str]:
-    """Maps `db.table` to its location, by the catalogs that Spark is configured with."""
+    """Return a function that maps `db.table` to its location, by the catalogs that Spark is configured with."""
 
     def resolve(name: str) -> str:
         try:
@@ -57,7 +57,7 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
 
 
 def _set_nothing(uri: str, values: Mapping[str, str | None]) -> None:
-    """Without Spark no table is altered."""
+    """Alter no table, as there is no Spark."""
 
 
 class SqlAnalysis(Protocol):
@@ -111,7 +111,7 @@ class DeltaCatalog:
         )
 
     def normalize(self, uri: str) -> str:
-        """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
+        """Return an absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
 
         Raises InvalidRequest for other stores.
         """

@@ -103,7 +103,7 @@ class KnownShapes:
         return shape
 
     def before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> Shape:
-        """The same of the version that a range begins after; `last` is that range's last commit.
+        """Return the shape at the version that a range begins after; `last` is that range's last commit.
 
         Raises ChangesUnavailableError where it cannot be opened any more, and otherwise as `at`.
         """
@@ -119,7 +119,7 @@ class KnownShapes:
             raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 
     def committed_at_s(self, uri: str, version: int) -> float:
-        """When a version was committed, in Unix seconds; 0: it is not in the log any more."""
+        """Return when a version was committed, in Unix seconds; 0: it is not in the log any more."""
         known = self._known.get(uri)
         if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
             return known.committed_at_s
@@ -144,7 +144,7 @@ class KnownShapes:
 
 
 def _same_shape(uri: str, known: _KnownShape, version: int, read: Mapping[int, Commit]) -> bool:
-    """`version` may be before the one that is known, or after it."""
+    """Return whether the shape at `version`, which may be before the known one or after it, is certainly the same."""
     if commit_stamp(uri, known.version) != known.stamp:
         return False
     first, last = sorted((known.version, version))
@@ -219,14 +219,14 @@ def size_at(uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
 
 
 def size_of_state(state: TableState, piece_bytes: int = 0) -> SnapshotSize:
-    """The same of a table that deltalake does not open, by what the log says of each file."""
+    """Return the size of a table that deltalake does not open, by what the log has of each file."""
     sizes = [add.get("size") or 0 for add in state.adds.values()]
     rows = state.rows
     return SnapshotSize(UNKNOWN if rows is None else rows, sum(sizes), count_pieces(sizes, piece_bytes))
 
 
 def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:
-    """`fault`: as `explained`."""
+    """Return the shape as Spark opens the table; raises as `explained`."""
     try:
         return by_spark(uri, version)
     except (EngineError, StorageError) as error:
@@ -234,9 +234,9 @@ def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -
 
 
 def explained(error: IscpError, fault: str = "") -> IscpError:
-    """Why no engine reads a table, where a fault of Spark's shows it; the fault itself where it does not.
+    """Return why no engine reads a table, where a fault of Spark's shows it; the fault itself where it does not.
 
-    `fault`: what deltalake says of it.
+    `fault`: deltalake's message.
     """
     text = f"{fault} {error.message} {error.__cause__}"
     if any(mark in text for mark in _CATALOG_MANAGED):

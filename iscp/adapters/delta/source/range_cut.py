@@ -13,7 +13,7 @@ STEPS_MAX = 1_000
 
 
 def within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
-    """The first of `commits`, and those that fit in with it."""
+    """Return the first of `commits`, and those that fit in with it."""
     taken: list[Commit] = []
     rows = size = 0
     for commit in commits:
@@ -40,6 +40,6 @@ def find_unclear_version(commits: Iterable[Commit], partitions: tuple[str, ...] 
 
 
 def steps_of(commit: Commit, bounds: Bounds) -> int:
-    """Into how many steps one commit is to be cut; 0: it is small enough as a whole."""
+    """Return into how many steps one commit is to be cut; 0: it is small enough as a whole."""
     steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))
     return min(steps, STEPS_MAX) if steps > 1 else 0

@@ -20,7 +20,8 @@ _VOID = "void"
 
 
 def retyped_columns(before: Iterable[str], now: str) -> tuple[str, ...]:
-    """The columns of the schema `now` that had a type in one of those `before` whose files cannot be read as theirs.
+    """Return the columns of the schema `now` that had a type in one of those `before` whose files cannot be read as
+    theirs.
 
     Schemas are texts, as Delta has them. A wider type reads the files of a narrower one (Delta's type widening).
     """
@@ -62,7 +63,7 @@ def _reads(now: Any, then: Any) -> bool:
 
 
 def _parsed(kind: str) -> T.DataType:
-    """NullType, which no other type holds, for those that Spark does not know."""
+    """Return the type; for those that Spark does not know NullType, whose values fit no other type."""
     field = {"name": "it", "type": kind, "nullable": True, "metadata": {}}
     try:
         return T.StructType.fromJson({"type": "struct", "fields": [field]}).fields[0].dataType

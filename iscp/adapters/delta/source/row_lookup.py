@@ -80,8 +80,11 @@ class RowLookup:
         return None
 
     def added(self, uri: str, version: int, files_max: int) -> list[str] | None:
-        """The actions that added the files of a version, as commits have them; None: they are more, or the log is not
-        read here. Raises StorageError."""
+        """Return the actions that added the files of a version, as commits have them; None: they are more, or the log
+        is not read here.
+
+        Raises StorageError.
+        """
         with suppress(NotReadableHere):
             found = self._files(uri).added(version)
             return [json.dumps({"add": each}) for each in found] if len(found) <= files_max else None

@@ -78,7 +78,7 @@ def require_files_of(session: SparkSession, uri: str, version: int | None = None
 
 
 def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
-    """All changes of the commits of `span`, as the change data feed has them, in no order.
+    """Return all changes of the commits of `span`, as the change data feed has them, in no order.
 
     Raises ChangesUnavailableError where a commit of it is gone, and as `require_readable`.
     """
@@ -99,7 +99,7 @@ def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> Dat
 
 
 def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
-    """All rows of the files that the commits of `span` added, whether or not the table has a change data feed.
+    """Return all rows of the files that the commits of `span` added, whether or not the table has a change data feed.
 
     Raises as `load_changed_rows`.
     """
@@ -114,7 +114,9 @@ def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataF
 
 
 def frame_of_files(opened: tuple[Any, Any, Any], session: SparkSession, actions: Iterable[str]) -> DataFrame:
-    """All rows of chosen files of a table, by the actions that added them, with the columns of what was `opened`."""
+    """Return all rows of chosen files of a table, by the actions that added them, with the columns of what was
+    `opened`.
+    """
     return _frame_of(opened, session, _files_of(opened, session, actions))
 
 
@@ -125,10 +127,11 @@ def frames_of_places(
     path: str,
     spans_of: Callable[[list[int]], Sequence[tuple[int, int]]],
 ) -> list[DataFrame]:
-    """Some rows of one file, by the action that added it and the path that this names: a frame for each span of them.
+    """Return some rows of one file, by the action that added it and the path that this names: a frame for each span of
+    them.
 
-    `spans_of` gives these from how many rows each row group has, those included that are gone: from the first place in
-    the file to before the last. Other row groups than those of a span are not read.
+    `spans_of` returns these from how many rows each row group has, those included that are gone: from the first place
+    in the file to before the last. Other row groups than those of a span are not read.
     """
     jvm: Any = session._jvm
     relation, chosen = _relation_of(opened, session, _files_of(opened, session, [action])), jvm.io.iscp.delta
@@ -241,12 +244,14 @@ def _load_state(session: SparkSession, uri: str, version: int) -> TableState:
 
 
 def action_json(files: DataFrame, without: Collection[str] = ()) -> Column:
-    """The body of the action that has added a file, of rows of a snapshot's files, but for some of its fields."""
+    """Return the body of the action that added a file, from rows of a snapshot's files, but for some of its fields."""
     return F.to_json(F.struct(*[F.col(name) for name in files.columns if name not in without]))
 
 
 def open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
-    """Delta's package, the table's log, and what it is at a version. Raises StorageError where it may not be opened."""
+    """Return Delta's package, the table's log, and its snapshot at a version. Raises StorageError where it may not be
+    opened.
+    """
     guard_log(uri, version)
     return list_again(partial(_list_log, session, uri, version))
 
@@ -262,7 +267,9 @@ def _list_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, 
 
 
 def _list_commits(log: Any, first: int, last: int) -> Any:
-    """Each version with its actions. Delta passes over one that is not there, and its rows with it."""
+    """Return each version with its actions; raise LogGap where one is not there, as Delta would pass over it and its
+    rows.
+    """
     rest = [_default(log, "getChanges", place) for place in (2, 3)]
     commits = log.getChanges(first, last, *rest).toList()
     if (lacking := last - first + 1 - commits.size()) > 0:

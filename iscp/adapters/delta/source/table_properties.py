@@ -20,7 +20,7 @@ def property_setter(session: SparkSession) -> SetProperties:
 
 
 def set_properties(session: SparkSession, uri: str, values: Mapping[str, str | None]) -> None:
-    """First what is set, then what is unset: each is a commit of its own, and after the first nothing is lost yet.
+    """Set the properties, then unset others: each is a commit of its own, and after the first nothing is lost yet.
 
     Raises Conflict where another writer was first.
     """

@@ -44,7 +44,7 @@ class ClassArchive:
         self.path = cache_dir / f"classes-{seen.hexdigest()[:16]}.jsa"
 
     def options(self) -> list[str]:
-        """JVM options that map the archive; none if it has not been made."""
+        """Return the JVM options that map the archive; none if it has not been made."""
         if not self.path.exists():
             return []
         both = f"{self._base}:{self.path}" if self._base else str(self.path)
@@ -52,7 +52,7 @@ class ClassArchive:
         return [f"-XX:SharedArchiveFile={both}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
     def training_options(self, target: Path) -> list[str]:
-        """JVM options that write the classes of a run to `target` at its orderly end."""
+        """Return the JVM options that write the classes of a run to `target` at its orderly end."""
         if self._base is not None and not self._base.exists():
             self._make_base(self._base)
         base = [f"-XX:SharedArchiveFile={self._base}"] if self._base else []

@@ -88,7 +88,7 @@ class Gateway:
         return not self._ended.is_set()
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL, and return when the process is gone."""
         self._child.kill()
         self._ended.wait(KILL_WAIT_S)
 

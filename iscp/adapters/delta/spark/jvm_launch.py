@@ -58,7 +58,7 @@ _PROPERTY = re.compile(r"^\s*([^\s=:#!][^\s=:]*)[\s=:]+(.*?)\s*$", re.M)
 
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
-    """$ISCP_CACHE, or `iscp` below $XDG_CACHE_HOME or ~/.cache."""
+    """Return $ISCP_CACHE, or `iscp` below $XDG_CACHE_HOME or ~/.cache."""
     if own := environ.get("ISCP_CACHE"):
         return Path(own)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iscp"
@@ -93,7 +93,7 @@ class SparkSettings:
 
 
 def default_conf(settings: SparkSettings) -> dict[str, str]:
-    """Spark's settings where neither `settings.conf` nor spark-defaults.conf says otherwise."""
+    """Return Spark's settings for where neither `settings.conf` nor spark-defaults.conf sets them."""
     conf = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -141,12 +141,12 @@ def java_command(
     options: Sequence[str],
     environ: Mapping[str, str],
 ) -> list[str]:
-    """The command of a SparkSubmit that opens a gateway for Python.
+    """Return the command of a SparkSubmit that opens a gateway for Python.
 
     Driver settings that Spark's own launcher would read (memory, Java options, class path) are read here, from
-    `settings.conf` and spark-defaults.conf. Configuration directories come last on the class path: an
-    archive of classes fits only if the jars that it was made with come first. Raises ConfigurationError where Spark's
-    ports would be open to others.
+    `settings.conf` and spark-defaults.conf. Configuration directories come last on the class path: an archive of
+    classes fits only if the jars that it was made with come first. Raises ConfigurationError where Spark's ports would
+    be open to others.
     """
     directories = configuration_dirs(environ)
     conf = {**spark_defaults(directories), **settings.conf}
@@ -169,7 +169,7 @@ def java_command(
 
 
 def java_environ(settings: SparkSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the JVM: pyspark's own Spark, with the configuration that the user's names."""
+    """Return the environment of the JVM: pyspark's own Spark, with the configuration that the user's names."""
     directories = configuration_dirs(environ)
     adjusted = {**environ, "SPARK_HOME": str(spark_home()), "SPARK_CONNECT_MODE": "0"}
     if directories:
@@ -202,7 +202,7 @@ def write_properties(settings: SparkSettings) -> None:
 
 
 def configuration_dirs(environ: Mapping[str, str]) -> list[Path]:
-    """The directories of Spark's (first, if there is one) and Hadoop's configuration that the user names."""
+    """Return the directories of Spark's (first, if there is one) and Hadoop's configuration that the user names."""
     spark = environ.get("SPARK_CONF_DIR") or (f"{environ['SPARK_HOME']}/conf" if environ.get("SPARK_HOME") else None)
     named = [spark, environ.get("HADOOP_CONF_DIR"), environ.get("YARN_CONF_DIR")]
     return [Path(directory) for directory in named if directory and Path(directory).is_dir()]

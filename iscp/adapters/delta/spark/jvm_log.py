@@ -30,7 +30,9 @@ _LEVELS = {
 
 
 def relay_output() -> tuple[int, threading.Thread]:
-    """A file descriptor for a JVM to write to, and the thread that logs what comes until its last writer has ended."""
+    """Return a file descriptor for a JVM to write to, and the thread that logs its output until its last writer has
+    ended.
+    """
     reader, writer = os.pipe()
     thread = threading.Thread(target=_relay, args=(reader,), name="iscp-jvm-log", daemon=True)
     thread.start()
@@ -46,7 +48,7 @@ def _relay(descriptor: int) -> None:
 
 
 def _event_of(line: str) -> tuple[int, dict[str, str]]:
-    """Its level, and what it says."""
+    """Return the level of a line, and the fields of its event."""
     try:
         found: Any = json.loads(line)
         given = {name: str(found[name])[:LINE_LENGTH_MAX] for name in _FIELDS if found[name]}

@@ -103,11 +103,11 @@ class SparkRuntime:
 
     @property
     def pid(self) -> int:
-        """The JVM's process id."""
+        """Return the JVM's process id."""
         return self._gateway.pid
 
     def new_session(self) -> SparkSession:
-        """A session with SQL settings and temporary views of its own, in the same SparkContext."""
+        """Return a session with SQL settings and temporary views of its own, in the same SparkContext."""
         return self.root.newSession()
 
     def alive(self) -> bool:
@@ -115,7 +115,7 @@ class SparkRuntime:
         return self._gateway.alive() and (self._watch is None or not self._watch.ended.is_set())
 
     def kill(self) -> None:
-        """SIGKILL to the JVM: a deadline has passed, and nothing may be written any more."""
+        """Send SIGKILL to the JVM: a deadline has passed, and nothing may be written any more."""
         _hang_up()
         self._gateway.kill()
         self._end("spark.killed")
@@ -135,7 +135,7 @@ class SparkRuntime:
 
 
 def class_archive(cache_dir: Path, environ: Mapping[str, str]) -> ClassArchive:
-    """The archive that `SparkRuntime.start` uses; resolves the jars if they are not there."""
+    """Return the archive that `SparkRuntime.start` uses; resolve the jars if they are not there."""
     java = find_java(environ)
     return ClassArchive(cache_dir, java, [*spark_jars(), *_own_jars(cache_dir, java, environ)])
 

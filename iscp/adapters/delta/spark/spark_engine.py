@@ -173,7 +173,9 @@ def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
 
 
 def _activate(session: SparkSession) -> None:
-    """Delta lists a table's files by the thread's session in the JVM, which has none before its first query."""
+    """Make the session the thread's in the JVM, by which Delta lists a table's files; before its first query it has
+    none.
+    """
     with spark_faults("take a Spark session"):
         jvm: Any = session._jvm
         # By its whole name: each part of a path is looked up by a call to the JVM.
@@ -181,7 +183,7 @@ def _activate(session: SparkSession) -> None:
 
 
 def _make_plain(session: SparkSession) -> None:
-    """New tables are to be what they are said to be, whatever they would be by a deployment's settings."""
+    """Unset default properties of new tables, and set what rows depend on, whatever a deployment's settings are."""
     for name in session.conf.getAll:
         if name.startswith(DEFAULT_PROPERTIES):
             session.conf.unset(name)
@@ -191,7 +193,7 @@ def _make_plain(session: SparkSession) -> None:
 
 @contextmanager
 def settings_for(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings within, and afterwards those that it had. Raises what Spark raises."""
+    """Give the session these settings within, and afterwards those that it had. Raises what Spark raises."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -206,7 +208,7 @@ _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 
 
 def without_rules(session: SparkSession, rules: Iterable[str]) -> AbstractContextManager[None]:
-    """Within, the optimizer does without these rules of its own too, besides those that the session excludes."""
+    """Have the optimizer do without these rules within, besides those that the session excludes."""
     excluded = session.conf.get(_EXCLUDED_RULES, None) or ""
     named = [f"org.apache.spark.sql.catalyst.optimizer.{each}" for each in rules]
     return settings_for(session, {_EXCLUDED_RULES: ",".join([each for each in (excluded, *named) if each])})
@@ -240,7 +242,9 @@ _OLD_POOLS = ("Tenured", "Old")
 
 
 def heap_share_of(context: SparkContext) -> float:
-    """How much of the space for objects that live long was in use after the last full collection; 0: there was none."""
+    """Return the share of the space for objects that live long that was in use after the last full collection; 0: there
+    was none.
+    """
     with spark_faults("see how full the heap is"):
         pool = _old_pool(context._jvm)
         usage = None if pool is None else pool.getCollectionUsage()
@@ -249,7 +253,7 @@ def heap_share_of(context: SparkContext) -> float:
 
 @lru_cache(maxsize=1)
 def _old_pool(jvm: Any) -> Any:
-    """There is one JVM in a process at a time."""
+    """Return the JVM's pool of memory for objects that live long, or None; a process has one JVM at a time."""
     pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
     found = (pools.get(number) for number in range(pools.size()))
     return next((each for each in found if any(name in str(each.getName()) for name in _OLD_POOLS)), None)

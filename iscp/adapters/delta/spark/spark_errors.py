@@ -180,7 +180,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
 
 
 def _of_no_type(what: str, text: str) -> PermanentError | None:
-    """A file with a column of a type that Spark does not read; None: it is another fault."""
+    """Return the error for a file with a column of a type that Spark does not read; None: it is another fault."""
     misfit, illegal = _MISFIT.search(text), _ILLEGAL.search(text)
     if misfit is None and illegal is None:
         return None

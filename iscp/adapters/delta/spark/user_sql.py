@@ -42,7 +42,9 @@ def restrict_condition(session: SparkSession, condition: str) -> None:
 
 
 def run_nothing(session: SparkSession, plan: Parsed) -> Any:
-    """The execution of a plan, in which Spark analyzes and optimizes, and executes no command whatever it finds."""
+    """Return the execution of a plan, in which Spark analyzes and optimizes, and executes no command whatever it
+    finds.
+    """
     jvm: Any = session._jvm
     java_session: Any = session._jsparkSession
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()

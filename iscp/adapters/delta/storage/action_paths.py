@@ -50,7 +50,7 @@ def is_below(path: str) -> bool:
 
 
 def path_below(path: str) -> str:
-    """The path below its table that an action's path names, decoded. Raises StorageError where it names none."""
+    """Return the path below its table that an action's path names, decoded. Raises StorageError where it names none."""
     if not is_below(path):
         raise _refused(path, "leads out of the table")
     return unquote(path)
@@ -67,7 +67,9 @@ def place_of_file(uri: str, path: str) -> str:
 
 
 def _require_no_way_out(top: str, named: str, path: str) -> None:
-    """Directories between the table and its file may be links to anywhere; the file itself is not opened if it is."""
+    """Raise StorageError where a directory between the table and its file is a link out of the table; a file that is a
+    link is not opened at all.
+    """
     folder = posixpath.dirname(named)
     if not folder or top.startswith(S3):
         return
@@ -83,7 +85,7 @@ class Reach:
         self._roots = roots
 
     def limit(self, roots: Collection[Collection[str]]) -> None:
-        """From now on; as in the constructor."""
+        """Limit it from now on; `roots` are as in the constructor."""
         self._roots = roots
 
     def follow(self, uri: str, path: str) -> str:
@@ -149,7 +151,7 @@ def _unreadable(path: str, why: str) -> StorageError:
 
 
 def _followed(path: str) -> str | None:
-    """The one spelling of an absolute path, its directories followed; None: it is none that is read here."""
+    """Return the one spelling of an absolute path, its directories followed; None: it is none that is read here."""
     if on_s3(path):
         with suppress(InvalidRequest):
             return s3_place(path)

@@ -122,7 +122,7 @@ def read_key(bucket: str, config: BucketConfig, environ: Mapping[str, str]) -> B
 
 
 def bucket_faults(buckets: Mapping[str, BucketConfig], environ: Mapping[str, str]) -> Iterator[SettingFault]:
-    """Every file that says no key."""
+    """Yield a fault for every file without a key."""
     for name, config in buckets.items():
         try:
             read_key(name, config, environ)

@@ -95,7 +95,8 @@ def direct_work() -> Iterator[None]:
 
 
 def storage_error(error: BaseException, what: str, why: str | None = None, remedy: str = "") -> StorageError:
-    """A fault of the storage in iscp's words; a full disk gets its own code and remedy. One of iscp stays as it is.
+    """Return a fault of the storage in iscp's words; a full disk gets its own code and remedy. One of iscp stays as it
+    is.
 
     `why`: instead of the error's own text.
     """

@@ -87,7 +87,7 @@ def exists(path: str) -> bool:
 
 
 def read(path: str, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, float]:
-    """All of a file, and when it was written (Unix seconds).
+    """Return all of a file, and when it was written (Unix seconds).
 
     Raises FileNotFoundError, and RefusedFile for one that is larger, or no regular file, none of which is read.
     """
@@ -102,12 +102,12 @@ def read(path: str, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, float]:
 
 
 def read_head(path: str, bytes_max: int) -> bytes:
-    """The first bytes of a file, all of it where it has no more. Raises FileNotFoundError, RefusedFile."""
+    """Return the first bytes of a file, all of it where it has no more. Raises FileNotFoundError, RefusedFile."""
     return read_part(path, 0, bytes_max)
 
 
 def read_part(path: str, begin: int, length: int) -> bytes:
-    """So many bytes of a file from a place on; fewer where it ends. Raises FileNotFoundError, RefusedFile."""
+    """Return `length` bytes of a file from a place on; fewer where it ends. Raises FileNotFoundError, RefusedFile."""
     if path.startswith(S3):
         client, key = _client_of(path)
         with _s3_faults():
@@ -117,7 +117,7 @@ def read_part(path: str, begin: int, length: int) -> bytes:
 
 
 def _read_at(handle: int, begin: int, length: int) -> bytes:
-    """A file that grows meanwhile is read up to that length."""
+    """Read up to that length, also of a file that grows meanwhile."""
     parts = []
     while length and (part := os.pread(handle, min(length, _READ_BYTES), begin)):
         parts.append(part)
@@ -148,9 +148,9 @@ def create(path: str, content: bytes) -> bool:
 
 @contextmanager
 def write_beside(path: str, content: bytes) -> Iterator[str]:
-    """A file beside a local path, under a name that nobody reads, whose content outlives a power loss.
+    """Write a file beside a local path, under a name that nobody reads, whose content outlives a power loss.
 
-    It is gone at the end, if it has not become the file at `path` by then.
+    The file is gone at the end, if it has not become the file at `path` by then.
     """
     hidden = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
     try:
@@ -165,7 +165,7 @@ def write_beside(path: str, content: bytes) -> Iterator[str]:
 
 
 def names(directory: str) -> list[str]:
-    """The files in a directory, in no order; none where it is not there."""
+    """Return the files in a directory, in no order; none where it is not there."""
     if directory.startswith(S3):
         client, key = _client_of(directory)
         with _s3_faults():
@@ -178,7 +178,7 @@ def names(directory: str) -> list[str]:
 
 
 def stamps(directory: str) -> dict[str, tuple[int, ...]]:
-    """The files in a directory, as `names`, and the stamps of those that a listing shows, which a local one does not.
+    """Return the files in a directory, as `names`, and the stamps that a listing shows, which a local one does not.
 
     Raises RefusedFile where one is neither a regular file nor a directory.
     """
@@ -198,7 +198,7 @@ def stamps(directory: str) -> dict[str, tuple[int, ...]]:
 
 
 def names_below(directory: str, limit: int) -> Iterator[str]:
-    """Up to `limit` of what lies below a directory, by paths relative to it, the nearest first where it is local."""
+    """Yield up to `limit` names below a directory, as paths relative to it, the nearest first where it is local."""
     if directory.startswith(S3):
         client, key = _client_of(directory)
         with _s3_faults():
@@ -231,7 +231,7 @@ def rename(path: str, to: str) -> None:
 
 
 def remove_tree(directory: str) -> None:
-    """Everything below a directory, in no order."""
+    """Remove everything below a directory, in no order."""
     if directory.startswith(S3):
         client, key = _client_of(directory)
         with _s3_faults():
@@ -258,7 +258,9 @@ def _client_of(path: str) -> tuple[S3Store, str]:
 
 @lru_cache(maxsize=256)
 def _client(bucket: str, endpoint: str, own: BucketKey | None) -> S3Store:
-    """One for each bucket, as it keeps connections; what is not given here is read from `AWS_*`."""
+    """Return the bucket's client, one for each as it caches connections; settings that are not given are read from
+    `AWS_*`.
+    """
     given: Any = own.options if own else {}
     return S3Store(
         bucket,

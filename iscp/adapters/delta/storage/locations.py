@@ -36,7 +36,9 @@ def on_s3(uri: str) -> bool:
 
 
 def s3_place(uri: str) -> str:
-    """The one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read alike."""
+    """Return the one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read
+    alike.
+    """
     found = _S3_URI.fullmatch(uri)
     if found is None or not is_bucket(found["bucket"]):
         raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
@@ -54,7 +56,7 @@ def s3_place(uri: str) -> str:
 
 
 def local_path(uri: str) -> Path | None:
-    """The directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
+    """Return the directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
     if on_s3(uri):
         return None
     path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
@@ -89,7 +91,7 @@ def refuse_no_path(path: Path) -> None:
 
 
 def place(uri: str) -> str:
-    """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
+    """Return the one spelling of a table's place: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
     return s3_place(uri) if on_s3(uri) else str(local_path(uri))
 
 
@@ -107,7 +109,7 @@ def followed_places(uri: str) -> tuple[str, ...]:
 
 
 def followed_root(root: str) -> str:
-    """A root of an account in the spelling that `followed_places` gives to what lies below it."""
+    """Return a root of an account in the spelling that `followed_places` gives to what lies below it."""
     if on_s3(root):
         return S3 + root.partition("://")[2].rstrip("/")
     return root.rstrip("/") if is_plain_uri(root.rstrip("/")) else os.path.realpath(str(local_path(root)))

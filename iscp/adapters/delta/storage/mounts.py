@@ -22,7 +22,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def storage_place(uri: str) -> str:
-    """`s3://BUCKET`, or where the file system is mounted; by the path as it is written, wherever links in it lead."""
+    """Return `s3://BUCKET`, or the mount of the file system, by the path as it is written, wherever links in it
+    lead.
+    """
     if on_s3(uri):
         return S3 + uri.partition("://")[2].partition("/")[0]
     path = uri.removeprefix("file://").removeprefix("file:")
@@ -32,7 +34,7 @@ def storage_place(uri: str) -> str:
 
 @lru_cache(maxsize=1)
 def _mount_points(when: int) -> tuple[str, ...]:
-    """The longest first."""
+    """Return the mount points, the longest first."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:  # not on this system: all is one place

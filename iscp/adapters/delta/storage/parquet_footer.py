@@ -62,7 +62,7 @@ def check_footer(read_at: ReadAt, size: int) -> None:
 
 
 def require_short_footer(end: bytes) -> int:
-    """How many bytes a footer has by the last ones of its file; 0: that is no Parquet file. Raises OddFooter."""
+    """Return how many bytes a footer has by the last ones of its file; 0: that is no Parquet file. Raises OddFooter."""
     if end[-4:] == _ENCRYPTED:
         raise OddFooterError("its footer is encrypted")
     length = int.from_bytes(end[-8:-4], "little") if end[-4:] == _MAGIC else 0
@@ -112,7 +112,7 @@ class _FooterWalk:
                 self._pass_over(kind)
 
     def _list(self) -> int:
-        """How many structs it has, which follow; entries of other kinds are passed over."""
+        """Return how many structs the list has, which follow; pass over entries of other kinds."""
         header = self._byte()
         kind, count = header & 15, header >> 4
         if count == _MORE:

@@ -34,7 +34,9 @@ class RefusedFileError(OSError):
 
 @contextmanager
 def open_regular(path: str, bytes_max: int | None = None) -> Iterator[tuple[int, os.stat_result]]:
-    """A descriptor of the file, and what it is. Raises OSError, RefusedFile where it is no regular file, or larger."""
+    """Yield a descriptor of the file, and its status. Raises OSError, RefusedFile where it is no regular file, or
+    larger.
+    """
     try:
         handle = os.open(path, _FLAGS)
     except OSError as error:

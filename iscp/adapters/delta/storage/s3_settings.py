@@ -35,12 +35,12 @@ def enter_s3(config: S3Config) -> None:
 
 
 def bucket_keys(config: S3Config, environ: Mapping[str, str]) -> dict[str, BucketKey]:
-    """The keys of buckets that have their own. Raises ConfigurationError where a file says none."""
+    """Return the keys of buckets that have their own. Raises ConfigurationError where a file has none."""
     return {name: read_key(name, bucket, environ) for name, bucket in config.buckets.items()}
 
 
 def s3_environ(config: S3Config) -> dict[str, str]:
-    """Variables for delta-rs and obstore, of this process and of its children; none where S3 is not used."""
+    """Return variables for delta-rs and obstore, of this process and of its children; none where S3 is not used."""
     if not config.used:
         return {}
     found = {"AWS_REGION": config.region, "AWS_CONDITIONAL_PUT": "etag"}
@@ -51,7 +51,7 @@ def s3_environ(config: S3Config) -> dict[str, str]:
 
 
 def static_keys(environ: Mapping[str, str], *, by_conf: bool = False) -> dict[str, str]:
-    """The keys in the environment as settings of Spark, where its JVM must not find them there; else nothing.
+    """Return the keys in the environment as settings of Spark, where its JVM must not find them there; else nothing.
 
     Spark notes beside such keys from which machine they are, and ends if that machine's name does not resolve.
     `by_conf`: always, as executors elsewhere have Spark's settings, and not this environment.
@@ -64,7 +64,7 @@ def static_keys(environ: Mapping[str, str], *, by_conf: bool = False) -> dict[st
 
 
 def _key_conf(access_key_id: str, secret: str, token: str) -> dict[str, str]:
-    """Below `fs.s3a.`, or that of a bucket."""
+    """Return the settings of a key, which belong below `fs.s3a.`, or below that of a bucket."""
     provider = f"{'Temporary' if token else 'Simple'}AWSCredentialsProvider"
     return {
         "aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}",
@@ -75,7 +75,7 @@ def _key_conf(access_key_id: str, secret: str, token: str) -> dict[str, str]:
 
 
 def _bucket_conf(name: str, key: BucketKey) -> dict[str, str]:
-    """Settings of Hadoop's for one bucket, which win over those for all."""
+    """Return settings of Hadoop for one bucket, which win over those for all."""
     conf = _key_conf(key.access_key_id, key.secret, key.token)
     if key.region:
         conf["endpoint.region"] = key.region
@@ -95,10 +95,10 @@ def _own_name_resolves() -> bool:
 def s3_conf(
     config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None, *, by_conf: bool = False
 ) -> dict[str, str]:
-    """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
+    """Return settings of Spark; none where S3 is not used. `buffer_dir`: where uploads are gathered (None: Hadoop's).
 
-    `by_conf` as in `static_keys`. Raises ConfigurationError where a bucket's file says no key.
-    `s3` is the one spelling inside, so Hadoop is configured to take it for its `s3a`.
+    `by_conf` as in `static_keys`. Raises ConfigurationError where a bucket's file has no key. `s3` is the one spelling
+    inside, so Hadoop is configured to take it for its `s3a`.
     """
     if not config.used:
         return {}

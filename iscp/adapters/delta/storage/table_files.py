@@ -27,7 +27,7 @@ def files_of(uri: str) -> pafs.FileSystem:
 
 
 def open_input(uri: str, path: str, size: int | None) -> pa.NativeFile:
-    """A data file that whoever writes the table has put there, by its path and size as the log has them.
+    """Open a data file that whoever writes the table has put there, by its path and size as the log has them.
 
     Raises FileNotFoundError, OSError, RefusedFile where it is no regular file, or a larger one, and StorageError where
     the path leads out of the table.
@@ -40,7 +40,7 @@ def open_input(uri: str, path: str, size: int | None) -> pa.NativeFile:
 
 
 def sync(path: Path) -> None:
-    """A file, or the names in a directory. Raises OSError."""
+    """Sync a file, or the names in a directory. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

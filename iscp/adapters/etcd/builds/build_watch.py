@@ -18,7 +18,7 @@ def watch_builds(
     on_changed: Callable[[Sequence[Change]], None],
     threads: Threads,
 ) -> PrefixWatch:
-    """Begun already; both callbacks are called on one thread."""
+    """Return the watch, which has begun already; both callbacks are called on one thread."""
 
     def read() -> int:
         listing = client.list_prefix(keys.prefix)

@@ -110,7 +110,7 @@ class EtcdMembership:
         return lease
 
     def _refuse_beyond_limit(self, node_id: str) -> None:
-        """Whose key came after those of as many as there may be gives it up: of several at once the first ones stay."""
+        """Give the key up if as many as there may be came before it: of several at once the first ones stay."""
         key = self._keys.node(node_id)
         created = {kv.key: kv.create_revision for kv in self._client.list_prefix(self._keys.nodes).items}
         mine = created.get(key, 0)
@@ -123,7 +123,7 @@ class EtcdMembership:
             )
 
     def leave(self) -> None:
-        """Say that this node stops in order, with every registration from now on."""
+        """Record that this node stops in order, with every registration from now on."""
         self._leaving = True
         if self._record is None:
             return
@@ -141,11 +141,13 @@ class EtcdMembership:
         return self._reads.list()[1]
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
-        """Snapshots as they come, the latest one where several came while `on_change` was at work."""
+        """Deliver snapshots as they come, the latest one where several came while `on_change` was at work; return what
+        ends it.
+        """
         return MemberWatch(self._client, self._keys, on_change, self._reads, self._threads).close
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
-        """A number greater than any under which this node id ever registered, and than `above`."""
+        """Return a number greater than any under which this node id ever registered, and than `above`."""
         return max(above, epoch_of(self._client.get(self._keys.epoch(node_id)))) + 1
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:

@@ -40,10 +40,10 @@ class Moments:
         return self._latest
 
     def read_at(self, before: Moment, revision: int, restored: bool = False) -> Moment | None:
-        """When a read is whose answer has this revision; `before`: the latest when it was sent.
+        """Return the moment of a read whose answer has this revision; `before`: the latest when it was sent.
 
-        `restored`: what it has found shows that the store was, whatever its revision.
-        None: that cannot be said, as another read has found the store restored meanwhile; read again.
+        `restored`: the answer shows that the store was restored, whatever its revision. None: the moment is not known,
+        as another read has found the store restored meanwhile; read again.
         """
         with self._lock:
             if self._latest.restores != before.restores:
@@ -56,7 +56,7 @@ class Moments:
             return moment
 
     def follow(self, since: Moment, revision: int) -> Moment:
-        """When a change is that a watch from `since` has brought."""
+        """Return the moment of a change that a watch from `since` has brought."""
         moment = Moment(since.restores, revision, since.breaks)
         with self._lock:
             self._latest = max(self._latest, moment)
@@ -216,7 +216,7 @@ class MemberWatch:
                     self._deliver_again()
 
     def _deliver_again(self) -> None:
-        """Nobody else would say it: the next change may be far away."""
+        """Have the members delivered again after a pause, as the next change may be far away."""
         self._pause(REDELIVER_PAUSE_S)
         with self._changed:
             self._delivered = None

@@ -40,7 +40,9 @@ class TokenKeys:
         return f"{self.tokens}{token_id}"
 
     def read(self, kv: KeyValue) -> TokenRecord | None:
-        """None: it is no token, or none that this version can read; then nobody is known by it."""
+        """Return the token's record; None: it is no token, or none that this version can read; then nobody is known by
+        it.
+        """
         if not kv.key.startswith(self.tokens):
             return None
         try:
@@ -65,7 +67,7 @@ class TokenKeys:
 
 
 def value_of(record: TokenRecord) -> bytes:
-    """The value of a token's key."""
+    """Return the value of a token's key."""
     return json.dumps(
         {
             "format": FORMAT,

@@ -112,7 +112,7 @@ class _GuardedCall:
                 audit.end(self._parts.clock.now_s(), self._parts.node_id, error)
 
     def _identify(self, context: grpc.ServicerContext) -> tuple[Evidence, Principal]:
-        """Who calls. Raises NotAuthenticated, Unavailable."""
+        """Return who calls, and the evidence of it. Raises NotAuthenticated, Unavailable."""
         try:
             evidence = evidence_of(context, self._parts.node_name)
             principal = self._parts.authenticator.identify(evidence.credentials)
@@ -166,7 +166,9 @@ class _GuardedCall:
         return self._there.request_deserializer is None
 
     def _read(self, given: Any) -> Message | None:
-        """None: it is no message of the method, which whoever answers it says; or there is a stream of them."""
+        """Return the message; None: it is no message of the method, which is reported by who answers it, or a stream of
+        them.
+        """
         if isinstance(given, Message):
             return given
         if not isinstance(given, bytes) or self._method not in METHODS:

@@ -39,7 +39,7 @@ class AccessServer(pb_grpc.AccessServicer):
         pb_grpc.add_AccessServicer_to_server(self, server)
 
     def close(self) -> None:
-        """All of its calls end by themselves."""
+        """Do nothing: all of its calls end by themselves."""
 
     def CreateToken(self, request: pb.CreateTokenRequest, context: grpc.ServicerContext) -> pb.CreateTokenResponse:
         with answering(request, context, "create_token"):

@@ -68,7 +68,7 @@ def _check_spec(spec_json: str, field: str) -> None:
 
 
 def _refuse_half_characters(text: str, field: str) -> None:
-    """JSON can spell what no text may hold: the half of a surrogate pair."""
+    """Refuse half of a surrogate pair, which JSON can spell, and no text may have."""
     with suppress(ValueError, RecursionError):  # what is no JSON is refused where it is read
         if not _encodable(json.dumps(json.loads(text), ensure_ascii=False)):
             raise InvalidRequest(
@@ -92,7 +92,7 @@ def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
 
 
 def _within_s(timeout_s: float, context: grpc.ServicerContext) -> float:
-    """For how long a call may wait; raises InvalidRequest."""
+    """Return for how many seconds a call may wait; raises InvalidRequest."""
     if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
         raise InvalidRequest(
             f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"

@@ -112,8 +112,8 @@ def audited_text(text: str) -> str:
 
 
 def audited_uri(uri: str) -> str:
-    """Without the user and password in it, and without what follows `?` or `#`; where it may be either, nothing but
-    its scheme.
+    """Return the URI without the user and password in it, and without what follows `?` or `#`; where it may be either,
+    nothing but its scheme.
     """
     scheme, slashes, rest = uri.partition("//")
     if slashes and "@" in rest:
@@ -162,7 +162,7 @@ def _audited_fields(message: Message) -> Shown:
 
 
 def _fitting(things: list[Shown]) -> list[Shown]:
-    """The first of them, and as many more as there is room for."""
+    """Return the first of them, and as many more as there is room for."""
     fitting: list[Shown] = []
     room = WHAT_CHARS_MAX
     for thing in things:

@@ -81,7 +81,7 @@ class CallAudit:
 
 
 def _outcome(context: GuardedContext, error: BaseException | None) -> tuple[str, int]:
-    """gRPC's status and the error's code, as the caller got them."""
+    """Return gRPC's status and the error's code, as the caller got them."""
     if error is None:
         return grpc.StatusCode.OK.name, 0
     status = context.code()

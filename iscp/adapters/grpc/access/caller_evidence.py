@@ -61,7 +61,7 @@ def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
 
 
 def _but_of_nodes(names: Iterable[str], node_name: str) -> frozenset[str]:
-    """Nodes are known by a DNS name of their certificate; a common name makes nobody one."""
+    """Return the names without that of nodes, which are known by a DNS name; a common name makes nobody one."""
     return frozenset(name for name in names if name.lower() != node_name.lower() or not node_name)
 
 

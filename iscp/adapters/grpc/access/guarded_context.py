@@ -36,7 +36,7 @@ class GuardedContext:
 
 
 def principal_of(context: grpc.ServicerContext | GuardedContext) -> Principal | None:
-    """None: callers are not authenticated."""
+    """Return the caller; None: callers are not authenticated."""
     return context.principal if isinstance(context, GuardedContext) else None
 
 

@@ -43,12 +43,12 @@ class NamedThing:
 
 
 def named_things(request: Message) -> Iterator[NamedThing]:
-    """All of a request, also where they are not set: then it is the caller's own account that is meant."""
+    """Yield all things of a request, also without an account: then the caller's own account is meant."""
     yield from _within(request, request)
 
 
 def named_count(request: Message) -> int:
-    """How many messages there are in lists of the request, each of which names something; it reads none of them."""
+    """Return how many messages are in lists of the request, each of which names something, without reading them."""
     return sum(len(value) for field, value in request.ListFields() if field.is_repeated and field.message_type)
 
 
@@ -64,7 +64,7 @@ def _within(message: Message, around: Message) -> Iterator[NamedThing]:
 
 
 def fill_accounts(request: Message, account: str) -> bool:
-    """Name the caller's account wherever the request names none; whether it did."""
+    """Name the caller's account wherever the request names none; return whether it did."""
     filled = False
     for thing in named_things(request):
         if not thing.account:

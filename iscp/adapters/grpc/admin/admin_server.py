@@ -62,7 +62,7 @@ class Service(Protocol):
 
     @property
     def calls_max(self) -> int:
-        """How many of its calls may be under way."""
+        """Return how many of its calls may be under way."""
 
     def add_to(self, server: grpc.Server) -> None: ...
 

@@ -32,7 +32,7 @@ class BuildServer(pb_grpc.BuildsServicer):
         pb_grpc.add_BuildsServicer_to_server(self, server)
 
     def close(self) -> None:
-        """All of its calls end by themselves."""
+        """Do nothing: all of its calls end by themselves."""
 
     def GetBuilds(self, request: pb.GetBuildsRequest, context: grpc.ServicerContext) -> Iterator[pb.BuildPage]:
         with answering(request, context, "builds"):

@@ -124,7 +124,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """After the server has stopped."""
+        """Close the channels; call it after the server has stopped."""
         with self._lock:
             channels, self._channels = self._channels, OrderedDict()
         for channel in channels.values():
@@ -171,7 +171,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     def _begun(
         self, method: str, own: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
     ) -> Iterator[bytes]:
-        """The answer, of which the first message is there already: until then the call may be repeated."""
+        """Return the answer, of which the first message is there already: until then the call may be repeated."""
         address = self._route()
         if address is None:
             return _answer_here(own, raw, context)

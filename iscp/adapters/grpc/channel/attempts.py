@@ -111,7 +111,9 @@ class Attempts:
         return {"endpoint": self._endpoint, "timeout": left_s / 2 if self._cut else left_s}
 
     def pause_s(self, cause: grpc.RpcError, now_s: float) -> float:
-        """For how long to wait before the next attempt; raises the call's error where there is to be none."""
+        """Return for how many seconds to wait before the next attempt; raises the call's error where there is to be
+        none.
+        """
         error = from_rpc(cause, self._endpoint, changes=self._bounds.changes)
         self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
         late = cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not said_by_node(cause)
@@ -134,7 +136,9 @@ class Attempts:
         return len(self._tried) < len(self._endpoints.addresses)
 
     def _end_of_retries_s(self, cause: grpc.RpcError, now_s: float) -> float:
-        """Nodes that may come are awaited, though not for as long as an answer may take; or not at all."""
+        """Return until when to retry: nodes that may come are awaited, though not as long as an answer may take; or not
+        at all.
+        """
         self._reached = self._reached or not nobody_there(cause)
         if not never_sent(cause):
             self._contact_s = now_s

@@ -79,7 +79,7 @@ class AsyncCaller(CallerBase):
 
 
 def listing(method: Callable[..., Any]) -> Callable[..., Awaitable[list[Any]]]:
-    """A streamed answer as a list, so that a retry starts from its beginning."""
+    """Return the method with its streamed answer as a list, so that a retry starts from its beginning."""
 
     async def call(request: Any, **how: Any) -> list[Any]:
         stream = method(request, **how)

@@ -88,7 +88,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def open_channel(address: str, tls: TlsSource | None) -> grpc.Channel:
-    """To another node; connects when it is first used."""
+    """Return a channel to another node; it connects when it is first used."""
     if tls is None:
         return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
     channel: grpc.Channel = secure_channel(grpc, address, tls, _CHANNEL_OPTIONS)

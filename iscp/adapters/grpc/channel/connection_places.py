@@ -42,7 +42,7 @@ class ConnectionPlaces:
             self._idle_since_s[peer] = now_s
 
     def surplus(self, there: Collection[Peer], now_s: float) -> list[Peer]:
-        """Which of the connections that are there are to be closed, the longest idle first."""
+        """Return which of the connections that are there are to be closed, the longest idle first."""
         since_s = self._idle_since_s
         self._idle_since_s = {peer: since_s.get(peer, now_s) for peer in there if peer not in self._calls}
         idle = sorted(self._idle_since_s.items(), key=lambda each: each[1])

@@ -54,7 +54,7 @@ class EndpointChannel:
         return self._method("unary_stream", arguments, given)
 
     def drain(self) -> list[Any]:
-        """The channels, to be closed; no other is opened from now on."""
+        """Return the channels, to be closed; no other is opened from now on."""
         with self._lock:
             channels, self._channels = self._channels or {}, None
         return list(channels.values())

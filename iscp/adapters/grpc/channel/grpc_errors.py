@@ -89,7 +89,7 @@ def abort(context: grpc.ServicerContext, error: IscpError) -> NoReturn:
 
 @contextmanager
 def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "admin") -> Iterator[None]:
-    """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
+    """Turn every error into a status; an error that nobody foresaw is logged and becomes INTERNAL."""
     try:
         yield
     except IscpError as error:
@@ -103,7 +103,7 @@ def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "a
 
 @contextmanager
 def answering(request: Any, context: grpc.ServicerContext, verb: str) -> Iterator[None]:
-    """Around a method for users: refuse a request of a newer format, and have every error leave as a status."""
+    """Refuse a request of a newer format to a method for users, and turn every error of it into a status."""
     with translate_errors(context, verb):
         if request.format_version > FORMAT_VERSION:
             raise core.InvalidRequest(
@@ -115,7 +115,7 @@ def answering(request: Any, context: grpc.ServicerContext, verb: str) -> Iterato
 
 
 def error_of(detail: pb.ErrorDetail) -> IscpError:
-    """The error that a detail describes; of an unknown kind (a newer node's) at least whose move is next."""
+    """Return the error that a detail describes; of an unknown kind (a newer node's) at least whose move is next."""
     code: ErrorCode | None
     try:
         code = ErrorCode(detail.code)
@@ -151,8 +151,8 @@ def _has_words(error: grpc.RpcError, words: Iterable[str]) -> bool:
 def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError:
     """Translate a failed call.
 
-    Without a detail it is gRPC itself that failed. Then, for a call that `changes` something and may have
-    arrived, the answer is OutcomeUnknown (with code TIMEOUT where time ran out).
+    Without a detail gRPC itself has failed. Then, for a call that `changes` something and may have arrived, the answer
+    is OutcomeUnknown (with code TIMEOUT where time ran out).
     """
     for key, value in error.trailing_metadata() or ():
         if key == DETAIL_KEY:

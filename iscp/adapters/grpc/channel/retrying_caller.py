@@ -64,7 +64,7 @@ class Caller(CallerBase):
 
 
 def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A streamed answer as a list, so that a retry starts from its beginning."""
+    """Return the method with its streamed answer as a list, so that a retry starts from its beginning."""
 
     def call(request: Any, **how: Any) -> list[Any]:
         return list(method(request, **how))

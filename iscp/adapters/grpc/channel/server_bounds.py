@@ -25,12 +25,12 @@ Options = tuple[tuple[str, int], ...]
 
 
 def connections_most(connections_max: int) -> int:
-    """`connections_max`, or as many as the open files allow."""
+    """Return `connections_max`, or as many as the open files allow."""
     return min(connections_max, open_files_limit() // 2)
 
 
 def server_bounds(connections_max: int) -> Options:
-    """The options of a server that has so many at most."""
+    """Return the options of a server with up to `connections_max` connections."""
     return (
         ("grpc.max_allowed_incoming_connections", connections_most(connections_max)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MAX_MS),

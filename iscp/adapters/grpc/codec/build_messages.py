@@ -28,7 +28,7 @@ _BUILD = Codec(
 
 
 def build_pages(views: Iterable[BuildView]) -> Iterator[pb.BuildPage]:
-    """For each build a page without its tasks, and as many with them as it takes."""
+    """Yield for each build a page without its tasks, and as many with them as it takes."""
     for view in views:
         yield pb.BuildPage(build=_BUILD.to_wire(view))
         for page in pages(map(_TASK.to_wire, view.tasks)):
@@ -58,7 +58,7 @@ def finished_to_wire(finished: Mapping[str, TableSize]) -> node_pb2.WorkOnBuildT
 
 
 def finished_from_wire(answer: node_pb2.WorkOnBuildTasksResponse) -> dict[str, TableSize]:
-    """UNCOUNTED where the node does not say; raises ValueError."""
+    """Return the sizes by finished tasks, UNCOUNTED where the node gives none; raises ValueError."""
     sizes = (
         TableSize(count_or_unknown(each.rows, "sizes.rows"), count_or_unknown(each.bytes, "sizes.bytes"))
         for each in answer.sizes

@@ -18,7 +18,7 @@ _CLUSTER = Codec(ClusterView, pb.Cluster, nodes=Codec(NodeView, pb.Node), left_o
 
 
 def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
-    """The first page holds everything but the shards, which follow in as many as it takes."""
+    """Yield a first page with everything but the shards, which follow in as many pages as it takes."""
     yield pb.ClusterPage(cluster=_CLUSTER.to_wire(cluster, format_version=FORMAT_VERSION))
     for page in pages(map(_SHARD.to_wire, cluster.shards)):
         yield pb.ClusterPage(shards=page)

@@ -46,7 +46,7 @@ _HEAD_BYTES = 8
 
 
 def cut(encoded: Iterable[bytes]) -> Iterator[pb.Frame]:
-    """In order, as many as fit into each frame."""
+    """Cut messages into frames, in order, as many as fit into each."""
     batch: list[bytes] = []
     batch_bytes = 0
     for raw in encoded:
@@ -110,7 +110,7 @@ class FrameReader(Generic[M]):
         return (b"".join(parts),)
 
     def _report(self, reason: str) -> None:
-        """Once a stream: a newer node may say what is unknown here again and again."""
+        """Log once a stream, as a newer node may send what is unknown here again and again."""
         if not self._reported:
             self._reported = True
             log.warning("coordinate.unreadable", extra={"reason": reason})
@@ -160,7 +160,7 @@ class WaitingMessages(Generic[M]):
                 log.warning("coordinate.overflow", extra={"to": self._to, "messages": self.messages_max})
 
     def take(self) -> list[M]:
-        """All of it."""
+        """Take all messages that wait."""
         batch = list(self._waiting.values())
         self._waiting.clear()
         self._overflowing = False
@@ -198,7 +198,7 @@ class Outgoing(Generic[M]):
             self._changed.notify()
 
     def frames(self, ended: threading.Event) -> Iterator[pb.Frame]:
-        """All that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
+        """Yield all that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
         while batch := self._take(ended):
             yield from self._waiting.frames_of(batch)
 

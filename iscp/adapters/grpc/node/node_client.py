@@ -59,7 +59,10 @@ _DESCRIPTION = Codec(NodeDescription, pb.Description)
 
 
 def describe(address: str, *, tls: TlsSource | None = None, timeout_s: float = CALL_TIMEOUT_S) -> NodeDescription:
-    """Who answers at `address`, be it a stranger. Raises Unavailable, TimedOut, PermanentError if it is no node."""
+    """Return the description of who answers at `address`, be it a stranger.
+
+    Raises Unavailable, TimedOut, PermanentError if it is no node.
+    """
     with open_channel(address, tls) as channel:
         return _describe(pb_grpc.NodeStub(channel), address, timeout_s)
 

@@ -110,7 +110,7 @@ class NodeServer:
 
     @property
     def quarantined(self) -> int:
-        """Parts of owners' messages that were dead-lettered."""
+        """Return how many parts of owners' messages were dead-lettered."""
         return self._quarantine.count
 
     def add_to(self, server: grpc.Server) -> None:
@@ -258,7 +258,9 @@ class NodeServer:
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext, verb: str) -> Iterator[Meant]:
-        """Around a method: whom the call means, and every error as a status, also where that is not this node."""
+        """Yield whom the call means, and turn every error of a method into a status, also where that is not this
+        node.
+        """
         with translate_errors(context, verb, "node_call"):
             meant = meant_of(context.invocation_metadata())
             refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
@@ -273,5 +275,5 @@ def _shard(wire: pb.ShardId) -> ShardId:
 
 
 def _waiting_s(wanted_s: float, remaining_s: float) -> float:
-    """No longer than the caller waits, which is never for ever."""
+    """Return for how many seconds to wait: no longer than the caller does, which is never for ever."""
     return min(wanted_s, remaining_s) if wanted_s >= 0 else 0.0

@@ -220,7 +220,7 @@ class Peers:
 
     @property
     def quarantined(self) -> int:
-        """Parts of nodes' messages that were dead-lettered."""
+        """Return how many parts of nodes' messages were dead-lettered."""
         return self._quarantine.count
 
     def send(self, record: NodeRecord, message: OwnerMessage) -> None:
@@ -229,7 +229,7 @@ class Peers:
             self._peer(record).send(message)
 
     def call(self, record: NodeRecord) -> NodeCalls:
-        """Its methods make calls with deadlines. Raises Unavailable as `send` loses."""
+        """Return the node's methods, which make calls with deadlines. Raises Unavailable as `send` loses."""
         return self._peer(record).node
 
     def keep(self, members: Iterable[NodeRecord]) -> None:
