@@ -32,7 +32,7 @@ class EtcdOutcomeUnknown(OutcomeUnknown):
 
 
 class EtcdRefusedError(IscpError):
-    """The server understood and said no; nothing was written."""
+    """The server understood and refused; nothing was written."""
 
 
 class EtcdCompactedError(EtcdRefusedError, TemporaryError):

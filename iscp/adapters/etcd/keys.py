@@ -4,7 +4,7 @@ nodes/<node_id>               a registered node, on its lease
 epochs/<node_id>              the last epoch given to a life of this node
 election/owner/<lease id>     a candidate for owner, on its lease; the oldest one leads
 revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
-overrides/<kind>/<name>       what operators have said: `cordon` and `drain` of a node, `pin` of a shard
+overrides/<kind>/<name>       what operators have ordered: `cordon` and `drain` of a node, `pin` of a shard
 checkpoint                    the global checkpoint
 joblog                        the last version of the job log that is known to be written
 joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease

@@ -97,7 +97,7 @@ class EtcdLease:
             self._thread.join(CLOSE_WAIT_S)
 
     def revoke(self) -> None:
-        """Stop renewing and end it now, with its keys; raises EtcdUnavailable if that cannot be said to etcd."""
+        """Stop renewing and end it now, with its keys; raises EtcdUnavailable if that does not reach etcd."""
         with self._lock:  # together, as a renewal whose answer arrives now must not make it valid again
             self._closed.set()
             self._confirmed_until_s = float("-inf")

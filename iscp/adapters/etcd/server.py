@@ -139,8 +139,8 @@ class EtcdServer:
             # Somebody may have taken a port that was free a moment before.
             if "address already in use" not in tail(log_file):
                 break
-        said = tail(log_file) or tail(data_dir / "etcd.stderr")
-        raise Unavailable(f"etcd did not come up: {said}", remedy=f"See {log_file} and etcd.stderr beside it")
+        output = tail(log_file) or tail(data_dir / "etcd.stderr")
+        raise Unavailable(f"etcd did not come up: {output}", remedy=f"See {log_file} and etcd.stderr beside it")
 
     @property
     def pid(self) -> int:

@@ -46,7 +46,7 @@ BUILDS = BuildKeys(KEYS.builds)
 
 
 def state_of(etcd: Etcd) -> BuildState:
-    found = (BUILDS.read(key_value(key, item)) for key, item in etcd.prefixed(BUILDS.prefix))
+    found = (BUILDS.read_change(key_value(key, item)) for key, item in etcd.prefixed(BUILDS.prefix))
     return BuildState.of(change for change in found if change is not None)
 
 
@@ -82,7 +82,7 @@ def _holds(etcd: Etcd, compare: Compare) -> bool:
 def _changes(writes: Sequence[Put | Delete]) -> list[Change]:
     """What the transaction says of builds."""
     found = [
-        BUILDS.read(KeyValue(each.key, each.value, 0, 0, 1, 0))
+        BUILDS.read_change(KeyValue(each.key, each.value, 0, 0, 1, 0))
         if isinstance(each, Put)
         else BUILDS.follow(WatchEvent(EventType.DELETE, KeyValue(each.key, b"", 0, 0, 0, 0)))
         for each in writes

@@ -81,7 +81,7 @@ class StateReader:
     _stamp: tuple[int, ...] | None = None
     _state: TableState = field(default_factory=lambda: TableState({}, {}, {}))
 
-    def read(self, version: int) -> TableState:
+    def read_state(self, version: int) -> TableState:
         """Return the state as of `version`: the same object while nobody commits. Raises as LoadState, and
         TableNotFound.
         """

@@ -103,7 +103,7 @@ class BagWriter:
     def marks_rows(self, version: int) -> bool:
         """Whether the table, at its version, is one whose rows deletion vectors take out. Raises StorageError."""
         with delta_faults(f"open {self._uri}"), suppress(NotReadableHere):
-            return VECTORS.items() <= self._reader.read(version).configuration.items()
+            return VECTORS.items() <= self._reader.read_state(version).configuration.items()
         return False
 
     def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
@@ -139,7 +139,7 @@ class BagWriter:
 
     def _open(self, version: int) -> _Table:
         """Raises NotReadableHere where it is not a table to be changed here."""
-        state = self._reader.read(version)
+        state = self._reader.read_state(version)
         if self._opened is None or self._opened.state is not state:
             self._opened = _open(self._uri, state, self._held)
         return self._opened

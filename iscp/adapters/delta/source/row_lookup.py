@@ -37,7 +37,7 @@ class _Files:
     def at(self, version: int) -> list[DataFile]:
         """Return the files of `version`. Raises NotReadableHere."""
         with self._lock:
-            state = self.reader.read(version)
+            state = self.reader.read_state(version)
             if self._opened is None or self._opened[0] is not state:
                 self._opened = state, self._open(state.adds)
             return self._opened[1]
@@ -45,7 +45,7 @@ class _Files:
     def added(self, version: int) -> list[Mapping[str, Any]]:
         """Raises NotReadableHere."""
         with self._lock:
-            return [*self.reader.read(version).adds.values()]
+            return [*self.reader.read_state(version).adds.values()]
 
     def _open(self, adds: Mapping[str, Mapping[str, Any]]) -> list[DataFile]:
         # A clone has its files elsewhere.

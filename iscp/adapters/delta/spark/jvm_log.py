@@ -42,9 +42,9 @@ def relay_output() -> tuple[int, threading.Thread]:
 def _relay(descriptor: int) -> None:
     with os.fdopen(descriptor, "rb") as lines:
         for line in lines:
-            said = line.decode(errors="replace").rstrip()
-            if said:
-                _log_event(*_event_of(said))
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                _log_event(*_event_of(text))
 
 
 def _event_of(line: str) -> tuple[int, dict[str, str]]:
@@ -57,8 +57,8 @@ def _event_of(line: str) -> tuple[int, dict[str, str]]:
     return _LEVELS.get(given.pop("level", ""), logging.WARNING), given
 
 
-def _log_event(level: int, said: dict[str, str]) -> None:
+def _log_event(level: int, fields: dict[str, str]) -> None:
     if log.hasHandlers():
-        log.log(level, "spark.said", extra=said)
+        log.log(level, "spark.said", extra=fields)
     else:  # a tool that has set up no logging
-        print(f"spark: {' '.join(said.values())}", file=sys.stderr)  # noqa: T201
+        print(f"spark: {' '.join(fields.values())}", file=sys.stderr)  # noqa: T201

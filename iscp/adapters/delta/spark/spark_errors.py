@@ -40,9 +40,9 @@ _LEADING = re.compile(r"^file:/*")
 # How Spark says that a file has a column of a type that it does not read as the table's.
 _MISFIT = re.compile(
     r"Data type mismatches when reading Parquet column \[(?P<column>.*?)\]\.\s+"
-    r"Expected Spark type (?P<wanted>.+?), actual Parquet type (?P<held>\w+)"
+    r"Expected Spark type (?P<wanted>.+?), actual Parquet type (?P<found>\w+)"
 )
-_ILLEGAL = re.compile(r"Illegal Parquet type: (?P<held>.+?)\.?\s*(?:SQLSTATE|\n|$)")
+_ILLEGAL = re.compile(r"Illegal Parquet type: (?P<found>.+?)\.?\s*(?:SQLSTATE|\n|$)")
 _NANOSECONDS = "NANOS"
 _NO_URI = "java.net.URISyntaxException"
 _UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
@@ -188,12 +188,12 @@ def _of_no_type(what: str, text: str) -> PermanentError | None:
     file = _LEADING.sub("/", found["file"]) if found else "a file of the table"
     column = f"the column {misfit['column']}" if misfit else "a column"
     # Of times Spark reads all but nanoseconds, and says of these only how they are stored.
-    of_time = misfit is not None and misfit["wanted"].startswith("timestamp") and misfit["held"] == "INT64"
-    if of_time or (illegal is not None and _NANOSECONDS in illegal["held"]):
+    of_time = misfit is not None and misfit["wanted"].startswith("timestamp") and misfit["found"] == "INT64"
+    if of_time or (illegal is not None and _NANOSECONDS in illegal["found"]):
         why, unit = f"times in nanoseconds in {column}", "in microseconds"
     else:
-        held = misfit["held"] if misfit else illegal["held"] if illegal else ""
-        why = f"{held} in {column}" + (f", which is {misfit['wanted']} in the table" if misfit else "")
+        stored_type = misfit["found"] if misfit else illegal["found"] if illegal else ""
+        why = f"{stored_type} in {column}" + (f", which is {misfit['wanted']} in the table" if misfit else "")
         unit = "in the table's types"
     return PermanentError(
         f"{file} has {why}, which Spark does not read: {what} failed"[:MESSAGE_LENGTH_MAX],

@@ -1,4 +1,4 @@
-"""What iscp itself needs of a store: small files, their identity, and what lies in a directory.
+"""Reads and writes what iscp itself needs of a store: small files, their identity, and what lies in a directory.
 
 A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is reached; knows nothing of
 Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`, and for buckets with a key of their own

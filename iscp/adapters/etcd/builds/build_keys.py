@@ -111,7 +111,7 @@ class BuildKeys:
             case DeleteKept(table_id):
                 return Delete(self.key(KEPT, table_id))
 
-    def read(self, kv: KeyValue) -> Change | None:
+    def read_change(self, kv: KeyValue) -> Change | None:
         """Return the change that the key and its value stand for.
 
         None, and logged, where the key is none of a build's or cannot be read.
@@ -145,9 +145,9 @@ class BuildKeys:
             return None
 
     def follow(self, event: WatchEvent) -> Change | None:
-        """Return the change that the event stands for, or None as `read`."""
+        """Return the change that the event stands for, or None as `read_change`."""
         if event.type is EventType.PUT:
-            return self.read(event.kv)
+            return self.read_change(event.kv)
         match event.kv.key.removeprefix(self.prefix).split("/"):
             case ["tables", table_id]:
                 return EndTable(table_id)

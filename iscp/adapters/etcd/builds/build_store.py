@@ -39,7 +39,7 @@ class EtcdBuilds:
     def load(self) -> BuildState:
         listing = self._client.list_prefix(self._keys.prefix)
         self._head = next((kv.mod_revision for kv in listing.items if kv.key == self._keys.head), 0)
-        return BuildState.of(change for kv in listing.items if (change := self._keys.read(kv)) is not None)
+        return BuildState.of(change for kv in listing.items if (change := self._keys.read_change(kv)) is not None)
 
     def write(self, leader: Leader, changes: Sequence[Change]) -> None:
         head = self._keys.head

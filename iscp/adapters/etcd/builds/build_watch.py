@@ -22,7 +22,7 @@ def watch_builds(
 
     def read() -> int:
         listing = client.list_prefix(keys.prefix)
-        on_read(_readable(map(keys.read, listing.items)))
+        on_read(_readable(map(keys.read_change, listing.items)))
         return listing.revision
 
     def follow(events: Sequence[WatchEvent]) -> None:

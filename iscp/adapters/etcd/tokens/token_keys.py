@@ -39,7 +39,7 @@ class TokenKeys:
     def token(self, token_id: str) -> str:
         return f"{self.tokens}{token_id}"
 
-    def read(self, kv: KeyValue) -> TokenRecord | None:
+    def read_token(self, kv: KeyValue) -> TokenRecord | None:
         """Return the token's record; None: it is no token, or none that this version can read; then nobody is known by
         it.
         """

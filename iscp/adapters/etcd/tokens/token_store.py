@@ -31,7 +31,7 @@ class EtcdTokens:
 
     def create(self, record: TokenRecord) -> bool:
         items = self._client.list_prefix(self._keys.tokens).items
-        there = [each for each in map(self._keys.read, items) if each is not None]
+        there = [each for each in map(self._keys.read_token, items) if each is not None]
         ended = ended_before(there, record)
         own = sum(each.account == record.account for each in there)
         own_ended = sum(each.account == record.account for each in ended)
@@ -60,7 +60,7 @@ class EtcdTokens:
     def revoke(self, token_id: str, account: str) -> bool:
         key = self._keys.token(token_id)
         found = self._client.get(key)
-        record = self._keys.read(found) if found else None
+        record = self._keys.read_token(found) if found else None
         # One that cannot be read has no account: only who acts for all can delete it.
         if found is None or (account and (record is None or record.account != account)):
             return False
@@ -68,5 +68,5 @@ class EtcdTokens:
         return self._client.txn((there,), (Delete(key), Put(self._keys.head, _CHANGED))).succeeded
 
     def records(self) -> list[TokenRecord]:
-        found = map(self._keys.read, self._client.list_prefix(self._keys.tokens).items)
+        found = map(self._keys.read_token, self._client.list_prefix(self._keys.tokens).items)
         return [record for record in found if record is not None]

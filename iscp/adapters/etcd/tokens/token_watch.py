@@ -72,7 +72,7 @@ class TokenWatch:
         self._take(apply_events(self._known, events))
 
     def _take(self, revision: int) -> None:
-        records = map(self._keys.read, self._known.values())
+        records = map(self._keys.read_token, self._known.values())
         self._book = TokenBook(record for record in records if record is not None)
         self._revision = revision  # after the book: what is confirmed by it is there
 

@@ -65,12 +65,12 @@ class _Things:
         if len(self.first) < THINGS_MAX:
             self.first.append(_shown(thing) | ({"account": account} if account else {}))
 
-    def said(self, request: Message, **more: object) -> tuple[str, str]:
-        said: Shown = {"things": _fitting(self.first)}
-        if self.count > len(said["things"]):
-            said["count"] = self.count
+    def shown(self, request: Message, **more: object) -> tuple[str, str]:
+        shown: Shown = {"things": _fitting(self.first)}
+        if self.count > len(shown["things"]):
+            shown["count"] = self.count
         request_id = getattr(request, "request_id", "") or (self.first[0] if self.first else {}).get("request_id", "")
-        return json.dumps(said | more, ensure_ascii=False), audited_text(request_id)
+        return json.dumps(shown | more, ensure_ascii=False), audited_text(request_id)
 
 
 def audited_of_caller(request: Message, own: str) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def audited_of_caller(request: Message, own: str) -> tuple[str, str]:
     if not things.count:
         things.first = [_alone(request)]
     things.count = max(things.count, named_count(request))
-    return things.said(request)
+    return things.shown(request)
 
 
 def audited_by_account(request: Message, own: str) -> Mapping[str, tuple[str, str]]:
@@ -95,15 +95,17 @@ def audited_by_account(request: Message, own: str) -> Mapping[str, tuple[str, st
     found: dict[str, _Things] = {}
     others = _Things()
     for thing in islice(named_things(request), NAMED_MAX):
-        account = audited_text(thing.account or (DEFAULT_ACCOUNT if isinstance(thing.said, admin_pb2.JobName) else own))
+        account = audited_text(
+            thing.account or (DEFAULT_ACCOUNT if isinstance(thing.message, admin_pb2.JobName) else own)
+        )
         if account in found or len(found) < ACCOUNTS_MAX:
             found.setdefault(account, _Things()).add(thing)
         else:
             others.add(thing, account)
     if not found:
-        return {"": _Things([_alone(request)]).said(request)}
-    said = {account: things.said(request) for account, things in found.items()}
-    return said | ({"": others.said(request, accounts=len(others.accounts))} if others.count else {})
+        return {"": _Things([_alone(request)]).shown(request)}
+    entries = {account: things.shown(request) for account, things in found.items()}
+    return entries | ({"": others.shown(request, accounts=len(others.accounts))} if others.count else {})
 
 
 def audited_text(text: str) -> str:
@@ -124,14 +126,14 @@ def audited_uri(uri: str) -> str:
 
 
 def _shown(thing: NamedThing) -> Shown:
-    shown = _table(thing.said, "table")
-    if name := getattr(thing.said, "name", ""):
+    shown = _table(thing.message, "table")
+    if name := getattr(thing.message, "name", ""):
         shown["job"] = audited_text(name)
-    if thing.around is not thing.said:
+    if thing.around is not thing.message:
         shown |= _table(thing.around, "to_table") | _audited_fields(thing.around)
         if request_id := getattr(thing.around, "request_id", ""):
             shown["request_id"] = audited_text(request_id)
-    return shown | _audited_fields(thing.said)
+    return shown | _audited_fields(thing.message)
 
 
 def _alone(request: Message) -> Shown:

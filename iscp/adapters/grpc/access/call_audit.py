@@ -38,10 +38,12 @@ class CallAudit:
         """
         status, code = "UNKNOWN" if error else grpc.StatusCode.OK.name, int(ErrorCode.INTERNAL) if error else 0
         own = self._context.principal.account
-        said: Mapping[str, tuple[str, str]] = {own: ("{}", "")}
+        entries_by_account: Mapping[str, tuple[str, str]] = {own: ("{}", "")}
         try:
             status, code = _outcome(self._context, error)
-            said = {account: (self._with_notes(what), named) for account, (what, named) in self._said(own).items()}
+            entries_by_account = {
+                account: (self._with_notes(what), named) for account, (what, named) in self._named_things(own).items()
+            }
         except Exception:
             log.exception("audit.unreadable", extra={"method": self._method})
         caller = self._context.principal
@@ -61,11 +63,11 @@ class CallAudit:
                 result=status,
                 error_code=int(ErrorCode.NOT_AUTHORIZED) if self._context.foreign else code,
             )
-            for account, (what, request_id) in said.items()
+            for account, (what, request_id) in entries_by_account.items()
         ]
         self._sink.add(entries)
 
-    def _said(self, own: str) -> Mapping[str, tuple[str, str]]:
+    def _named_things(self, own: str) -> Mapping[str, tuple[str, str]]:
         """Return by account what the call named. A caller who may act in one account alone writes into the audit of no
         other.
         """

@@ -51,12 +51,12 @@ def evidence_of(context: grpc.ServicerContext, node_name: str) -> Evidence:
         # Nodes of earlier versions pass on whatever else a client sends, CALLER_KEY too; but no call that has this key.
         if passed_on == [UNSAID]:
             return Evidence(Credentials(token), context.peer())
-        said, peer = _read(passed_on)
-        return Evidence(Credentials(token, said), peer, passed_on=True)
+        names, peer = _read(passed_on)
+        return Evidence(Credentials(token, names), peer, passed_on=True)
     if by_gateway := [value for key, value in metadata if key == CALLER_KEY]:
-        said, peer = _read(by_gateway)
+        names, peer = _read(by_gateway)
         # Whether somebody is a node its gateway does not know: it says the common name too.
-        return Evidence(Credentials(token, _but_of_nodes(said, node_name)), peer)
+        return Evidence(Credentials(token, _but_of_nodes(names, node_name)), peer)
     return Evidence(Credentials(token, names), context.peer())
 
 
@@ -70,9 +70,9 @@ def statement(names: Iterable[str], peer: str) -> str:
     return json.dumps({"names": sorted(names), "peer": peer})
 
 
-def _read(said: list[str | bytes]) -> tuple[frozenset[str], str]:
+def _read(statements: list[str | bytes]) -> tuple[frozenset[str], str]:
     try:
-        (text,) = said
+        (text,) = statements
         found = json.loads(text)
         names = frozenset(exact_name(name, "a name") for name in found["names"])
         return names, exact_name(found["peer"], "peer")

@@ -30,16 +30,16 @@ further.
 class NamedThing:
     """A message of a request that says whose it is, and the one around it."""
 
-    said: Message
+    message: Message
     around: Message
 
     @property
     def account(self) -> str:
-        return str(self.said.account)  # type: ignore[attr-defined]
+        return str(self.message.account)  # type: ignore[attr-defined]
 
     @property
     def table(self) -> str:
-        return str(getattr(self.said, "table", ""))
+        return str(getattr(self.message, "table", ""))
 
 
 def named_things(request: Message) -> Iterator[NamedThing]:
@@ -68,7 +68,7 @@ def fill_accounts(request: Message, account: str) -> bool:
     filled = False
     for thing in named_things(request):
         if not thing.account:
-            thing.said.account = account  # type: ignore[attr-defined]
+            thing.message.account = account  # type: ignore[attr-defined]
             filled = True
     return filled
 

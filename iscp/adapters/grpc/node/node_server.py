@@ -1,6 +1,6 @@
 """Serves the owner: its stream of messages, and the calls that it makes at the node that runs a shard.
 
-Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of what is said. Threads
+Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of the messages. Threads
 are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from the
 pool, and one that reads.
 """

@@ -1,6 +1,6 @@
 """The owner's streams to the nodes: one to each, opened again for as long as the node is a member.
 
-Decides when to connect again. Knows nothing of what is said: what the machines say they repeat, so anything may get
+Decides when to connect again. Knows nothing of the messages: the machines repeat them, so anything may get
 lost here, and nobody who sends ever waits.
 """
 

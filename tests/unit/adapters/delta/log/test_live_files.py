@@ -48,11 +48,11 @@ def test_states_are_loaded_once_and_then_followed(uri: str) -> None:
 
     reader = StateReader(uri, load)
     for version in (6, 7, 9, 9):
-        state = reader.read(version)
+        state = reader.read_state(version)
         assert {*state.adds} == {path for path, _ in list_live_files(uri, version)}
         assert state.rows == DeltaTable(uri, version=version).count()
     assert loaded == [6]
-    assert reader.read(9) is reader.read(9)
+    assert reader.read_state(9) is reader.read_state(9)
 
 
 def test_a_loaded_state_has_the_statistics_that_bound_keys(uri: str) -> None:
@@ -67,14 +67,14 @@ def test_a_loaded_state_has_the_statistics_that_bound_keys(uri: str) -> None:
 @pytest.mark.parametrize("odd", ["added again", "removed and not there", "of an unknown kind"])
 def test_a_commit_that_cannot_be_followed_is_not_read_and_the_state_is_loaded_behind_it(uri: str, odd: str) -> None:
     reader = StateReader(uri, load_plain_state)
-    add = {**next(iter(reader.read(9).adds.values())), "dataChange": True}
+    add = {**next(iter(reader.read_state(9).adds.values())), "dataChange": True}
     remove = {"path": "gone.parquet", "dataChange": True, "partitionValues": {}}
     line = {"added again": {"add": add}, "removed and not there": {"remove": remove}}.get(odd, {"future": {}})
     append_actions(uri, 10, {"commitInfo": {}}, line)
     with pytest.raises(NotReadableHere):
-        reader.read(10)
+        reader.read_state(10)
     write_deltalake(uri, pa.table({"id": [11], "v": ["z"], "d": [1.5]}), mode="append")
-    assert {*reader.read(11).adds} == {path for path, _ in list_live_files(uri, 11)}
+    assert {*reader.read_state(11).adds} == {path for path, _ in list_live_files(uri, 11)}
 
 
 @pytest.mark.parametrize("what", ["partitions", "deletion vectors"])
@@ -85,4 +85,4 @@ def test_tables_of_which_deltalake_does_not_show_all_are_not_read_from_it(tmp_pa
     write_deltalake(str(tmp_path), rows, partition_by=partition_by, configuration=properties)
     with pytest.raises(NotReadableHere):
         load_plain_state(str(tmp_path), 0)
-    assert len(StateReader(str(tmp_path), load_plain_state).read(0).adds) == 1, "its commits are all there"
+    assert len(StateReader(str(tmp_path), load_plain_state).read_state(0).adds) == 1, "its commits are all there"

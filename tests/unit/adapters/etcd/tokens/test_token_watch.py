@@ -90,5 +90,5 @@ def test_what_was_confirmed_before_a_change_is_not_confirmed_after_it() -> None:
 
 def test_tokens_are_kept_as_they_are_read() -> None:
     kv = KeyValue(TOKENS.token(RECORD.token_id), value_of(RECORD), 1, 1, 1, 0)
-    assert TOKENS.read(kv) == RECORD
-    assert TOKENS.read(replace(kv, key=TOKENS.head)) is None
+    assert TOKENS.read_token(kv) == RECORD
+    assert TOKENS.read_token(replace(kv, key=TOKENS.head)) is None
