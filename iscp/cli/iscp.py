@@ -1,4 +1,6 @@
-"""The command `iscp`: nodes, what starts them, and feeds. It loads what a subcommand needs only when that one runs."""
+"""The command `iscp`: nodes, what starts them, and feeds. The needs of a subcommand are loaded only when that one
+runs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""`iscp feed`: what operators look at of a changefeed, and how they clean it up.
+"""The command group `iscp feed`: what operators read of a changefeed, and how they clean it up.
 
-It goes to the table and to etcd itself, and calls no node. pyarrow and gRPC are loaded where a command needs them.
+The commands use the table and etcd themselves, and call no node. pyarrow and gRPC are loaded where a command needs
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ POLL_S = 0.1
 """Pause before `feed tail --follow` looks for new rows again."""
 
 ETCD_ANSWER_S = 3.0
-"""How long etcd may take to say that it is there; then a `feed` command that needs it fails with Unavailable."""
+"""Seconds that etcd may take to say that it is there; then a `feed` command that needs it fails with Unavailable."""
 
 ETCD_PREFIX = "/iscp"
 
@@ -187,7 +188,7 @@ def _start(changefeed: Changefeed, start: str | None, etcd: str | None) -> Curso
 
 
 def _pages(changefeed: Changefeed, cursor: Cursor | None, limit: int | None, follow: bool) -> Iterator[Page]:
-    """As many as there are, or without end; one without rows if there is none at all, for its cursor."""
+    """Yield as many pages as there are, or without end; one without rows if there is none at all, for its cursor."""
     left, first = math.inf if limit is None else limit, True
     while left > 0:
         page = changefeed.read(cursor, int(min(left, PAGE_ROWS)))
@@ -202,7 +203,7 @@ def _pages(changefeed: Changefeed, cursor: Cursor | None, limit: int | None, fol
 
 
 def _line(row: Mapping[str, Any], output: str) -> str:
-    """Of a change: without what all changes of a feed have in common."""
+    """Return the line of a change, without what all changes of a feed have in common."""
     shown = {"ulid": row["ulid_text"]} | {n: v for n, v in row.items() if n not in ("ulid", "ulid_text", "feed")}
     if output == "json":
         return json.dumps(_plain(shown), ensure_ascii=False)
@@ -212,7 +213,9 @@ def _line(row: Mapping[str, Any], output: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has: bytes in base64, times as ISO 8601, decimals and numbers that are none as text."""
+    """Return the value as JSON has it: bytes in base64, times as ISO 8601, decimals and numbers that are none as
+    text.
+    """
     match value:
         case None | bool() | int() | str():
             return value

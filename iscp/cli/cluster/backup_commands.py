@@ -102,7 +102,7 @@ def restore(invocation: Invocation, /, source: str, pause: bool, data: Path | No
 
 
 def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | None]:
-    """Where the job log is, and the configuration that says so; None: of an `iscp up` that has none any more."""
+    """Return where the job log is, and the configuration that says so; None for an `iscp up` that has none any more."""
     from iscp.adapters.delta.storage.s3_settings import enter_s3
     from iscp.bootstrap.settings import load_settings
 
@@ -126,9 +126,9 @@ def _log_of(data: Path | None, file: Path | None) -> tuple[str, NodeConfig | Non
 
 @contextmanager
 def _hold_still(data: Path | None, config: NodeConfig | None) -> Iterator[int]:
-    """How far the log had come, as far as etcd knows (-1: nothing is known); for as long as no node may start.
+    """Yield how far the log had come, as far as etcd knows (-1: nothing is known), for as long as no node may start.
 
-    Raises ConfigurationError where one runs, Unavailable where nobody can say so.
+    Raises ConfigurationError if one runs, Unavailable if nobody can say so.
     """
     from iscp.cli.node.data_directory import hold_directory
     from iscp.cli.node.stopped_cluster import layout_of, marks_at, marks_of

@@ -81,7 +81,7 @@ def build_watch(invocation: Invocation, /, table: str, name: str, account: str) 
 
 
 def _show_progress(invocation: Invocation, table: str, name: str, account: str) -> bool:
-    """Whether it is over."""
+    """Show the progress, and return whether the build is over."""
     views = _builds_of(invocation, table, name, account)
     if render.show([build_row(view) for view in views], invocation.output):
         return not views

@@ -87,7 +87,7 @@ def show_build(view: BuildView, *, wide: bool = False) -> None:
 
 
 def show_nodes(view: BuildView, *, wide: bool = False) -> None:
-    """What each has built, as far as that is counted, and what tasks it has."""
+    """Show what each node has built, as far as that is counted, and what tasks it has."""
     counts, done = counts_by_node(view.tasks), {node.node_id: node for node in view.nodes}
     rows = []
     for node_id in sorted({*counts, *done}):
@@ -111,7 +111,7 @@ def _show_tasks(tasks: Sequence[BuildTaskView], *, wide: bool) -> None:
 
 
 def show_bar(view: BuildView) -> None:
-    """As a build is watched on a terminal."""
+    """Show a build as it is watched on a terminal."""
     say(f"{view.table}  version {view.version}  {', '.join(view.jobs)}")
     share, state, *more = _figures(view)
     say(f"{bar(view.done_share)}  {share}  {state}")
@@ -122,7 +122,7 @@ def show_bar(view: BuildView) -> None:
 
 
 def progress_line(view: BuildView) -> str:
-    """As a build is watched elsewhere."""
+    """Return a build's line as it is watched elsewhere."""
     return "  ".join((view.table, f"version {view.version}", ", ".join(view.jobs), *_figures(view)))
 
 
@@ -132,12 +132,12 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
 
 
 def percent(share: float) -> str:
-    """Never rounded up: 100.0% is all."""
+    """Return the percentage, never rounded up: 100.0% is all."""
     return f"{int(share * 1_000) / 10:.1f}%"
 
 
 def _figures(view: BuildView) -> list[str]:
-    """How far it is and its state, and of all else what is known."""
+    """Return how far it is, its state, and whatever else is known."""
     rows = bytes_ = ""
     if view.state is not BuildStage.WAITING:
         rows = _part(view.rows_done, view.rows_total, _number, " rows")
@@ -153,7 +153,7 @@ def _counts(tasks: Sequence[BuildTaskView]) -> str:
 
 
 def _part(done: int, total: int, shown: Callable[[int], str], unit: str = "") -> str:
-    """How much is done, of how much: as far as that is known."""
+    """Return how much is done, and of how much, as far as that is known."""
     parts = [shown(done)] if done >= 0 else []
     if total >= 0:
         parts.append(f"of {shown(total)}")

@@ -34,7 +34,7 @@ DRAIN_POLL_S = 0.5
 """Pause between two checks how many shards a drained node still holds."""
 
 FOLLOW_WAIT_S = 20.0
-"""How long one call of `events --follow` waits for events; then the next call follows."""
+"""Seconds that one call of `events --follow` waits for events; then the next call follows."""
 
 _range = range_option("Only this shard of the table.")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from iscp.core.access.access_token import TokenRecord
 
 TTL_DEFAULT = "90d"
-"""How long a token is valid where `--ttl` does not say it."""
+"""The time that a token is valid if `--ttl` does not say it."""
 
 _account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="The tenant.  [default: the caller's]")
 

@@ -15,7 +15,7 @@ from iscp.core.values.errors import IscpError
 
 EVERY_S = 5.0
 READY_MIN = 2
-"""With fewer nodes that are ready, nothing is killed: something has to go on."""
+"""Nodes that have to be ready before one is killed: something has to go on."""
 OWNER_EVERY = 3
 """One kill of so many is the owner's, from the second on."""
 

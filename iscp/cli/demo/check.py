@@ -1,6 +1,6 @@
-"""What a target must hold, computed from the source table alone, and how far behind it was.
+"""Compute what a target must hold from the source table alone, and how far behind it was.
 
-None of it uses code that derives targets: it is what shows whether that code is right.
+No function here uses code that derives targets: the check shows whether that code is right.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ _COUNT = "_count"
 
 
 def differences(expected: pa.Table, actual: pa.Table) -> pa.Table:
-    """The rows that one has more often than the other, with `_count`: > 0 surplus in `actual`, < 0 missing there.
+    """Return the rows that one has more often than the other, with `_count`: > 0 surplus in `actual`, < 0 missing
+    there.
 
-    Both are bags of rows: order means nothing, how often a row is there does. Raises ValueError if their columns
-    have other names.
+    Both are bags of rows: order means nothing, how often a row is there does. Raises ValueError if their columns have
+    other names.
     """
     names = expected.column_names
     if sorted(names) != sorted(actual.column_names):
@@ -34,10 +35,10 @@ def _counted(table: pa.Table, sign: int) -> pa.Table:
 
 
 def lags_s(committed_at_s: Mapping[int, float], iterations: Iterable[tuple[int, int, float]]) -> list[float]:
-    """For each source version how long it took to arrive at the target.
+    """Return for each source version how long it took to arrive at the target, in seconds.
 
-    `iterations`: (from_version, to_version, ended at in Unix seconds), each over the versions (from, to]; of several
-    that cover a version the first to end counts.
+    `iterations`: (from_version, to_version, ended at in Unix seconds), each over the versions (from, to]; the first one
+    to end counts of several that cover a version.
     """
     arrived: dict[int, float] = {}
     for from_version, to_version, end_s in iterations:
@@ -47,7 +48,7 @@ def lags_s(committed_at_s: Mapping[int, float], iterations: Iterable[tuple[int, 
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that `share` of `values` do not exceed; None for no values."""
+    """Return the smallest value that `share` of `values` do not exceed; None for no values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

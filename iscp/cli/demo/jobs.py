@@ -22,7 +22,9 @@ ROUTES = 20
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """`recompute` makes the target's rows from the source's, those of a view (`sql`) from its `tables`'s in turn."""
+    """A job of the demo: `recompute` makes the target's rows from the source's, those of a view (`sql`) from its
+    `tables`'s in turn.
+    """
 
     name: str
     source: str
@@ -37,7 +39,7 @@ class DemoJob:
     tables: Mapping[str, str] = field(default_factory=dict)
 
     def register(self, client: Client) -> int:
-        """The source's version just before."""
+        """Register the job, and return the source's version just before."""
         since = version(self.source)
         if self.sql:
             client.create_view(self.name, self.sql, target=self.target, tables=self.tables)
@@ -59,7 +61,7 @@ class DemoJob:
         return self.consumer == "changefeed"
 
     def expected(self, client: Client) -> pa.Table:
-        """The rows that the target has to have: of a view those at the versions that it says it is at."""
+        """Return the rows that the target has to have; for a view, those at the versions that it says it is at."""
         if not self.sql:
             return self.recompute(read(self.source))
         at = client.status(self.source, self.name).status.sources
@@ -68,7 +70,9 @@ class DemoJob:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job did: `differences` are rows too many or missing in the target; lags are None if nothing was applied."""
+    """The result of a job: `differences` are rows too many or missing in the target; lags are None if nothing was
+    applied.
+    """
 
     name: str
     source: str
@@ -134,7 +138,9 @@ def _routes(flights: pa.Table, airports: pa.Table) -> pa.Table:
 
 
 def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
-    """A full replica, one with columns and a filter that rows enter and leave, an append-only one, a feed, views."""
+    """Return a full replica, one with columns and a filter that rows enter and leave, an append-only one, a feed,
+    views.
+    """
     flights, airports = sources.flights, sources.airports
     return (
         DemoJob("all_flights", sources.flights, f"{targets}/all_flights", lambda source: source, key=KEY),
@@ -177,9 +183,9 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
 
 
 def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None = None) -> JobResult:
-    """Compare the target with a recomputation, and look how the job did, with the lags of versions after `since`.
+    """Compare the target with a recomputation, and return how the job did, with the lags of versions after `since`.
 
-    Of a feed what counts is what its reader has `replayed`. The source must stand still meanwhile.
+    For a feed, what its reader has `replayed` counts. The source must stand still meanwhile.
     """
     expected = job.expected(client)
     if replayed is None:
@@ -213,6 +219,6 @@ def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None =
 
 
 def _other_types(expected: pa.Schema, actual: pa.Schema) -> int:
-    """How many columns the target lacks, or has of another type."""
+    """Return how many columns the target lacks, or has of another type."""
     there = dict(zip(actual.names, actual.types, strict=True))
     return sum(there.get(each.name) != each.type for each in expected)

@@ -26,13 +26,13 @@ class Sources:
         write_deltalake(self.airports, year.airports, configuration=_WITH_CDF)
 
     def schedule(self, day: Day) -> None:
-        """In the evening before."""
+        """Schedule the day's flights, in the evening before."""
         if day.day % _REOPENED_DAYS == 1:
             self._flights = DeltaTable(self.flights)
         write_deltalake(self._flights, day.schedule, mode="append")
 
     def depart(self, day: Day) -> None:
-        """Those that depart get their times, those that do not are gone; and the weather was read."""
+        """Depart: flights that depart get their times, those that do not are gone; and the weather was read."""
         self._update(day, day.departed, DEPARTURE)
         if day.cancelled.num_rows:
             self._merge(day, day.cancelled).when_matched_delete().execute()
@@ -53,7 +53,7 @@ class Sources:
 
 
 def read(table: str, at: int | None = None) -> pa.Table:
-    """All rows of a Delta table at a version (None: as it is now), deletion vectors applied."""
+    """Return all rows of a Delta table at a version (None: as it is now), deletion vectors applied."""
     rows = pa.table(DeltaTable(table, version=at).scan())
     # The reader gives views of strings, for which Arrow lacks some functions.
     plain = (each.with_type(pa.string()) if each.type == pa.string_view() else each for each in rows.schema)
@@ -65,5 +65,5 @@ def version(table: str) -> int:
 
 
 def commit_times_s(table: str) -> Mapping[int, float]:
-    """When each version was committed, as its writer says (Unix seconds)."""
+    """Return when each version was committed, as its writer says (Unix seconds)."""
     return {int(each["version"]): float(each["timestamp"]) / 1000 for each in DeltaTable(table).history()}

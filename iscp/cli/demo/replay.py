@@ -1,7 +1,9 @@
-"""A reader of the demo's changefeed, in a process of its own: it follows it, and says at its end what it comes to.
+"""A reader of the demo's changefeed, in a process of its own: it follows the feed, and writes at its end what that
+comes to.
 
-It ends when there is a file `end` beside what it says: an Arrow file of the rows that a replay gives, and one of JSON,
-with `changes`, how many there were, and `in_order`, whether each shard's came in the order of their ulids, none twice.
+The reader ends when there is a file `end` beside what it writes: an Arrow file of the rows that a replay gives, and one
+of JSON, with `changes`, how many there were, and `in_order`, whether each shard's came in the order of their ulids,
+none twice.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Replay:
         self._parts.append(rows.append_column(_SIGN, signs.cast(pa.int64())))
 
     def rows(self) -> pa.Table:
-        """Each as often as it was put in and not taken out; with `_sign`, below 0 where it was taken out too often."""
+        """Return each row as often as it was put in and not taken out; with `_sign`, below 0 if it was taken out too
+        often.
+        """
         everything = pa.concat_tables(self._parts)
         names = [name for name in everything.column_names if name != _SIGN]
         sums = everything.group_by(names).aggregate([(_SIGN, "sum")]).rename_columns([*names, _SIGN])
@@ -62,7 +66,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the process came to; `rows` as in Replay."""
+    """The result of the process; `rows` as in Replay."""
 
     rows: pa.Table
     changes: int

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs and at its end."""
+"""Show the demo while it runs and at its end."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from iscp.core.settings.config import NodeConfig
 
 DESCRIBE_TIMEOUT_S = 2.0
-"""How long whoever listens on a node's port may take to say who it is; then it counts as a stranger."""
+"""Seconds that whoever listens on a node's port may take to say who it is; then it counts as a stranger."""
 
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAULT: "red"}
 
@@ -47,7 +47,7 @@ def _show(found: Sequence[Examined], counts: Counter[Verdict]) -> None:
 
 
 def _examine_up(data: Path, port: int) -> Iterator[Examined]:
-    """What `iscp up` on this directory needs."""
+    """Examine what `iscp up` on this directory needs."""
     from iscp.cli.doctor import machine, programs
     from iscp.core.settings.config import SparkConfig
 
@@ -59,7 +59,7 @@ def _examine_up(data: Path, port: int) -> Iterator[Examined]:
 
 
 def _holder(data: Path, port: int) -> str:
-    """Who runs on the directory, if that port is one of its last start; empty: nobody is known to."""
+    """Return who runs on the directory, if that port is one of its last start; empty if nobody is known to."""
     from iscp.cli.node.data_directory import Layout, hold_directory
     from iscp.core.values.errors import ConfigurationError
 
@@ -77,7 +77,7 @@ def _holder(data: Path, port: int) -> str:
 
 
 def _examine_node(file: Path) -> Iterator[Examined]:
-    """What `iscp node --config` needs."""
+    """Examine what `iscp node --config` needs."""
     from iscp.adapters.delta.storage.locations import on_s3
     from iscp.adapters.system.clock import SystemClock
     from iscp.cli.doctor import machine, programs
@@ -98,7 +98,7 @@ def _examine_node(file: Path) -> Iterator[Examined]:
 
 
 def _node_at(config: NodeConfig) -> str:
-    """Who has the port, if it is the node of the configuration; empty: somebody else, or nobody."""
+    """Return who has the port, if it is the node of the configuration; empty if it is somebody else, or nobody."""
     from iscp.adapters.grpc.node.node_client import describe
     from iscp.adapters.tls.node_certificates import certificate_watch
     from iscp.core.values.errors import IscpError

@@ -1,4 +1,4 @@
-"""What an examination finds: one verdict for each thing that a node needs, with the remedy."""
+"""An examination gives one verdict for each thing that a node needs, with the remedy."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MEMORY_BESIDE_HEAP_BYTES = 1024**3
 """Memory that a node needs beside its JVM's heap: the rest of the JVM, Python, Arrow; less is a warning."""
 
 CLOCK_SKEW_MAX_S = 2.0
-"""How far the clock of a directory's file system may differ from the machine's; more is a warning."""
+"""Seconds that the clock of a directory's file system may differ from the machine's; more is a warning."""
 
 NODES_AIM = 1_000
 """Nodes that an owner should have open files for; fewer are a warning."""
@@ -52,7 +52,9 @@ def examine_memory(memory_bytes: int | None, heap_mb: int) -> Examined:
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may take: the machine's memory, or its container's limit; None where that is not known."""
+    """Return the memory that this process may take, in bytes: the machine's, or its container's limit; None if that is
+    not known.
+    """
     found = []
     try:
         total = re.search(r"^MemTotal:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
@@ -68,7 +70,7 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def examine_disk(what: str, directory: Path, free_bytes: int | None = None) -> Examined:
-    """`free_bytes`: as the system says, unless given."""
+    """Examine the room at a place; `free_bytes` is as the system says, unless given."""
     free = shutil.disk_usage(_existing(directory)).free if free_bytes is None else free_bytes
     found = f"{free / _GIB:.1f} GiB free at {directory}"
     remedy = "Free space, or name another directory"
@@ -78,9 +80,11 @@ def examine_disk(what: str, directory: Path, free_bytes: int | None = None) -> E
 
 
 def examine_links(what: str, directory: Path) -> list[Examined]:
-    """Whether hard links are made, and refused where the name is taken; and whether the file system's clock is ours.
+    """Examine whether hard links are made, and refused if the name is taken, and whether the file system's clock is
+    ours.
 
-    Tried in a directory of its own, which is removed, in `directory` or the nearest above it that is there.
+    The examination runs in a directory of its own, which is removed, in `directory` or the nearest above it that is
+    there.
     """
     subject, place = f"hard links of {what}", _existing(directory)
     try:
@@ -107,14 +111,14 @@ _OTHER_FILE_SYSTEM = "Tables and the job log have to be on a file system with ha
 
 
 def examine_clock(state: int | None) -> Examined:
-    """`state`: what the kernel says of its clock (adjtimex); None where it cannot be read."""
+    """Examine the clock; `state` is what the kernel says of it (adjtimex), or None if that cannot be read."""
     if state == _UNSYNCHRONIZED:
         return warning("clock", "not synchronized", "Run chrony or systemd-timesyncd: lags and times are by this clock")
     return ok("clock", "not known to be wrong" if state is None or state < 0 else "synchronized")
 
 
 def clock_state() -> int | None:
-    """What Linux' adjtimex answers; it only reads."""
+    """Return what Linux' adjtimex answers; the call only reads."""
     try:
         adjtimex = ctypes.CDLL(None).adjtimex
     except (OSError, AttributeError):  # no such call: not Linux
@@ -123,7 +127,7 @@ def clock_state() -> int | None:
 
 
 def examine_port(port: int, holder: str = "") -> Examined:
-    """`holder`: who may have it, as it is one's own."""
+    """Examine the port; `holder` is who may have it, as it is one's own."""
     if is_free(port):
         return ok(f"port {port}", "free")
     if holder:

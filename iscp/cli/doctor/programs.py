@@ -19,13 +19,15 @@ from iscp.core.values.extras import DISTRIBUTION, install_command
 from iscp.ports.system import Clock
 
 VERSION_TIMEOUT_S = 10.0
-"""How long an etcd binary may take to say its version; then `iscp doctor` calls it a fault."""
+"""Seconds that an etcd binary may take to say its version; then `iscp doctor` calls it a fault."""
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==([^;,\s]+))?[^;]*;.*extra == ['\"]node['\"]")
 
 
 def examine_packages(requirements: list[str] | None = None) -> Examined:
-    """The packages of the extra `node`, those that are pinned by their version. `requirements`: by default ours."""
+    """Examine the packages of the extra `node`, those that are pinned by their version. `requirements`: by default
+    ours.
+    """
     wanted = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
     faults, there = [], 0
     for name, version in _pinned(wanted):
@@ -70,23 +72,23 @@ def examine_jars(cache_dir: Path) -> list[Examined]:
 
 
 def examine_etcd_binary(environ: Mapping[str, str]) -> Examined:
-    """The one that `iscp up` would start."""
+    """Examine the binary that `iscp up` would start."""
     try:
         binary = find_etcd(environ)
     except ConfigurationError as error:
         return fault("etcd", error.message, error.remedy)
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [binary, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return fault("etcd", f"{binary} does not run ({error})", "Install etcd 3.5.4 or later, or name it in ISCP_ETCD")
-    version = re.search(r"etcd Version: (\S+)", said)
+    version = re.search(r"etcd Version: (\S+)", output)
     return _of_version(version[1] if version else "of an unknown version", f"at {binary}")
 
 
 def examine_etcd_members(config: EtcdConfig, clock: Clock) -> Examined:
-    """The cluster that a configuration names."""
+    """Examine the cluster that a configuration names."""
     from iscp.adapters.etcd.client import EtcdClient
 
     where = ", ".join(config.endpoints)

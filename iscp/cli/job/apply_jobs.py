@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 CHECK_TIMEOUT_S = 900.0
-"""How long the check of a batch of jobs may take; then `apply` ends with an error, and nothing is changed."""
+"""Seconds that the check of a batch of jobs may take; then `apply` ends with an error, and nothing is changed."""
 
 REGISTER_BATCH = 500
 """Jobs in one request to register; the others follow in further requests."""

@@ -33,7 +33,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`job` is named so that the node finds it: one that is there by the id of its table.
+    """A step of a plan. `job` is named so that the node finds it: one that is there by the id of its table.
 
     `awaits`: new jobs whose targets this one reads. They have to be built before it can be checked and registered.
     """
@@ -125,7 +125,7 @@ def _step(wanted: Wanted, checked: CheckedJob, awaits: tuple[JobName, ...] = ())
 
 
 def changes_of(checked: CheckedJob) -> Iterator[str]:
-    """What differs between the job that is there and what it is to be, in words, field by field."""
+    """Yield what differs between the job that is there and what it is to be, in words, field by field."""
     if checked.there_id != checked.table_id:
         yield f"table: {checked.there_id} → {checked.table_id}"
     before, after = flatten(checked.there_json), flatten(checked.spec_json)

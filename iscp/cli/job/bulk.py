@@ -49,7 +49,7 @@ class Choice:
     dry_run: bool
 
     def one(self) -> JobName | None:
-        """The job, where it is named in full; None: all that match."""
+        """Return the job if it is named in full, or None for all that match."""
         if self.name is None or self.dry_run or is_pattern(self.table) or is_pattern(self.name):
             return None
         return JobName(self.table, self.name, self.account)

@@ -110,7 +110,9 @@ def _change(
     done: str,
     unchanged: str,
 ) -> None:
-    """`call`: the client's method of the same verb, for one job; `done`, `unchanged`: what is said of the job then."""
+    """Change one job or many by `call`, the client's method of the same verb, for one job; `done` and `unchanged` are
+    what is printed of the job then.
+    """
     job = choice.one()
     if job is None:
         change_matching(invocation, choice, verb)

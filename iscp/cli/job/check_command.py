@@ -23,11 +23,13 @@ from iscp.core.job.job_row import JobState, Reason
 from iscp.core.values.errors import PERMANENT_FROM, JobNotFound
 
 UNPROBED_MAX_S = 600.0
-"""How long ago a source may have been probed for `job check`, if --max-lag is not longer; then its jobs are late."""
+"""Seconds since a source may have been probed last for `job check`, if --max-lag is not longer; then its jobs are
+late.
+"""
 
 
 class Freshness(StrEnum):
-    """Of a job that is not fresh."""
+    """A `Freshness` says in which way a job is not fresh."""
 
     LATE = "late"
     FAILED = "failed"
@@ -72,7 +74,8 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
 
 
 def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding | None:
-    """None if the job is fresh. A temporary error, or a pause, is no fault as long as the job is not late by it.
+    """Return the finding, or None if the job is fresh. A temporary error, or a pause, is no fault as long as the job is
+    not late by it.
 
     `max_lag_s` None: its own target lag is what counts.
     """

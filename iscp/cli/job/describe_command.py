@@ -29,7 +29,9 @@ EVENTS_SHOWN_MAX = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobDescription:
-    """`iterations` are the newest first; `events` are those of the job's shards, the oldest first."""
+    """The description of a job: `iterations` are the newest first; `events` are those of the job's shards, the oldest
+    first.
+    """
 
     job: JobView
     next_start: str
@@ -108,7 +110,7 @@ def show_description(described: JobDescription, *, wide: bool = False) -> None:
 
 
 def _spec_lines(spec_json: str) -> list[str]:
-    """As a job file has it."""
+    """Return the lines of a spec as a job file has them."""
     import yaml
 
     from iscp.core.spec.spec_fields import flatten

@@ -22,7 +22,7 @@ Place = tuple[str, ...]
 
 
 def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The next part of a path only, as of directories."""
+    """Return the next part of a path only, as of directories."""
     depth = incomplete.count(".") + 1
     return beginning(incomplete, (".".join(place[:depth]) for place in fields_by_place()))
 
@@ -56,14 +56,14 @@ def explain(invocation: Invocation, /, path: str, json_schema: bool) -> None:
 
 
 def fields_by_place() -> dict[Place, SpecField | str]:
-    """Each field by its place: those of a file by their flat names, those of a spec where they nest."""
+    """Return each field by its place: those of a file by their flat names, those of a spec where they nest."""
     known: dict[Place, SpecField | str] = {("job", name): about for name, about in NAMING.items()}
     known |= {("job", each.name): each for each in schema_of_spec()}
     return known | {("job", "spec", *each.path): each for each in schema_of_spec()}
 
 
 def _is_listed(place: Place, below: Place) -> bool:
-    """Of a file the flat fields alone; of a spec all that lies below."""
+    """Return whether the field is listed: the flat fields alone for a file, all that lies below for a spec."""
     return place[: len(below)] == below and (len(below) > 1 or len(place) == len(below) + 1)
 
 
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 def _nearest(place: Place, known: Sequence[Place] | dict[Place, Any]) -> str:
-    """The names that could stand where the path is wrong."""
+    """Return the names that could stand where the path is wrong."""
     for length in range(len(place) - 1, -1, -1):
         if names := {each[length] for each in known if len(each) > length and each[:length] == place[:length]}:
             return ", ".join(sorted(names))

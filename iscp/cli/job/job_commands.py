@@ -87,7 +87,7 @@ def _filtered(command: F) -> F:
 def _filter(
     tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
 ) -> dict[str, Any]:
-    """As `Client.jobs` takes it."""
+    """Return the filter that `Client.jobs` takes."""
     if failed and state not in (None, JobState.ERROR):
         raise click.UsageError(f"--failed is --state {JobState.ERROR}: it cannot go with --state {state}")
     wanted["state"] = JobState.ERROR if failed else state

@@ -56,7 +56,7 @@ class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
 
 
 def read_paths(paths: Sequence[str]) -> list[Wanted]:
-    """All jobs of files and of those named *.yaml, *.yml and *.json below directories; `-` is stdin.
+    """Return all jobs of files and of those named *.yaml, *.yml and *.json below directories; `-` is stdin.
 
     Raises InvalidRequest whose field is the path of the first fault.
     """
@@ -86,7 +86,9 @@ def _read_file(path: Path) -> list[Wanted]:
 
 
 def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
-    """All jobs of a file; raises InvalidRequest whose field is the path of the first fault, as `job.yaml[1].key`."""
+    """Return all jobs of a file; raises InvalidRequest whose field is the path of the first fault, as
+    `job.yaml[1].key`.
+    """
     found = _parse_jobs(stream, source)
     if len(found) > REGISTRATIONS_MAX:
         raise InvalidRequest(
@@ -116,7 +118,7 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
 
 
 def entry_of(job: JobView) -> dict[str, Any]:
-    """A job as a file says it."""
+    """Return a job as a file says it."""
     account = {} if job.account == DEFAULT_ACCOUNT else {"account": job.account}
     fields = flatten(job.spec_json)
     if fields.get("consumer") == _CONSUMER_DEFAULT:

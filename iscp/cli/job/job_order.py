@@ -18,7 +18,7 @@ from iscp.core.job.job_row import JobStatus
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """By the value at `path` in a job's row, the greatest first if `descending`."""
+    """An order by the value at `path` in a job's row, the greatest first if `descending`."""
 
     path: tuple[Step, ...]
     descending: bool
@@ -42,7 +42,7 @@ class SortType(click.ParamType):  # type: ignore[type-arg]
 
 
 def sorted_jobs(jobs: Sequence[JobView], order: Order) -> list[JobView]:
-    """Jobs without a value there come last. Raises click.UsageError where no job has one."""
+    """Return the jobs in order; those without a value there come last. Raises click.UsageError if no job has one."""
     keyed = [(job, _value(job, order)) for job in jobs]
     known = [(job, value) for job, value in keyed if value is not None]
     if jobs and not known:

@@ -22,7 +22,7 @@ NAMING: Mapping[str, str] = {
 
 
 def job_file_schema() -> Schema:
-    """Of one document of a job file: a job, or a list of jobs."""
+    """Return the schema of one document of a job file: a job, or a list of jobs."""
     return {
         "$schema": DIALECT,
         "title": "iscp job file",
@@ -32,7 +32,7 @@ def job_file_schema() -> Schema:
 
 
 def spec_schema() -> Schema:
-    """Of a whole job_spec, which nests its fields."""
+    """Return the schema of a whole job_spec, which nests its fields."""
     root = _object({})
     for each in schema_of_spec():
         place = root
@@ -94,7 +94,9 @@ def _object(properties: dict[str, Schema]) -> Schema:
 
 
 def _value(each: SpecField, *, in_file: bool) -> Schema:
-    """`in_file`: as a job file takes it, which is less strict than a job_spec about durations and columns."""
+    """Return the schema of a value; `in_file` means as a job file takes it, which is less strict than a job_spec about
+    durations and columns.
+    """
     schema: Schema = {"description": each.about, **_type(each, in_file=in_file)}
     if each.default is not None:
         schema["default"] = each.default

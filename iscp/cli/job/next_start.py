@@ -1,4 +1,4 @@
-"""What decides when a job's next iteration starts, in a sentence: of its status and its spec alone."""
+"""Say in a sentence what decides when a job's next iteration starts: from its status and its spec alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iscp.core.values.errors import PERMANENT_FROM, InvalidRequest
 
 
 def next_start(job: JobView, now_s: float) -> str:
-    """`now_s`: Unix seconds."""
+    """Return when and why the next iteration starts, in words. `now_s`: Unix seconds."""
     if job.reason is Reason.PAUSED:
         return "not before `iscp-admin job resume`: the job is paused"
     if job.reason is Reason.BUILDING:
@@ -94,7 +94,7 @@ def _by_period(spec: JobSpec, last_s: float, outstanding: bool, now_s: float) ->
 
 
 def warnings_of(job: JobView, shards: Sequence[PlacedShard]) -> list[str]:
-    """What of a job should be looked at, the gravest first."""
+    """Return what of a job needs attention, the gravest first."""
     return list(_warnings(job, shards))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 ADOPT_WAIT_S = 3_600.0
-"""How long `register --adopt` waits for the comparison of two large tables; the job goes on after it."""
+"""Seconds that `register --adopt` waits for the comparison of two large tables; the job goes on after it."""
 
 
 @click.command()
@@ -77,7 +77,7 @@ def show_registered(
     *,
     listed: bool,
 ) -> None:
-    """What was registered, as a list or as the one job; exit status 1 where others have the names of some."""
+    """Show what was registered, as a list or as the one job; the exit status is 1 if others have the names of some."""
     rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
     if not render.show(rows if listed else rows[0], invocation.output):
         _show(rows, unlike)
@@ -98,7 +98,9 @@ def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
 def unlike_of(
     client: Client, requests: Sequence[RegisterRequest], results: Sequence[RegisterResult]
 ) -> dict[int, PermanentError]:
-    """Those, by their number, whose name another job has: how that one differs, and what to do about it."""
+    """Return the errors of jobs whose name another job has, by their number: how that one differs, and what to do about
+    it.
+    """
     there = [number for number, result in enumerate(results) if not result.created]
     if not there:
         return {}
@@ -108,11 +110,11 @@ def unlike_of(
 
 
 def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
-    kept = f"{job.name} on {job.table} exists already, and was left as it is"
+    exists = f"{job.name} on {job.table} exists already, and was left as it is"
     if checked.error is not None:
         refused = checked.error
         refused.field = option_of(refused.field)
-        message = f"{kept}; as it was given it is refused: {refused.sentence}"
+        message = f"{exists}; as it was given it is refused: {refused.sentence}"
         return PermanentError(message, field=refused.field or "--name", remedy=refused.remedy)
     match checked.action:
         case Action.UPDATE:
@@ -121,7 +123,7 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
             remedy = "Rebuild its target by `iscp-admin apply --resync` or `iscp-admin job resync`, or name another"
         case _:
             return None
-    return PermanentError(f"{kept}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
+    return PermanentError(f"{exists}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
 
 
 def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ TAIL = 1_000
 """Lines of each node that `logs` shows where --tail does not say how many."""
 
 _LEADING = frozenset({"time", "level", "event", "logger", "node", "exception"})
-"""What a line of text has in front, behind, or not at all, as with a node's own log as text."""
+"""Fields that a line of text has in front, behind, or not at all, as a node's own log has it as text."""
 
 
 def _selecting(command: F) -> F:
@@ -93,7 +93,7 @@ class _Printer:
         self._invocation = invocation
         self._of_nodes = of_nodes
         self._places: dict[str, LogPlace] = {}
-        self._said: dict[str, str] = {}
+        self._notices: dict[str, str] = {}
 
     def run(self, read: Read, tail: int, follow: bool) -> None:
         with self._invocation.client() as client:
@@ -106,7 +106,7 @@ class _Printer:
                 return
 
     def _go_on(self, client: Client, read: Read) -> bool:
-        """Whether more lines may come."""
+        """Show what is new, and return whether more lines may come."""
         try:
             pages = read(client, self._places)
         except (JobNotFound, TableNotFound):
@@ -115,7 +115,7 @@ class _Printer:
         except (TemporaryError, InvalidRequest) as error:  # the owner is changing, or the node is not back yet
             self._say("", f"{error.sentence}; trying again")
             return True
-        self._said.pop("", None)
+        self._notices.pop("", None)
         self._show(pages)
         return True
 
@@ -130,7 +130,7 @@ class _Printer:
         if page.fault:
             self._say(page.node_id, f"{page.node_id} does not answer: {page.fault}")
             return
-        self._said.pop(page.node_id, None)
+        self._notices.pop(page.node_id, None)
         self._places[page.node_id] = page.place
         if page.restarted:
             say(f"{page.node_id} was restarted: its log starts over", err=True)
@@ -138,8 +138,8 @@ class _Printer:
             say(f"{page.node_id} no longer keeps {page.lost} lines of its log", err=True)
 
     def _say(self, subject: str, sentence: str) -> None:
-        if self._said.get(subject) != sentence:
-            self._said[subject] = sentence
+        if self._notices.get(subject) != sentence:
+            self._notices[subject] = sentence
             say(sentence, err=True)
 
     def _print(self, line: LogLine) -> None:
@@ -150,7 +150,7 @@ class _Printer:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Those of a line, with nothing in them that a terminal obeys."""
+    """Return the fields of a line, with nothing in them that a terminal obeys."""
     try:
         found = _clean(json.loads(text))
     except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def _clean(value: Any) -> Any:
 
 
 def _text(fields: Mapping[str, Any], of_nodes: bool) -> Iterable[str]:
-    """As a node writes its log as text, but that no field begins another line."""
+    """Yield the line as a node writes its log as text, except that no field begins another line."""
     time, level = _one_line(fields.get("time", "")), _one_line(fields.get("level", ""))
     yield " ".join((time, f"{level:7}", *_event(fields, of_nodes)))
     for each in str(fields.get("exception", "")).splitlines():

@@ -69,7 +69,7 @@ RUN_OPTIONS = tuple(name.replace("_", "-") for name in RunFields.__annotations__
 
 
 def run_changes(given: Mapping[str, object], defaults: Sequence[str]) -> dict[str, Any]:
-    """A job_spec with the fields that are given, and null for those that are to go back to their defaults."""
+    """Return a job_spec with the fields that are given, and null for those that are to go back to their defaults."""
     fields = {name: value for name, value in given.items() if value is not None}
     names = [name.replace("-", "_") for name in defaults]
     if both := [option for option, name in zip(defaults, names, strict=True) if name in fields]:

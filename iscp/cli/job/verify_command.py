@@ -46,21 +46,21 @@ def report_row(report: VerifyReport) -> render.Row:
 
 
 def show_report(report: VerifyReport) -> None:
-    said = report.comparison
+    comparison = report.comparison
     verdict = "equal" if report.equal else "repaired" if report.repaired else "different"
     pairs(
         {
             "verdict": f"{verdict}, at version {report.version}",
-            "rows": f"{said.rows_source} in the source, {said.rows_target} in the target",
-            "ranges": f"{said.ranges_differing} of {said.ranges} differ",
-            "missing": str(said.missing or ""),
-            "too many": str(said.extra or ""),
-            "different": str(said.different or ""),
-            "sharing a key": f"{said.shared} keys of the source, left out" if said.shared else "",
+            "rows": f"{comparison.rows_source} in the source, {comparison.rows_target} in the target",
+            "ranges": f"{comparison.ranges_differing} of {comparison.ranges} differ",
+            "missing": str(comparison.missing or ""),
+            "too many": str(comparison.extra or ""),
+            "different": str(comparison.different or ""),
+            "sharing a key": f"{comparison.shared} keys of the source, left out" if comparison.shared else "",
             "in doubt before": report.void,
             "repaired by": f"iteration {report.seq}" if report.repaired else "",
         }
     )
-    if said.samples:
-        rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in said.samples]
+    if comparison.samples:
+        rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in comparison.samples]
         table(("FAULT", "KEY", "COLUMNS"), rows)

@@ -1,4 +1,4 @@
-"""What lies where in the directory of `iscp up`, who holds it, and which ports its processes use."""
+"""The directory of `iscp up`: what lies where in it, who has it locked, and which ports its processes use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iscp.core.values.errors import ConfigurationError, JobLogDamaged
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What lies where in the directory of `iscp up`."""
+    """The layout of the directory of `iscp up`."""
 
     root: Path
 
@@ -43,7 +43,7 @@ class Layout:
         return self.root / "logs"
 
     def create(self) -> None:
-        """Whatever is not there yet. A node does not make the job log's directory: it may not be mounted.
+        """Create whatever is not there yet. A node does not make the job log's directory: it may not be mounted.
 
         Raises JobLogDamaged if the directory was used before and the job log's is gone: it is made before the nodes'.
         """
@@ -77,7 +77,7 @@ ROOM_MIN_BYTES = 64 * 1024**2
 
 
 def lack_of_room(root: Path, needed: int = ROOM_MIN_BYTES) -> ConfigurationError | None:
-    """Where the file system of a data directory that is in use is full, or nearly so; None: it is not."""
+    """Return an error if the file system of a data directory that is in use is full, or nearly so; else None."""
     try:
         free = shutil.disk_usage(root).free
     except OSError:
@@ -93,7 +93,7 @@ def lack_of_room(root: Path, needed: int = ROOM_MIN_BYTES) -> ConfigurationError
 
 @contextmanager
 def data_faults(root: Path) -> Iterator[None]:
-    """What a file system refuses becomes a ConfigurationError of `--data`."""
+    """Turn what a file system refuses into a ConfigurationError of `--data`."""
     try:
         yield
     except OSError as error:
@@ -141,29 +141,31 @@ def hold_directory(layout: Layout) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What this directory's processes listen on; kept, so that clients find them again after a restart."""
+    """The ports that this directory's processes listen on; they are stored, so that clients find them again after a
+    restart.
+    """
 
     nodes: tuple[int, ...]
     etcd_client: int
     etcd_peer: int
     taken: int = 0
-    """Where the first node would listen but for another process that does; 0: none."""
+    """The port where the first node would listen if no other process did; 0 if none does."""
 
 
 def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
-    """Those of the last time as far as they are free; `port` is the user's wish for the first node (0: any).
+    """Return the ports of the last time as far as they are free; `port` is the user's wish for the first node (0: any).
 
     Raises ConfigurationError if that one is taken.
     """
     try:
-        kept = json.loads(layout.ports.read_text())
+        before_ports = json.loads(layout.ports.read_text())
     except (FileNotFoundError, ValueError):
-        kept = {}
+        before_ports = {}
     if port and not is_free(port):
         raise ConfigurationError(f"{port} is in use", field="--port", remedy="Name another port, or 0 for any")
-    before = [*kept.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
+    before = [*before_ports.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
     wishes = [before[0] if port is None else port, *before[1:nodes]]
-    client, peer = (_port(kept.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
+    client, peer = (_port(before_ports.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
     chosen = Ports(tuple(_port(wish) for wish in wishes), client, peer)
     if wishes[0] and chosen.nodes[0] != wishes[0]:
         chosen = replace(chosen, taken=wishes[0])

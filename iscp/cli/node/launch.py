@@ -19,10 +19,10 @@ from iscp.core.values.errors import Unavailable
 from iscp.ports.system import Clock
 
 START_TIMEOUT_S = 180.0
-"""How long the cluster of a demonstration may take to start; then it is ended with an error."""
+"""Seconds that the cluster of a demonstration may take to start; then it is ended with an error."""
 
 STOP_WAIT_S = 60.0
-"""How long it may take to stop in order; then it is killed."""
+"""Seconds that it may take to stop in order; then it is killed."""
 
 _UP = (sys.executable, "-P", "-m", "iscp.cli.iscp", "up")
 
@@ -31,7 +31,7 @@ _UP = (sys.executable, "-P", "-m", "iscp.cli.iscp", "up")
 class RunningUp:
     """A running `iscp up`, and what it said when it was ready.
 
-    It ends with the thread that started it, and with it all that it started.
+    The process ends with the thread that started it, and with it all that it started.
     """
 
     child: subprocess.Popen[bytes]
@@ -43,7 +43,7 @@ class RunningUp:
 
     @property
     def endpoints(self) -> str:
-        """All nodes', for a client that is to go on when one of them is gone."""
+        """Return all nodes' endpoints, for a client that is to go on when one of them is gone."""
         return ",".join(str(node["address"]) for node in self.ready["nodes"])
 
     @property
@@ -52,7 +52,7 @@ class RunningUp:
 
     @property
     def node_pid(self) -> int:
-        """The first node's; a node that died and was started again has another one."""
+        """Return the first node's process id; a node that died and was started again has another one."""
         return int(self.ready["nodes"][0]["pid"])
 
     def stop(self) -> int:
@@ -73,7 +73,7 @@ def start_up(
     command: Sequence[str] = _UP,
     timeout_s: float = START_TIMEOUT_S,
 ) -> RunningUp:
-    """Start `iscp up` on `data` and wait until it is ready. What it says on stderr lies in `up.log`.
+    """Start `iscp up` on `data` and wait until it is ready. Its stderr is in `up.log`.
 
     Raises Unavailable, with the end of that log, if it ends instead or is not ready in time.
     """

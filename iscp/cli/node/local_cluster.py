@@ -1,6 +1,6 @@
-"""etcd and nodes on one machine, as child processes of this one, started again when they die.
+"""Run etcd and nodes on one machine, as child processes of this one, and start them again when they die.
 
-It has no thread: `tick` does what is due, and has to be called again and again.
+The cluster has no thread: `tick` does what is due, and has to be called again and again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FIRST_FAILURES_MAX = 3
 """Ends of a node before it ever served; then `iscp up` gives up, as it would not do better the next time."""
 
 NODE_STOP_WAIT_S = 30.0
-"""How long a node or etcd of `iscp up` may take to stop in order; then it is killed."""
+"""Seconds that a node or etcd of `iscp up` may take to stop in order; then it is killed."""
 
 HEALTH_TIMEOUT_S = 1.0
-"""How long a node may take to answer whether it serves; then it counts as one that does not."""
+"""Seconds that a node may take to answer whether it serves; then it counts as one that does not."""
 
 _OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints")
 
@@ -96,22 +96,24 @@ class LocalCluster:
                     raise Unavailable(f"{node.name} does not start:\n{tail(file)}", remedy=f"See {file}")
 
     def awaited(self) -> str:
-        """What keeps a cluster that is starting from serving."""
+        """Return what prevents a cluster that is starting from serving."""
         if self._etcd.child is None:
             return "etcd to start again"
         return awaited_of(self._unready, self.layout.node_log(self._unready)) if self._unready else ""
 
     def new_fault(self) -> str:
-        """Why etcd or a node has ended, where the disk is full; empty: none has, or it is not that, or was said."""
+        """Return why etcd or a node has ended if the disk is full; empty if none has, or it is not that, or was
+        reported.
+        """
         if not self._full and all(each.child is not None for each in (self._etcd, *self._nodes)):
             return ""
-        said, lack = self._full, lack_of_room(self.layout.root)
+        reported, lack = self._full, lack_of_room(self.layout.root)
         self._full = lack is not None
-        return "" if said or lack is None else str(lack)
+        return "" if reported or lack is None else str(lack)
 
     @contextmanager
     def _room_blamed(self) -> Iterator[None]:
-        """What etcd and nodes say of a full disk, as stacks of Go and Python, becomes a sentence."""
+        """Turn what etcd and nodes say of a full disk, as stacks of Go and Python, into a sentence."""
         try:
             yield
         except Unavailable as error:
@@ -120,7 +122,7 @@ class LocalCluster:
             raise lack from error
 
     def serving(self) -> bool:
-        """Whether every node says that it serves (gRPC health)."""
+        """Return whether every node says that it serves (gRPC health)."""
         down = (
             node.name
             for n, node in enumerate(self._nodes)
@@ -149,7 +151,7 @@ class LocalCluster:
                 each.child.wait()
 
     def ready_line(self) -> dict[str, Any]:
-        """What `iscp up --json` prints once it is ready."""
+        """Return what `iscp up --json` prints once it is ready."""
         return {
             "ready": True,
             "endpoint": self._address(),
@@ -173,7 +175,7 @@ class LocalCluster:
 
 
 def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> NodeConfig:
-    """What a node of this directory, the `number`th, is started with; the rest are defaults and variables."""
+    """Return the configuration of the `number`th node of this directory; the rest are defaults and variables."""
     return NodeConfig(
         node_id=node_id,
         listen=f"{HOST}:{ports.nodes[number]}",
@@ -184,18 +186,20 @@ def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> 
 
 
 def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what is a node's own."""
+    """Return `environ` without what is a node's own."""
     ours = {variable(path) for path in _OURS}
     return {name: value for name, value in environ.items() if name not in ours}
 
 
 def node_command(config: Path) -> list[str]:
-    """`iscp node` of this very installation; -P: the working directory is not where modules come from."""
+    """Return the command `iscp node` of this very installation; -P: the working directory is not where modules come
+    from.
+    """
     return [sys.executable, "-P", "-m", "iscp.cli.iscp", "node", "--config", str(config)]
 
 
 def healthy(address: str, tls: TlsSource | None = None) -> bool:
-    """Whether the node there says that it serves (gRPC health)."""
+    """Return whether the node there says that it serves (gRPC health)."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

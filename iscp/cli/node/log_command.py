@@ -76,8 +76,8 @@ def upgrade(data: Path | None, file: Path | None) -> None:
         enter_s3(config.storage.s3)
         refuse_earlier_nodes(config)
         before = upgrade_job_log(config.log.uri)
-    said = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"
-    say(f"the job log {said}")
+    text = f"is of format {FORMAT} already" if before == FORMAT else f"was of format {before}, and is of {FORMAT} now"
+    say(f"the job log {text}")
 
 
 def _repair(uri: str, marks: EtcdLogMarks | None) -> None:

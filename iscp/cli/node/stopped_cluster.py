@@ -35,14 +35,14 @@ def layout_of(data: Path) -> Layout:
 
 
 def config_of(layout: Layout) -> NodeConfig | None:
-    """What the first node of `iscp up` was started with last; None where it has never run."""
+    """Return the last configuration of the first node of `iscp up`; None if it has never run."""
     file = layout.config("iscp-0")
     return load_settings(file, os.environ) if file.is_file() else None
 
 
 @contextmanager
 def marks_of(layout: Layout) -> Iterator[EtcdLogMarks | None]:
-    """What etcd of a stopped `iscp up` knows of the log; None where it has never run, or its data is gone."""
+    """Yield what etcd of a stopped `iscp up` knows of the log; None if it has never run, or its data is gone."""
     config = config_of(layout)
     if not layout.etcd.is_dir() or config is None:
         yield None
@@ -59,9 +59,9 @@ def marks_of(layout: Layout) -> Iterator[EtcdLogMarks | None]:
 
 @contextmanager
 def marks_at(config: NodeConfig, stopped: bool = False) -> Iterator[EtcdLogMarks]:
-    """What etcd knows of the log.
+    """Yield what etcd knows of the log.
 
-    Raises ConfigurationError where a node is registered or leads the cluster, unless all are known to have `stopped`;
+    Raises ConfigurationError if a node is registered or leads the cluster, unless all are known to have `stopped`;
     Unavailable.
     """
     clock, keys = SystemClock(), Keys(config.etcd_prefix)

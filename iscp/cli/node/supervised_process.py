@@ -30,7 +30,7 @@ class SupervisedProcess:
     started_s: float = 0.0
     failures: int = 0
     status: int = 0
-    """How it ended last."""
+    """The status with which it ended last."""
 
     @property
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""`iscp up`: etcd and nodes on this machine, kept up until Ctrl-C or SIGTERM."""
+"""The command `iscp up`: it runs etcd and nodes on this machine until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
     nodes: int = 1,
     command: Callable[[Path], Sequence[str]] = node_command,
 ) -> int:
-    """Keep etcd and nodes up until a signal; the exit status. Raises ConfigurationError, Unavailable."""
+    """Run etcd and nodes until a signal, and return the exit status. Raises ConfigurationError, Unavailable."""
     configure_logging(LogFormat.TEXT, LogLevel.WARNING, {})
     layout = Layout(data.absolute())
     with _ending_by_signal() as signals, hold_directory(layout):

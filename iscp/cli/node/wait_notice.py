@@ -1,4 +1,4 @@
-"""What `iscp up` says while it waits for longer than a moment."""
+"""Say what `iscp up` waits for, if it waits for longer than a moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from iscp.adapters.system.child_process import tail
 
 NOTICE_AFTER_S = 3.0
-"""How long `iscp up` waits for one thing before it says so."""
+"""Seconds that `iscp up` waits for one thing before it says so."""
 
 _AWAITED_AFTER = {
     "node.stopped": "{} to start",
@@ -17,7 +17,7 @@ _AWAITED_AFTER = {
     "spark.starting": "{} to start Spark",
     "spark.started": "{} to be taken in by an owner, which has to be elected first",
 }
-"""By the last of these events in a node's log."""
+"""The thing that a node waits for, by the last of these events in its log."""
 
 
 @dataclass(slots=True)
@@ -26,20 +26,22 @@ class WaitNotice:
 
     _awaited: str = ""
     _since_s: float = 0.0
-    _said: str = ""
+    _announced: str = ""
 
     def due(self, awaited: str, now_s: float) -> str:
-        """What is to be said at `now_s` (monotonic); empty: nothing. `awaited` is empty once all is there."""
+        """Return what is to be said at `now_s` (monotonic); empty if nothing is. `awaited` is empty once all is
+        there.
+        """
         if awaited != self._awaited:
             self._awaited, self._since_s = awaited, now_s
-        if awaited in ("", self._said) or now_s - self._since_s < NOTICE_AFTER_S:
+        if awaited in ("", self._announced) or now_s - self._since_s < NOTICE_AFTER_S:
             return ""
-        self._said = awaited
+        self._announced = awaited
         return f"waiting for {awaited}"
 
 
 def awaited_of(node: str, log: Path) -> str:
-    """What a node that has been started, and does not serve yet, is at, by its log."""
+    """Return what a node that has been started, and does not serve yet, is at, by its log."""
     awaited = "{} to start"
     for line in tail(log).splitlines():
         try:

@@ -1,4 +1,4 @@
-"""What users type: durations, tables, column lists, and the options that stand anywhere on the line.
+"""Parse what users type: durations, tables, column lists, and the options that stand anywhere on the line.
 
 Nothing here imports gRPC: `--help` is to be there at once.
 """
@@ -36,7 +36,9 @@ _TABLE_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def parse_duration_s(text: str) -> float:
-    """`60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds; raises ValueError, whose text goes after `text`."""
+    """Return the seconds of `60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds. Raises ValueError, whose text
+    goes after `text`.
+    """
     try:
         seconds = float(text)
     except ValueError:
@@ -52,9 +54,9 @@ def parse_duration_s(text: str) -> float:
 
 
 def absolute_table(text: str) -> str:
-    """A local path made absolute, as the node runs elsewhere; URIs, `db.table` and table ids stay as they are.
+    """Return a local path made absolute, as the node runs elsewhere; URIs, `db.table` and table ids stay as they are.
 
-    What could be both a path and a name of the catalog is a path if it exists.
+    A text that could be both a path and a name of the catalog is a path if it exists.
     """
     if not text or _URI.match(text):
         return text
@@ -65,7 +67,7 @@ def absolute_table(text: str) -> str:
 
 
 def absolute_target(text: str) -> str:
-    """A local path made absolute; URIs stay as they are."""
+    """Return a local path made absolute; URIs stay as they are."""
     return text if not text or _URI.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
@@ -90,7 +92,7 @@ class TableType(click.ParamType):  # type: ignore[type-arg]
         return absolute_table(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Tables that have jobs, and directories."""
+        """Return tables that have jobs, and directories."""
         here = CompletionItem(incomplete, type="dir")  # first: bash forgets what comes before it
         return [here, *beginning(incomplete, ask_cluster(ctx, tables_of))]
 
@@ -115,13 +117,15 @@ class TablesType(TableType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not is_pattern(value):
             return super().convert(value, param, ctx)
-        # A pattern with a directory in it is of paths, which are kept absolute.
+        # A pattern with a directory in it is of paths, which are absolute in the job.
         relative = "/" in value and not _URI.match(value) and not value.startswith(("/", "*"))
         return os.path.abspath(os.path.expanduser(value)) if relative else str(value)
 
 
 def matching(tables: str, names: str) -> dict[str, Any]:
-    """What `Client.jobs` takes for T and N; `*` is all. T without a pattern is one table, by whichever of its names."""
+    """Return what `Client.jobs` takes for T and N; `*` is all. T without a pattern is one table, by whichever of its
+    names.
+    """
     on = "table_pattern" if is_pattern(tables) else "table"
     return {on: "" if tables == "*" else tables, "name_pattern": "" if names == "*" else names}
 
@@ -181,7 +185,7 @@ def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str |
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """In the invocation, by the option's name."""
+    """Store the value in the invocation, by the option's name."""
     invocation = ctx.ensure_object(Invocation)
     if value is not None:
         setattr(invocation, str(param.name), value)
@@ -279,10 +283,10 @@ account_option = click.option(
     envvar=ACCOUNT_VARIABLE,
     help=f"The tenant; else {ACCOUNT_VARIABLE}.",
 )
-"""Of commands that name a job."""
+"""The option of commands that name a job."""
 
 of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
-"""Of commands that select jobs."""
+"""The option of commands that select jobs."""
 
 
 def invocation(command: F) -> F:

@@ -66,7 +66,7 @@ def show_nodes(cluster: ClusterView, *, wide: bool = False) -> None:
 
 
 def show_placement(shards: Sequence[PlacedShard], *, ring: bool, wide: bool = False) -> None:
-    """Where shards are; with `ring` also where they should be."""
+    """Show where shards are; with `ring` also where they should be."""
     columns = ("TABLE", "RANGE", "STATE", "NODE", *(("PREFERRED", "PINNED", "WHY") if ring else ()))
     rows = [
         (

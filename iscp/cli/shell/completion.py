@@ -1,7 +1,7 @@
-"""What a shell completes: tables, jobs, nodes and accounts as the cluster knows them, contexts, formats and fields.
+"""Complete in a shell: tables, jobs, nodes and accounts as the cluster knows them, contexts, formats and fields.
 
-A shell waits meanwhile, and shows nothing but what it is given: what cannot be found in time is no error, and is not
-completed.
+A shell waits meanwhile, and shows nothing but what it is given: names that cannot be found in time are no error, and
+are not completed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 COMPLETION_TIMEOUT_S = 1.0
-"""How long a shell waits for the cluster's names while it completes a word; then it completes none of them."""
+"""Seconds that a shell waits for the cluster's names while it completes a word; then it completes none of them."""
 
 COMPLETION_JOBS_MAX = 1_000
 """Jobs that are looked at to complete a word; names of others are not completed."""
@@ -28,7 +28,7 @@ Query = Callable[["Client", click.Context], Iterable[str]]
 
 
 def script(shell: str, command: click.Command, program: str) -> str:
-    """What makes a shell complete `program`. Raises click.UsageError for a shell that is not known."""
+    """Return what makes a shell complete `program`. Raises click.UsageError for a shell that is not known."""
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"{shell} cannot be completed")
@@ -36,7 +36,7 @@ def script(shell: str, command: click.Command, program: str) -> str:
 
 
 def beginning(incomplete: str, values: Iterable[str]) -> list[CompletionItem]:
-    """Of what a shell would show as it is."""
+    """Return the values that begin so, and that a shell would show as they are."""
     shown = (value for value in sorted(set(values)) if value.isprintable())
     return [CompletionItem(value) for value in shown if value.startswith(incomplete)]
 
@@ -56,7 +56,7 @@ class ClusterNameType(click.ParamType):  # type: ignore[type-arg]
 
 
 def ask_cluster(ctx: click.Context, query: Query) -> list[str]:
-    """Nothing where the cluster does not answer in time."""
+    """Return what the cluster answers; nothing if it does not answer in time."""
     from iscp.client.admin_client import Client
 
     try:
@@ -72,7 +72,7 @@ def tables_of(client: Client, ctx: click.Context) -> Iterable[str]:
 
 
 def _jobs_of(client: Client, ctx: click.Context) -> Iterable[str]:
-    """Those of the table that is on the line already."""
+    """Return the names of the jobs of the table that is on the line already."""
     from iscp.core.job.name_patterns import is_pattern
 
     table = ctx.params.get("table") or ctx.params.get("tables") or "*"
@@ -93,7 +93,7 @@ def _accounts_of(client: Client, ctx: click.Context) -> Iterable[str]:
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The contexts of the user's file."""
+    """Return the contexts of the user's file."""
     from iscp.cli.shell.context_file import config_path, load_contexts
 
     try:

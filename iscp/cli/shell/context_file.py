@@ -46,11 +46,11 @@ class Context:
     token_file: str = ""
 
     def token(self) -> Path | None:
-        """Of the file; nothing is read yet."""
+        """Return the path of the token's file; nothing is read yet."""
         return Path(self.token_file) if self.token_file else None
 
     def tls(self) -> TlsFiles | None:
-        """The files; nothing is read yet."""
+        """Return the files; nothing is read yet."""
         from iscp.adapters.tls.tls_files import TlsFiles
 
         found = TlsFiles.named(self.ca_file, self.cert_file, self.key_file, self.server_name)
@@ -74,7 +74,7 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Where a command goes, and what said so: `--endpoint`, a variable, a context or the default."""
+    """The choice of where a command goes, and what said so: `--endpoint`, a variable, a context or the default."""
 
     context: Context
     source: str
@@ -82,13 +82,13 @@ class Chosen:
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """`iscp/config.toml` below $XDG_CONFIG_HOME, which has to be absolute, or ~/.config."""
+    """Return `iscp/config.toml` below $XDG_CONFIG_HOME, which has to be absolute, or ~/.config."""
     given = environ.get("XDG_CONFIG_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".config") / "iscp" / "config.toml"
 
 
 def choose(endpoint: str | None, name: str | None, environ: Mapping[str, str] = os.environ) -> Chosen:
-    """An option wins over the variable, it over the current context, and that over the default.
+    """Return the choice: an option wins over the variable, it over the current context, and that over the default.
 
     Raises ConfigurationError; the file is read only where it counts.
     """
@@ -105,7 +105,7 @@ def choose(endpoint: str | None, name: str | None, environ: Mapping[str, str] = 
 
 
 def load_contexts(path: Path) -> Contexts:
-    """None where there is no file. Raises ConfigurationError with what is wrong in it."""
+    """Return the contexts, or None if there is no file. Raises ConfigurationError with what is wrong in it."""
     try:
         root = read_toml(path)
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def with_context(contexts: Contexts, name: str, context: Context | None) -> Contexts:
-    """With another context of that name, or (None) without it; it is not current any more then."""
+    """Return the contexts with another one of that name, or (None) without it; it is not current any more then."""
     known = {each: value for each, value in contexts.known.items() if each != name}
     if context is not None:
         return replace(contexts, known={**known, name: check_context(name, context)})

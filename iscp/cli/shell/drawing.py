@@ -53,7 +53,9 @@ Rows = Sequence[Sequence[str]]
 
 
 def table(columns: Sequence[str], rows: Rows, *, spare: Sequence[str] = (), wide: bool = False) -> None:
-    """`spare` columns are left out, in this order, where a terminal is too narrow for all, unless `wide`."""
+    """Draw the table; `spare` columns are left out, in this order, if a terminal is too narrow for all, unless
+    `wide`.
+    """
     from rich.table import Table
 
     console = _console()
@@ -80,19 +82,20 @@ def pairs(values: dict[str, str]) -> None:
 
 
 def fit(columns: Sequence[str], rows: Rows, spare: Sequence[str], width: int) -> tuple[list[str], list[list[str]]]:
-    """The columns and cells that fit into `width` characters, as far as they can.
+    """Return the columns and cells that fit into `width` characters, as far as they can.
 
-    What is too wide loses first its empty columns, then the spare ones; then long names of tables keep their ends.
+    A table that is too wide loses first its empty columns, then the spare ones; then long names of tables retain their
+    ends.
     """
-    kept = list(columns)
+    names = list(columns)
     empty = [name for name in columns if not any(_cells(columns, rows, name))]
     for name in (*(empty if rows else ()), *(each for each in spare if each not in empty)):
-        if _total(columns, rows, kept, least=name not in empty) <= width:
+        if _total(columns, rows, names, least=name not in empty) <= width:
             break
-        kept.remove(name)
-    left = width - _total(columns, rows, [name for name in kept if name not in _CUT], least=True) - GAP_WIDTH
-    return kept, [
-        [_cut(cell, left) if name in _CUT else cell for name, cell in zip(columns, row, strict=True) if name in kept]
+        names.remove(name)
+    left = width - _total(columns, rows, [name for name in names if name not in _CUT], least=True) - GAP_WIDTH
+    return names, [
+        [_cut(cell, left) if name in _CUT else cell for name, cell in zip(columns, row, strict=True) if name in names]
         for row in rows
     ]
 
@@ -101,9 +104,9 @@ def _cells(columns: Sequence[str], rows: Rows, name: str) -> list[str]:
     return [row[columns.index(name)] for row in rows]
 
 
-def _total(columns: Sequence[str], rows: Rows, kept: Sequence[str], *, least: bool) -> int:
-    """The width of the columns; with `least` when names are cut and texts are folded."""
-    widths = {name: max(len(name), *map(len, _cells(columns, rows, name)), 0) for name in kept}
+def _total(columns: Sequence[str], rows: Rows, names: Sequence[str], *, least: bool) -> int:
+    """Return the width of the columns; with `least` when names are cut and texts are folded."""
+    widths = {name: max(len(name), *map(len, _cells(columns, rows, name)), 0) for name in names}
     if least:
         widths |= {name: min(widths[name], SHORT_WIDTH) for name in widths if name in _CUT | _FOLDED}
     return sum(widths.values()) + GAP_WIDTH * max(0, len(widths) - 1)

@@ -27,7 +27,7 @@ _REQUEST = re.compile(r"(?:requests|registrations)\[(\d+)\]\.")
 
 @contextmanager
 def options_named(table: str = "--table", own: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """What the node refuses is said of the option that it came from: `--key`, not `spec.iteration.consumer.key`.
+    """Name the option that a node's refusal is about: `--key`, not `spec.iteration.consumer.key`.
 
     `table`: what the command calls the source. `own`: the command's own options, by the paths of what they give.
     """
@@ -42,7 +42,7 @@ def options_named(table: str = "--table", own: Mapping[str, str] = MappingProxyT
 
 @contextmanager
 def places_named(places: Sequence[str]) -> Iterator[None]:
-    """What the node refuses is said of the place in the files that it came from: `job.yaml[1].key`."""
+    """Name the place in the files that a node's refusal is about: `job.yaml[1].key`."""
     try:
         yield
     except IscpError as error:
@@ -54,12 +54,12 @@ def places_named(places: Sequence[str]) -> Iterator[None]:
 
 
 def field_in_file(path: str) -> str:
-    """What a job file calls the field at `path`."""
+    """Return what a job file calls the field at `path`."""
     return flat_name(path.removeprefix("job."))
 
 
 def option_of(path: str) -> str:
-    """The option for the field at `path`; the path where there is none."""
+    """Return the option for the field at `path`, or the path if there is none."""
     flat = flat_name(path)
     if path not in _OPTIONS and path.startswith("spec.iteration.consumer.options."):
         return "--options"
@@ -71,7 +71,7 @@ def exit_status(error: IscpError) -> ExitStatus:
 
 
 def show_error(error: IscpError, output: str) -> None:
-    """On stderr: with `-o json` one object, otherwise (YAML too) lines for people."""
+    """Show the error on stderr: with `-o json` one object, otherwise (YAML too) lines for people."""
     if output == "json":
         about = {"code": int(error.code), "name": error.code.name, "field": error.field}
         _show_json(about | {"message": error.sentence, "remedy": error.remedy})
@@ -84,7 +84,7 @@ def show_error(error: IscpError, output: str) -> None:
 
 
 def show_usage_error(error: click.UsageError) -> None:
-    """As `show_error` has it with `-o json`."""
+    """Show wrong usage as `show_error` shows an error with `-o json`."""
     code = ErrorCode.INVALID_REQUEST
     param = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else ""
     remedy = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
@@ -94,5 +94,5 @@ def show_usage_error(error: click.UsageError) -> None:
 
 
 def _show_json(about: dict[str, object]) -> None:
-    said = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
-    say(json_text({"error": said}), err=True)
+    fields = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
+    say(json_text({"error": fields}), err=True)

@@ -1,4 +1,4 @@
-"""What the exit statuses of `iscp-admin` mean (docs/operations.md)."""
+"""The exit statuses of `iscp-admin` and what they mean (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ class ExitStatus(IntEnum):
     WRONG_USAGE = 2
     OUT_OF_TIME = 3
     DIFFERS = 4
-    """It was compared, and source and target are not equal."""
+    """A comparison was made, and source and target are not equal."""
     NOT_FRESH = 5
     """Jobs were checked, and one is late or failed."""

@@ -9,7 +9,7 @@ from iscp.cli.shell.render import moment, seconds, version
 from iscp.core.job.iteration import HistoryEntry
 
 REFRESH_COLUMNS = ("READ", "PARTS", "WHY")
-"""Those of iterations that bring a query's result up to date; left out where there are none."""
+"""Columns of iterations that bring a query's result up to date; left out if there are none."""
 
 
 def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None:
@@ -17,9 +17,9 @@ def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None
     left_out = () if refreshes else REFRESH_COLUMNS
     rows = [_cells_of(entry) for entry in entries]
     names = ("SEQ", "KIND", "FROM", "TO", "ENDED", "TOOK", "READ", "ROWS", "BYTES", "PARTS", "NODE", "WHY", "ERROR")
-    kept = [name for name in names if name not in left_out]
+    shown = [name for name in names if name not in left_out]
     spare = ("BYTES", "NODE", "FROM", "PARTS", "KIND", "TOOK", "READ")
-    table(kept, [[row[name] for name in kept] for row in rows], spare=spare, wide=wide)
+    table(shown, [[row[name] for name in shown] for row in rows], spare=spare, wide=wide)
 
 
 def _longest_first(entry: HistoryEntry) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""What holds for the whole command line: the cluster, the form of the output, how long a request may take."""
+"""The options of the whole command line: the cluster, the form of the output, how long a request may take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from iscp.core.values.errors import IscpError
 
 REQUEST_TIMEOUT_S = 30.0
-"""How long a command calls nodes for an answer, where --request-timeout does not say it; then it fails."""
+"""Seconds that a command calls nodes for an answer if --request-timeout does not say it; then it fails."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Invocation:
 
     @property
     def wide(self) -> bool:
-        """Whether all columns of a table are to be shown, however narrow the terminal is."""
+        """Return whether all columns of a table are to be shown, however narrow the terminal is."""
         return self.output == "wide"
 
     def client(self) -> Client:
@@ -44,16 +44,16 @@ class Invocation:
         return Client(chosen.endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=False)
 
     def within_s(self, seconds: float) -> float:
-        """How long a request may take that is given so long where the command line says nothing."""
+        """Return how long a request may take, in seconds: `seconds` if the command line says nothing."""
         return seconds if self.request_timeout_s is None else self.request_timeout_s
 
     def chosen(self) -> Chosen:
-        """Where the command goes. Raises ConfigurationError where the user's file of contexts is wrong."""
+        """Return where the command goes. Raises ConfigurationError if the user's file of contexts is wrong."""
         from iscp.cli.shell.context_file import choose
 
         return choose(self.endpoint, self.context)
 
     def _show_notice(self, error: IscpError, left_s: float) -> None:
-        """On stderr, where with `-o json` only errors are."""
+        """Show a notice on stderr, where with `-o json` only errors are."""
         if self.output != "json":
             say(f"{error.message}; trying for {left_s:.0f} s more", err=True)

@@ -38,7 +38,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
 
 
 def values_at(value: Any, path: tuple[Step, ...]) -> list[Any]:
-    """What lies there, in order. Raises LookupError for a field that is not there, which says which are."""
+    """Return what lies there, in order. Raises LookupError for a field that is not there, which says which are."""
     found = [value]
     for step in path:
         found = [each for one in found for each in _values_of(one, step)]

@@ -13,7 +13,7 @@ from iscp.core.values.errors import ConfigurationError
 
 
 def write_pages(program: click.Command, name: str, directory: Path) -> list[Path]:
-    """`directory` is made. Raises ConfigurationError if a page cannot be written."""
+    """Write the manual pages into `directory`, which is made. Raises ConfigurationError if a page cannot be written."""
     written = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def _commands(context: click.Context) -> list[tuple[str, click.Command]]:
 
 
 def page(context: click.Context) -> str:
-    """In roff."""
+    """Return the page in roff."""
     command, path = context.command, context.command_path
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f'.TH "{_plain(path.replace(" ", "-").upper())}" 1 "" "iscp {__version__}"']
@@ -68,6 +68,6 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """As roff prints it and does not read it."""
+    """Escape the text so that roff prints it and does not read it."""
     escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,4 +1,4 @@
-"""How answers are shown: plain values with stable snake_case names, as JSON, YAML or a table.
+"""Show answers: plain values with stable snake_case names, as JSON, YAML or a table.
 
 The shapes given here are an interface: scripts read them. Names may be added, never changed.
 """
@@ -57,7 +57,9 @@ def register_row(request: RegisterRequest, result: RegisterResult) -> Row:
 
 
 def cluster_row(cluster: ClusterView) -> Row:
-    """`queue` holds what waits and runs over all nodes, beside the executors' counters."""
+    """Return the row of the cluster; `queue` holds what waits and runs over all nodes, beside the executors'
+    counters.
+    """
     nodes = [{"id": node.node_id, **dataclasses.asdict(node)} for node in cluster.nodes]
     for node in nodes:
         del node["node_id"]
@@ -82,7 +84,7 @@ def cluster_row(cluster: ClusterView) -> Row:
 
 
 def checkpoint_lag_s(cluster: ClusterView) -> float:
-    """How far the global checkpoint lies behind this machine's clock; -1 while there is none."""
+    """Return how far the global checkpoint lies behind this machine's clock, in seconds; -1 while there is none."""
     return max(0.0, time.time() - cluster.checkpoint_at_s) if cluster.checkpoint_at_s else -1.0
 
 
@@ -123,7 +125,7 @@ def _show_part(value: Any, path: str) -> None:
 
 
 def _name_of(row: Row) -> str:
-    """What commands name it by: of a job T and N, with a tab between; of a node N; of a shard T."""
+    """Return what commands name it by: T and N of a job, with a tab between; N of a node; T of a shard."""
     if "table" in row and "name" in row:
         return f"{row['table']}\t{row['name']}"
     for field in ("id", "table"):
@@ -189,8 +191,8 @@ def show_job(job: JobView) -> None:
             "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
             "next retry": next_retry(status, time.time()) if _awaits_retry(job) else "",
-            "refreshes": _upkeep(job.upkeep.refresh),
-            "purges": _upkeep(job.upkeep.purge),
+            "refreshes": _maintenance(job.upkeep.refresh),
+            "purges": _maintenance(job.upkeep.purge),
             "created": moment(job.create_at_s),
             "node": job.node_id,
             "ranges": f"{job.ranges}, of which this is the one that lags most" if job.ranges > 1 else "",
@@ -204,14 +206,14 @@ def _awaits_retry(job: JobView) -> bool:
 
 
 def next_retry(status: JobStatus, now_s: float) -> str:
-    """Of a job that waits for one; `now_s`: Unix seconds."""
+    """Return when a job is retried that waits for that; `now_s` is in Unix seconds."""
     left_s = status.retry_at_s - now_s
     due = f"at {moment(status.retry_at_s)} (in {seconds(left_s)})" if left_s > 0 else "due now"
     return f"{due}, after {status.failures} {'failure' if status.failures == 1 else 'failures in a row'}"
 
 
 def progress_lines(progress: RunProgress) -> list[str]:
-    """What was measured of an iteration that runs, and no more."""
+    """Return what was measured of an iteration that runs, and no more."""
     what = {"verify": "comparing", "repair": "comparing, to repair"}.get(progress.purpose, "applying")
     lines = [f"{what} for {seconds(progress.elapsed_s)}"]
     if progress.tasks:
@@ -240,7 +242,7 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def _upkeep(figures: UpkeepFigures | None) -> str:
+def _maintenance(figures: UpkeepFigures | None) -> str:
     if figures is None:
         return ""
     counts = {"completed": figures.completed, "failed": figures.failed, "timeout": figures.timeout}

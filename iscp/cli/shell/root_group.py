@@ -15,7 +15,7 @@ USAGE_CHARS_MAX = 1_000
 
 
 class RootGroup(click.Group):
-    """Of `iscp-admin` and `iscp`. Wrong usage is said in one line that a terminal shows as it is."""
+    """The root of `iscp-admin` and `iscp`. Wrong usage is reported in one line that a terminal shows as it is."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -31,7 +31,9 @@ class RootGroup(click.Group):
 
 
 def _refuse_half_characters(argument: str) -> None:
-    """What is no UTF-8 reaches a program as halves of surrogate pairs, which can be neither sent nor shown."""
+    """Refuse arguments that are no UTF-8: they reach a program as halves of surrogate pairs, which can be neither sent
+    nor shown.
+    """
     try:
         argument.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""What commands print, and the questions before they change much: texts of others never steer a terminal.
+"""Print for commands, and put questions before they change much: texts of others never steer a terminal.
 
-Every command prints by `say`. What is read by programs, JSON and YAML, has the escapes of its own form, so that nothing
+Every command prints by `say`. JSON and YAML, which programs read, have the escapes of their own form, so that nothing
 is lost.
 """
 
@@ -28,7 +28,9 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def yaml_text(value: Any) -> str:
-    """As `json_text` in YAML; where there is anything to escape, letters of all scripts have escapes too."""
+    """Return YAML, as `json_text` returns JSON; if there is anything to escape, letters of all scripts have escapes
+    too.
+    """
     import yaml
 
     from iscp.cli.shell.untrusted_yaml import SafeDumper
@@ -41,7 +43,7 @@ def yaml_text(value: Any) -> str:
 
 
 def confirm(question: str) -> None:
-    """The question before a command changes much.
+    """Put the question before a command changes much.
 
     Raises click.Abort if the answer is no, ClickException where nobody is there to answer.
     """

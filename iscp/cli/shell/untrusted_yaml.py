@@ -22,8 +22,8 @@ SafeDumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper
 
 
 def refuse_vast(text: str, source: str) -> None:
-    """Before it is read: libyaml would end the process, without a word, where Python's stack ends; and aliases of
-    aliases are few in a file, and more than any memory where they are written out.
+    """Refuse vast texts before they are read: libyaml would end the process, without a word, where Python's stack ends;
+    and aliases of aliases are few in a file, and more than any memory where they are written out.
 
     Raises InvalidRequest whose field is `source`, and yaml.YAMLError for what is no YAML.
     """

@@ -22,7 +22,7 @@ WATCH_EVERY_S = 2.0
 
 
 class _Frame(io.StringIO):
-    """What one round prints, drawn as for where it will be shown."""
+    """A frame is what one round prints, drawn as for where it will be shown."""
 
     def __init__(self, terminal: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def watched(command: F) -> F:
 
 
 def repeat(show: Callable[[], object], invocation: Invocation, *, apart: bool = True) -> None:
-    """Until Ctrl-C, or `show` gives True: what it shows then is the last.
+    """Repeat until Ctrl-C, or until `show` gives True: what it shows then is the last.
 
     On a terminal each answer replaces the one before; elsewhere those that differ follow each other, tables `apart`.
     """
@@ -75,7 +75,7 @@ def _repeat(show: Callable[[], object], invocation: Invocation, apart: bool) -> 
 
 
 def _between(output: str, apart: bool) -> str:
-    """What two answers are parted by where they follow each other."""
+    """Return what separates two answers if they follow each other."""
     if not apart or output in ("json", "name"):
         return ""
     return "---\n" if output == "yaml" else "\n"

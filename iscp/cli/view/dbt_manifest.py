@@ -1,4 +1,4 @@
-"""Reads a `manifest.json` of dbt: those of its models that have `iscp` in their `meta`."""
+"""Read a `manifest.json` of dbt: those of its models that have `iscp` in their `meta`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_manifest(path: Path) -> ImportedViews:
 
 
 def _aliases(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """How queries write the relation of each model, seed and source, and its name."""
+    """Yield how queries write the relation of each model, seed and source, and its name."""
     sources = manifest.get("sources")
     for group in (manifest["nodes"], sources if isinstance(sources, dict) else {}):
         for node in group.values():
@@ -47,7 +47,7 @@ def _aliases(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _asked(node: dict[str, Any]) -> Any:
-    """What `meta` says of iscp: true, or an object; false where it says nothing."""
+    """Return what `meta` says of iscp: true, or an object; false if it says nothing."""
     config = node.get("config")
     for holder in (node, config if isinstance(config, dict) else {}):
         meta = holder.get("meta")

@@ -1,4 +1,4 @@
-"""Which tables a query reads, by the names that it gives them; parsed here, judged by the node alone."""
+"""Find the tables that a query reads, by the names that it gives them; parsed here, judged by the node alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def tables_read(query: SqlSource) -> tuple[str, ...]:
-    """In the order of the text, each once (`db.orders`, without quotes); not the names that the query itself defines.
+    """Return the tables in the order of the text, each once (`db.orders`, without quotes); not the names that the query
+    itself defines.
 
     Raises InvalidRequest, with the place, for what is no query.
     """
@@ -39,8 +40,8 @@ def _parse(query: SqlSource) -> Expr:
         first = error.errors[0] if error.errors else {}
         line, column = int(first.get("line") or 1), int(first.get("col") or 1)
         offset = sum(len(each) + 1 for each in query.text.split("\n")[: line - 1]) + max(column - 1, 0)
-        said = str(first.get("description") or "is not SQL")
-        raise query.fault(min(offset, len(query.text)), f"is not SQL: {said}", remedy) from error
+        reason = str(first.get("description") or "is not SQL")
+        raise query.fault(min(offset, len(query.text)), f"is not SQL: {reason}", remedy) from error
     except (SqlglotError, RecursionError, ValueError) as error:
         raise query.fault(0, f"is not SQL: {error_text(error)}", remedy) from error
     if len(trees) != 1 or not isinstance(trees[0], Query):
@@ -49,7 +50,7 @@ def _parse(query: SqlSource) -> Expr:
 
 
 def _names(tree: Expr) -> Iterator[tuple[int, str]]:
-    """Each with its offset. What is called like a function is no table."""
+    """Yield each name with its offset. A name that is called like a function is no table."""
     from sqlglot.expressions import CTE, Identifier, Table
 
     for table in tree.find_all(Table):
@@ -60,7 +61,7 @@ def _names(tree: Expr) -> Iterator[tuple[int, str]]:
 
 
 def _is_defined(table: Expr, name: str, kind: type[Expr]) -> bool:
-    """By a WITH of a query around it, whose later parts know the earlier ones."""
+    """Return whether a WITH of a query around it defines it; later parts of a WITH know the earlier ones."""
     inside: Expr = table
     around = table.parent
     while around is not None:

@@ -1,4 +1,4 @@
-"""Reads a project of Spark Declarative Pipelines: its SQL, and what functions return of SQL. Runs nothing of it."""
+"""Read a project of Spark Declarative Pipelines: its SQL, and what functions return of SQL. Nothing of it is run."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from iscp.core.values.errors import InvalidRequest
 
 PIPELINE_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 MODULES = frozenset({"dp", "sdp", "dlt", "pipelines"})
-"""What programs call the module whose decorators make tables."""
+"""The names that programs give to the module whose decorators make tables."""
 
 PIPELINE_CHARS_MAX = 1_000_000
 """Characters of a file of a pipeline; a longer one is refused."""
 
 _REMEDY = "Write it as spark-pipelines does: libraries: [{glob: {include: transformations/**}}]"
-_UNKEPT = {"comment": "comment", "table_properties": "table_properties"}
+_IGNORED = {"comment": "comment", "table_properties": "table_properties"}
 
 
 def read_pipeline(path: Path) -> ImportedViews:
-    """All views of the files that the pipeline names. Raises InvalidRequest for a pipeline that cannot be read."""
+    """Return all views of the files that the pipeline names. Raises InvalidRequest for a pipeline that cannot be
+    read.
+    """
     found = ImportedViews()
     for file in _files(path):
         text = read_text(str(file), str(file), PIPELINE_CHARS_MAX)
@@ -96,7 +98,9 @@ def _read_python(text: str, name: str, found: ImportedViews) -> None:
 
 
 def _decorator(node: ast.expr) -> tuple[str, dict[str, ast.expr]]:
-    """As `dp.materialized_view`, with what it is given; empty where it is not of a pipeline."""
+    """Return the decorator's name, as `dp.materialized_view`, and what it is given; empty if it is not of a
+    pipeline.
+    """
     keywords = {each.arg or "**": each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
     named = node.func if isinstance(node, ast.Call) else node
     if isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name) and named.value.id in MODULES:
@@ -115,7 +119,7 @@ def _read_function(
     given = keywords.pop("name", None)
     name = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else node.name
     query = _returned_query(node)
-    others = sorted(keywords.keys() - _UNKEPT.keys())
+    others = sorted(keywords.keys() - _IGNORED.keys())
     if not (kind.endswith(".materialized_view") or kind == "dlt.table"):
         found.leave_out(place, name, f"@{kind} makes no materialized view")
     elif given is not None and name is not getattr(given, "value", None):
@@ -126,12 +130,14 @@ def _read_function(
         found.leave_out(place, name, f"it is given {', '.join(others)}, which a view here cannot have")
     else:
         source = SqlSource(view_text(query.value), file, query.lineno, query.col_offset + 1)
-        unkept = tuple(_UNKEPT[each] for each in keywords)
-        found.views.append(ViewStatement(name=name, query=source, place=place, unkept=unkept))
+        ignored = tuple(_IGNORED[each] for each in keywords)
+        found.views.append(ViewStatement(name=name, query=source, place=place, ignored=ignored))
 
 
 def _returned_query(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Any:
-    """The text in the one statement `return spark.sql("…")` after a docstring; None: it does something else."""
+    """Return the text in the one statement `return spark.sql("…")` after a docstring; None if it does something
+    else.
+    """
     body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
     if isinstance(node, ast.AsyncFunctionDef) or len(body) != 1 or node.args.args:
         return None

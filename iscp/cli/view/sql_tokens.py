@@ -23,7 +23,7 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SqlToken:
-    """`text` is what it says, without quotes; `start` and `end` are its offsets."""
+    """A token of SQL: `text` is what it says, without quotes; `start` and `end` are its offsets."""
 
     kind: TokenKind
     text: str
@@ -31,7 +31,7 @@ class SqlToken:
     end: int
 
     def says(self, *words: str) -> bool:
-        """Whether it is one of these keywords or signs."""
+        """Return whether it is one of these keywords or signs."""
         return self.kind in (TokenKind.WORD, TokenKind.SIGN) and self.text.upper() in words
 
 
@@ -45,7 +45,7 @@ class SqlSource:
     column: int = 1
 
     def place(self, offset: int) -> str:
-        """As in `views.sql:3:17`."""
+        """Return the place as `views.sql:3:17`."""
         before = self.text[:offset]
         lines = before.count("\n")
         column = offset - (before.rfind("\n") + 1) + (1 if lines else self.column)
@@ -103,9 +103,9 @@ def _token(source: SqlSource, at: int) -> SqlToken:
     quote = text[at]
     if quote not in _TEXTS:
         return SqlToken(TokenKind.SIGN, quote, at, at + 1)
-    held = _TEXTS[quote].match(text, at)
-    if held is None:
+    found = _TEXTS[quote].match(text, at)
+    if found is None:
         raise source.fault(at, "is a quote that is not closed", f"Close it by {quote}")
     if quote == "`":
-        return SqlToken(TokenKind.QUOTED, held[1].replace("``", "`"), at, held.end())
-    return SqlToken(TokenKind.TEXT, _ESCAPE.sub(r"\1", held[1].replace(quote * 2, quote)), at, held.end())
+        return SqlToken(TokenKind.QUOTED, found[1].replace("``", "`"), at, found.end())
+    return SqlToken(TokenKind.TEXT, _ESCAPE.sub(r"\1", found[1].replace(quote * 2, quote)), at, found.end())

@@ -99,7 +99,7 @@ def _apply(
     with invocation.client() as client:
         wanted = wanted_views(statements, client.views(account=account), target_root, tables, aliases, account)
         if invocation.output != "json":
-            _warn_of_unkept(statements)
+            _warn_of_ignored(statements)
         apply_jobs(invocation, client, wanted, ApplyOptions(**flags))
 
 
@@ -131,11 +131,11 @@ def _files(path: str) -> list[str]:
     return [path]
 
 
-def _warn_of_unkept(statements: Sequence[ViewStatement]) -> None:
-    """On stderr: what statements say that has no effect here."""
+def _warn_of_ignored(statements: Sequence[ViewStatement]) -> None:
+    """Warn on stderr of what statements say that has no effect here."""
     for each in statements:
-        if each.unkept:
-            clauses = ", ".join(dict.fromkeys(each.unkept))
+        if each.ignored:
+            clauses = ", ".join(dict.fromkeys(each.ignored))
             say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
 
 

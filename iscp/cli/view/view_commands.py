@@ -1,4 +1,6 @@
-"""`iscp-admin view …`: the results of queries over several tables, each kept by a job of the kind `view`."""
+"""The command group `iscp-admin view`: the results of queries over several tables, each maintained by a job of the kind
+`view`.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ def list_views(invocation: Invocation, /, account: str, limit: int) -> None:
 
 
 def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
-    kept = [(job, view_of(job.spec_json) or ViewFields("", {})) for job in jobs]
+    views = [(job, view_of(job.spec_json) or ViewFields("", {})) for job in jobs]
     rows = [
         (
             job.name,
@@ -128,7 +130,7 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
             shown_tables(fields.tables),
             job.status.error_msg,
         )
-        for job, fields in kept
+        for job, fields in views
     ]
     columns = ("NAME", "STATE", "REASON", "LAG", "REFRESH", "SCHEDULE", "NEXT", "TARGET", "TABLES", "ERROR")
     table(columns, rows, spare=("NEXT", "TABLES", "REFRESH", "SCHEDULE", "REASON"), wide=wide)
@@ -201,7 +203,7 @@ def wait(
 
 
 def _versions(job: JobView, fields: ViewFields) -> str:
-    """How far the view is in each of its tables, as in `version 7 of orders, 3 of customers`."""
+    """Return how far the view is in each of its tables, as `version 7 of orders, 3 of customers`."""
     marks = job.status.sources
     known = {name: marks[uri].watermark.version for name, uri in fields.tables.items() if uri in marks}
     return f"version {', '.join(f'{each} of {name}' for name, each in known.items()) or job.applied_version}"
@@ -222,16 +224,16 @@ def refresh(invocation: Invocation, /, name: str, table: str | None, account: st
         if full:
             result = client.resync(job.table_id, job.name, account=job.account)
             shown: render.Row = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
-            said = f"is being rebuilt as {result.job_id}; `iscp-admin view wait` returns when it is done"
+            message = f"is being rebuilt as {result.job_id}; `iscp-admin view wait` returns when it is done"
         else:
             probed = _probe(client, job, fields)
-            shown, said = {"tables": probed}, f"{len(probed)} tables are probed"
+            shown, message = {"tables": probed}, f"{len(probed)} tables are probed"
     if not render.show(shown, invocation.output):
-        say(said)
+        say(message)
 
 
 def _probe(client: Client, job: JobView, fields: ViewFields) -> list[str]:
-    """The places that the cluster was notified of: the view's own table, and the others."""
+    """Return the places that the cluster was notified of: the view's own table, and the others."""
     client.notify(job.table_id)
     probed = [job.table]
     for uri in dict.fromkeys(fields.tables.values()):

@@ -1,4 +1,4 @@
-"""`iscp-admin view explain`: how a query is kept, operator by operator."""
+"""The command `iscp-admin view explain`: how a query is maintained, operator by operator."""
 
 from __future__ import annotations
 
@@ -109,15 +109,15 @@ def _refuse_both(sql: str | None, sql_file: str | None, refresh: str | None, giv
 
 
 def show_explanation(explained: QueryExplanation, *, wide: bool = False) -> None:
-    """As a tree, then what the result is; columns in which nothing would stand are left out."""
+    """Show the explanation as a tree, then what the result is; columns in which nothing would stand are left out."""
     rows = [_row(each) for each in explained.operators]
     filled = [number for number in range(len(COLUMNS)) if number < 2 or any(row[number] for row in rows)]
     draw_table([COLUMNS[number] for number in filled], [[row[number] for number in filled] for row in rows], wide=wide)
     say()
     columns = ", ".join(f"{name} {kind}" for name, kind in explained.columns.items())
     tables = {f"table {name}": _place(uri, explained.sizes.get(name)) for name, uri in explained.tables.items()}
-    kept = {each.holds: _place(each.uri, each.size) for each in explained.kept}
-    pairs({"columns": columns, **tables, **kept})
+    stored = {each.holds: _place(each.uri, each.size) for each in explained.kept}
+    pairs({"columns": columns, **tables, **stored})
     for note in explained.notes:
         say(f"note: {note}")
 
@@ -134,7 +134,7 @@ def _row(each: ExplainedOperator) -> tuple[str, ...]:
 
 
 def cost_words(upkeep: OperatorUpkeep, cost: ChangeCost) -> str:
-    """As in `orders: 1,000 rows joined with 150,000 rows`."""
+    """Return the cost in words, as `orders: 1,000 rows joined with 150,000 rows`."""
     changed, read = rows_words(cost.changed), rows_words(cost.read)
     match upkeep:
         case OperatorUpkeep.LINEAR:

@@ -19,7 +19,7 @@ REFRESHES_SHOWN = 5
 
 
 def find_view(client: Client, name: str, table: str | None, account: str) -> tuple[JobView, ViewFields]:
-    """The job of that name that keeps a view. Raises JobNotFound, and InvalidRequest where several are."""
+    """Return the job of that name that maintains a view. Raises JobNotFound, and InvalidRequest if several are."""
     found = client.views(name, table=table or "", account=account) if name else []
     if len(found) > 1:
         places = ", ".join(sorted(job.table for job in found))

@@ -27,7 +27,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     f"{OPTIONS_FIELD}.hold_s": "--hold",
     "job.name": "NAME",
 }
-"""What a view's options are called on the command line, by the paths that a node names."""
+"""The names of a view's options on the command line, by the paths that a node names."""
 
 
 class NamedTableType(click.ParamType):  # type: ignore[type-arg]
@@ -62,7 +62,9 @@ NAMED_TABLE = NamedTableType()
 
 
 def named_tables(ctx: click.Context, param: click.Parameter | None, given: tuple[tuple[str, T], ...]) -> dict[str, T]:
-    """What is given of each, in the order of the line. Raises click.BadParameter for a name that is given twice."""
+    """Return what is given of each, in the order of the line. Raises click.BadParameter for a name that is given
+    twice.
+    """
     tables: dict[str, T] = {}
     for name, each in given:
         if tables.setdefault(name, each) != each:
@@ -143,9 +145,9 @@ def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
 
 
 def read_query(sql: str | None, sql_file: str | None) -> str:
-    """The query, from the line or a file. Raises click.UsageError where both are given, InvalidRequest where none is.
+    """Return the query, from the line or a file. Raises click.UsageError if both are given, InvalidRequest if none is.
 
-    It is handed on as it is: what it may be is for the node to say.
+    The text is handed on as it is: the node decides what it may be.
     """
     if sql is not None and sql_file is not None:
         raise click.UsageError("--sql and --sql-file cannot go together")

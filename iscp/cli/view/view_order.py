@@ -42,7 +42,7 @@ class TablePlaces:
         return f"{self.root.rstrip('/')}/{view.name}"
 
     def of_table(self, name: str) -> str | None:
-        """A name with a dot may be one of the catalog, which the node knows."""
+        """Return the URI or name of the table, or None; a name with a dot may be of the catalog."""
         for key in (name.casefold(), self.view_key(name)):
             if uri := self.given.get(key) or self.registered.get(key):
                 return uri

@@ -1,4 +1,4 @@
-"""Reads `CREATE MATERIALIZED VIEW …` as Databricks writes it; what cannot be taken over is refused, with its place."""
+"""Read `CREATE MATERIALIZED VIEW …` as Databricks writes it; what cannot be taken over is refused, with its place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 class ViewStatement:
     """A view as a file says. `query` is its SELECT, with the file's places; `columns` rename the result's, if any.
 
-    `run`: the fields of iscp.core.spec.spec_fields.RunFields. `unkept`: clauses that have no effect here.
+    `run`: the fields of iscp.core.spec.spec_fields.RunFields. `ignored`: clauses that have no effect here.
     """
 
     name: str
@@ -44,11 +44,11 @@ class ViewStatement:
     run: Mapping[str, Any] = field(default_factory=dict)
     replace: bool = False
     if_missing: bool = False
-    unkept: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def sql(self) -> str:
-        """The query, its result's columns renamed where the statement does that."""
+        """Return the query, its result's columns renamed if the statement does that."""
         if not self.columns:
             return self.query.text
         names = ", ".join(f"`{name.replace('`', '``')}`" for name in self.columns)
@@ -57,7 +57,7 @@ class ViewStatement:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutView:
-    """`name` is empty where it has none that could be read."""
+    """A view that is left out. `name` is empty if it has none that could be read."""
 
     place: str
     name: str
@@ -77,7 +77,7 @@ class ImportedViews:
 
 
 def parse_statements(source: SqlSource) -> Iterator[ViewStatement | InvalidRequest]:
-    """Each statement, or why it cannot be taken over. Raises InvalidRequest for a text that has no end."""
+    """Return each statement, or why it cannot be taken over. Raises InvalidRequest for a text that has no end."""
     statement: list[SqlToken] = []
     for token in tokens_of(source):
         if token.says(";"):
@@ -98,7 +98,7 @@ def _statement(source: SqlSource, tokens: list[SqlToken], end: int) -> ViewState
 
 
 class _Reader:
-    """Reads one statement from its first token on."""
+    """Read one statement from its first token on."""
 
     def __init__(self, source: SqlSource, tokens: list[SqlToken], end: int) -> None:
         self._source = source
@@ -106,7 +106,7 @@ class _Reader:
         self._end = end
         self._at = 0
         self._given: dict[str, Any] = {}
-        self._unkept: list[str] = []
+        self._ignored: list[str] = []
 
     def read(self) -> ViewStatement:
         start = self._tokens[0].start
@@ -131,7 +131,7 @@ class _Reader:
             run=self._given,
             replace=replace,
             if_missing=if_missing,
-            unkept=tuple(self._unkept),
+            ignored=tuple(self._ignored),
         )
 
     def _name(self) -> str:
@@ -147,7 +147,7 @@ class _Reader:
             names.append(self._identifier("a column's name"))
             if self._take("COMMENT"):
                 self._text()
-                self._unkept.append("comments of columns")
+                self._ignored.append("comments of columns")
             if not self._sees(",", ")"):
                 raise self._fault("columns have names here, and no types or constraints", "Cast in the query")
             self._take(",")
@@ -171,7 +171,7 @@ class _Reader:
 
     def _comment(self) -> None:
         self._text()
-        self._unkept.append("COMMENT")
+        self._ignored.append("COMMENT")
 
     def _properties(self) -> None:
         self._expect("(")
@@ -179,7 +179,7 @@ class _Reader:
         while depth:
             token = self._next("a closing bracket")
             depth += token.says("(") - token.says(")")
-        self._unkept.append("TBLPROPERTIES")
+        self._ignored.append("TBLPROPERTIES")
 
     def _schedule(self) -> None:
         self._take("REFRESH")

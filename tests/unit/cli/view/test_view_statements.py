@@ -37,7 +37,7 @@ create materialized view if not exists `my view` as select 1 from u;;
     assert isinstance(second, ViewStatement)
     assert (first.name, first.replace, first.if_missing) == ("sales.daily", True, False)
     assert first.sql == "SELECT ';' AS x, `a;b` FROM t -- ends"
-    assert first.unkept == ("COMMENT", "TBLPROPERTIES")
+    assert first.ignored == ("COMMENT", "TBLPROPERTIES")
     assert (first.place, first.query.place(0)) == ("f.sql:2:1", "f.sql:4:36")
     assert (second.name, second.replace, second.if_missing) == ("my view", False, True)
 
@@ -72,7 +72,7 @@ def test_clauses_say_when_and_how_it_is_refreshed(clause: str, run: dict[str, An
 def test_named_columns_rename_the_result() -> None:
     found = parse_one("CREATE MATERIALIZED VIEW v (a COMMENT 'x', `b c`) AS SELECT 1, 2 FROM t -- last")
     assert found.sql == "SELECT * FROM (\nSELECT 1, 2 FROM t -- last\n) AS renamed(`a`, `b c`)"
-    assert found.unkept == ("comments of columns",)
+    assert found.ignored == ("comments of columns",)
 
 
 @pytest.mark.parametrize(
