@@ -116,7 +116,7 @@ def clock_of(node_id: str) -> SystemClock:
 
 
 class NoEngine:
-    """Stands for scheduler, executor and upkeep, and for what the owner may request of them."""
+    """Stands for scheduler, executor and maintenance, and for what the owner may request of them."""
 
     def __init__(self, tell: Callable[[WorkerNews], None], trace: str, node_log: NodeLog) -> None:
         self._tell = tell
@@ -175,7 +175,7 @@ class NoEngine:
         answered(dict.fromkeys(task_ids, UNCOUNTED))
         return lambda: None
 
-    def upkeep(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobUpkeep:
         return NO_UPKEEP
 
     def progress(self, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What decides who may call a node, and says who did."""
+"""Compose what decides who may call a node, and records who did."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AccessSide:
-    """`interceptors` come before all others; `beside` starts before users are served, and closes after them."""
+    """The parts of access control: `interceptors` come before all others; `beside` starts before users are served, and
+    closes after them.
+    """
 
     server: AccessServer
     interceptors: Sequence[grpc.ServerInterceptor] = ()
@@ -45,7 +47,9 @@ class AccessSide:
 
 
 def compose_places(config: NodeConfig) -> PlaceGuard:
-    """What holds the tables of each account's jobs to its roots, and the files that their logs name."""
+    """Return the guard that restricts the tables of each account's jobs to its roots, and the files that their logs
+    name.
+    """
     by_account = {account: each.roots for account, each in config.accounts.items() if each.roots}
     REACH.limit([*by_account.values()])
     return PlaceGuard(AccountRoots(by_account, config.security.cluster_account), followed_places, followed_root)

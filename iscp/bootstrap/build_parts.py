@@ -1,4 +1,4 @@
-"""What leads builds, and works on them."""
+"""Compose what leads builds, and works on them."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def compose_builder(
         plan_of=plan_of,
         clock=foundation.clock,
         on_broken=foundation.on_broken,
-        limits=BuildLimits(build.tables_at_once, kept_bytes_max=build.kept_bytes_max),
+        limits=BuildLimits(build.tables_at_once, retained_bytes_max=build.kept_bytes_max),
     )

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster share in etcd."""
+"""Compose what the nodes of a cluster share in etcd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`ports`: what an owner uses of it; `builds` is used by all nodes."""
+    """What nodes share in etcd: an owner uses `ports` of it, and all nodes use `builds`."""
 
     etcd: EtcdClient
     membership: EtcdMembership

@@ -27,7 +27,7 @@ from iscp.runtime.owner.node_clients import NodeClients
 
 
 def compose(foundation: Foundation) -> Node:
-    """A node on its adapters, not started. What is built later is reached by functions, once all runs."""
+    """Compose a node on its adapters, not started. Functions reach the parts that are built later, once all runs."""
     config, clock = foundation.config, foundation.clock
 
     def notify_of_tables(table_ids: Iterable[str]) -> None:
@@ -72,8 +72,8 @@ def compose(foundation: Foundation) -> Node:
         worker=worker,
         scheduler=engine.scheduler,
         executor=engine.executor,
-        upkeep=engine.upkeep,
-        moved=coordination.progress,
+        maintenance=engine.maintenance,
+        progress=coordination.progress,
         connections=[nodes, collector, coordination.peers, forwarding, cluster.etcd],
         beside_owner=[alerts, build_worker, builder, *access.beside],
     )
@@ -107,7 +107,7 @@ def _serve(
     forwarding: Forwarding,
     access: AccessSide,
 ) -> AdminServer | GatewayServer:
-    """All that the node listens with."""
+    """Return all that the node listens with."""
     config = foundation.config
     server = AdminServer(
         admin,

@@ -1,4 +1,6 @@
-"""What a node coordinates with: its owner's and its worker's loop, its lease, and its streams to other nodes."""
+"""Compose what a node coordinates with: its owner's and its worker's loop, its lease, and its streams to other
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from iscp.runtime.worker.worker_loop import WorkerLoop
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What is built after the loops, and hears from them once they run. See `OwnerHooks`."""
+    """The listeners are built after the loops, and hear from them once they run. See `OwnerHooks`."""
 
     send_to_owner: Callable[[str, NodeMessage], None]
     on_tables: Callable[[Iterable[str]], None]
@@ -37,7 +39,9 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """`record` is what the node registers with, and `progress` wakes those who wait for a job."""
+    """The parts of the coordination: `record` is what the node registers with, and `progress` wakes those who wait for
+    a job.
+    """
 
     record: NodeRecord
     peers: Peers
@@ -70,7 +74,7 @@ def compose_coordination(foundation: Foundation, cluster: Cluster, listeners: Li
     hooks = OwnerHooks(
         send=send_to_node,
         keep=peers.keep,
-        on_moved=progress.notify,
+        on_progress=progress.notify,
         on_broken=foundation.on_broken,
         on_tables=listeners.on_tables,
         on_synced=listeners.on_synced,

@@ -1,4 +1,4 @@
-"""What all parts of a node are built on."""
+"""Compose what all parts of a node are built on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node.
+    """The foundation of a node: `tested` has the kinds of places where the self-test has passed, and `on_broken` ends
+    the node.
 
     `analysis` takes the SQL of users.
     """

@@ -1,4 +1,4 @@
-"""What a node does as the owner of its cluster, and what it answers then."""
+"""Compose what a node does as the owner of its cluster, and what it answers then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a node fits into its cluster, checked before it joins."""
+"""Check whether a node fits into its cluster, before it joins."""
 
 from __future__ import annotations
 

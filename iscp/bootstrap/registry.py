@@ -33,7 +33,7 @@ class ConsumerRegistry:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Those that are allowed, and not installed."""
+        """Return the kinds that are allowed, and not installed."""
         return tuple(sorted(self._allowed - set(self._entries)))
 
     def kind(self, name: str) -> ConsumerKind:

@@ -34,7 +34,7 @@ JVM_LOOK_S = 0.5
 """Pause between two checks whether Spark still runs; when it does not, the node ends."""
 
 KILL_AFTER_S = 8.0
-"""How long a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
+"""Seconds that a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
 
 
 def run_node(config: NodeConfig, node_log: NodeLog) -> int:
@@ -95,7 +95,7 @@ def _run(node: Node, foundation: Foundation, stop: threading.Event, broken: thre
 
 @contextmanager
 def _deaths(config: NodeConfig) -> Iterator[JobDeaths]:
-    """What is kept of them where the node has a directory that it has after a restart too."""
+    """Yield the jobs' deaths, stored if the node has a directory that it has after a restart too."""
     ledger = None
     if config.data_dir:
         try:
@@ -110,7 +110,9 @@ def _deaths(config: NodeConfig) -> Iterator[JobDeaths]:
 
 
 def _raise_open_files_limit() -> None:
-    """Before the cluster has grown so far: one that is too large by now refuses the node as it starts."""
+    """Raise the limit before the cluster has grown so far: one that is too large by now refuses the node as it
+    starts.
+    """
     limit, needed = raise_open_files_limit(), files_needed(NODES_MAX)
     if limit < needed:
         log.warning("node.open_files_low", extra={"limit": limit, "needed": needed, "nodes": NODES_MAX})

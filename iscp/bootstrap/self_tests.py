@@ -1,4 +1,4 @@
-"""Where commits of two processes are known to exclude each other: tried once for each kind of place."""
+"""Try once for each kind of place whether commits of two processes exclude each other there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def run_self_tests(config: NodeConfig, spark: SparkRuntime) -> set[str]:
-    """The kinds of places where the self-test has passed; raises where it does not, so that the node does not start."""
+    """Return the kinds of places where the self-test has passed. Raises if one does not, so that the node does not
+    start.
+    """
     below = {"log.uri": config.log.uri, **{f"storage.self_test.{n}": u for n, u in enumerate(config.storage.self_test)}}
     passed: set[str] = set()
     for field, uri in below.items():

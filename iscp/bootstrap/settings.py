@@ -1,7 +1,7 @@
-"""Reads a node's configuration: one TOML file, and `ISCP_*` variables, which win over it.
+"""Read a node's configuration: one TOML file, and `ISCP_*` variables, which win over it.
 
-A variable's name is the setting's path in capitals, with two underscores for the dot: `ISCP_ETCD__LEASE_TTL_S`.
-Decides how values are written in files and variables; what is valid, `iscp.core.settings.config` says.
+A variable's name is the setting's path in capitals, with two underscores for the dot: `ISCP_ETCD__LEASE_TTL_S`. This
+module decides how values are written in files and variables; `iscp.core.settings.config` decides what is valid.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _UNKNOWN = "Remove it, or see docs/configuration.md"
 
 @dataclass(slots=True)
 class _Reading:
-    """What was found so far: raw values by path, and everything that is wrong."""
+    """A `_Reading` is what was found so far: raw values by path, and everything that is wrong."""
 
     values: dict[str, Any] = field(default_factory=dict)
     faults: list[SettingFault] = field(default_factory=list)
 
 
 def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
-    """The configuration from `file`, if there is one, and the variables of `environ`.
+    """Return the configuration from `file`, if there is one, and the variables of `environ`.
 
     Raises ConfigurationError with every fault there is, each by its path.
     """
@@ -77,12 +77,12 @@ def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:
 
 
 def variable(path: str) -> str:
-    """The variable that sets `path`."""
+    """Return the variable that sets `path`."""
     return VARIABLE_PREFIX + path.replace(".", "__").upper()
 
 
 def to_toml(config: NodeConfig) -> str:
-    """A file that `load_settings` reads `config` from; what equals its default is left out."""
+    """Return a file that `load_settings` reads `config` from; what equals its default is left out."""
     sections: dict[str, list[str]] = {"": []}
     for setting in settings():
         section, _, name = setting.path.rpartition(".")
@@ -179,7 +179,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _validate(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]:
-    """A value for every setting: the default where it was not given or is wrong, so that the rest can be checked."""
+    """Return a value for every setting: the default where it was not given or is wrong, so that the rest can be
+    checked.
+    """
     values = {}
     for path, setting in known.items():
         values[path] = "missing" if setting.required else setting.default
@@ -218,7 +220,7 @@ def _build(kind: Any, parent: str, values: Mapping[str, Any]) -> Any:
 
 
 def _setting_path(path: str, known: Mapping[str, Setting]) -> str:
-    """`etcd.endpoints.0` is a part of the setting `etcd.endpoints`."""
+    """Return the path of the setting: `etcd.endpoints.0` is a part of the setting `etcd.endpoints`."""
     return path if path in known else path.rpartition(".")[0]
 
 

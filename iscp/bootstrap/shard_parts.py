@@ -1,4 +1,4 @@
-"""What runs the shards that a node takes in, and probes what they keep."""
+"""Compose what runs the shards that a node takes in, and probes their targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
-from iscp.runtime.worker.maintenance import Upkeep, UpkeepOrder
+from iscp.runtime.worker.maintenance import Maintenance, MaintenanceOrder
 from iscp.runtime.worker.runner import Runner
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.surviving_runner import SurvivingRunner
@@ -40,11 +40,13 @@ from iscp.runtime.worker.worker_loop import WorkerLoop
 
 @dataclass(frozen=True, slots=True)
 class ShardEngine:
-    """`upkeep` does what kinds of consumers want done at times of their own; `progress` is a running job's."""
+    """The engine of shards: `maintenance` does what kinds of consumers want done at times of their own; `progress` is a
+    running job's.
+    """
 
     scheduler: Scheduler
     executor: Executor
-    upkeep: Upkeep
+    maintenance: Maintenance
     desk: VerifyDesk
     progress: Callable[[str], RunProgress | None]
 
@@ -60,7 +62,7 @@ class ShardEngine:
             scheduler=self.scheduler,
             executor=self.executor,
             desk=self.desk,
-            upkeep=self.upkeep,
+            maintenance=self.maintenance,
             progress=self.progress,
             node_log=node_log,
             build_worker=build_worker,
@@ -93,7 +95,7 @@ def compose_engine(
         emit=scheduler.post,
         on_stuck=lambda iteration: foundation.spark.kill(),
     )
-    upkeep = Upkeep(
+    maintenance = Maintenance(
         foundation.kinds.kind,
         clock,
         config.upkeep,
@@ -103,18 +105,24 @@ def compose_engine(
         on_broken=foundation.on_broken,
     )
     worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
-    worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
-    return ShardEngine(scheduler=scheduler, executor=executor, upkeep=upkeep, desk=desk, progress=runner.progress)
+    worker.orders.subscribe(maintenance.give, *get_args(MaintenanceOrder))
+    return ShardEngine(
+        scheduler=scheduler, executor=executor, maintenance=maintenance, desk=desk, progress=runner.progress
+    )
 
 
 def compose_target_probes(foundation: Foundation) -> TargetProbes:
-    """On sinks that are only probed, now and then: no place has to be tried before, and none is kept."""
+    """Compose probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
+    cached.
+    """
     environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), kept_max=0)
     return TargetProbes(DeltaProbe(), foundation.kinds.kind, environment)
 
 
 def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) -> IterationPorts:
-    """For a node's iterations, and its part in builds: each place of targets is tried once, and each sink kept once."""
+    """Compose the ports of a node's iterations, and of its part in builds: each place of targets is tried once, and
+    each sink is cached once.
+    """
     spark, direct_bytes_max = foundation.spark, foundation.config.spark.direct_bytes_max
     source = _compose_source(foundation)
     environment = _compose_sinks(foundation, check_of_targets(spark, foundation.tested), source)

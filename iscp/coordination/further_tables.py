@@ -23,7 +23,7 @@ class FurtherQuery:
 
 @dataclass(frozen=True, slots=True)
 class FurtherAnswer:
-    """What was found of it; None: nobody can say."""
+    """An answer to a probe of a further table; `state` is None if nobody can say."""
 
     uri: str
     state: ProbeState | None
@@ -31,7 +31,7 @@ class FurtherAnswer:
 
 @dataclass(slots=True)
 class SeveralTables:
-    """What a job reads besides its own table, how far each table was read, and whether one is known to be ahead."""
+    """A job that reads tables besides its own: how far each table was read, and whether one is known to be ahead."""
 
     further: tuple[str, ...]
     marks: SourceMarks
@@ -42,20 +42,20 @@ class SeveralTables:
         return mark.watermark.version if mark else NOTHING_APPLIED
 
     def stalled(self, after: SourceMarks, known: Mapping[str, int]) -> bool | None:
-        """Whether what was `known` to be outstanding in them still is, all of it; None: nothing was."""
+        """Return whether all of what was `known` to be outstanding in them still is; None if nothing was."""
         if all(version <= self.version(uri) for uri, version in known.items()):
             return None
         return not self.moves_to(after)
 
     def moves_to(self, marks: SourceMarks) -> bool:
-        return any(marks.get(uri, held) != held for uri, held in self._held())
+        return any(marks.get(uri, read) != read for uri, read in self._read_marks())
 
-    def _held(self) -> Iterable[tuple[str, SourceMark | None]]:
+    def _read_marks(self) -> Iterable[tuple[str, SourceMark | None]]:
         return ((uri, self.marks.get(uri)) for uri in self.further)
 
 
 class FurtherTables:
-    """What one table's jobs read besides it. `behind_at_s`: as TrackedTable has it, by URI."""
+    """The tables that one table's jobs read besides it. `behind_at_s` is as in TrackedTable, by URI."""
 
     __slots__ = ("behind_at_s", "seen")
 
@@ -64,7 +64,7 @@ class FurtherTables:
         self.behind_at_s: dict[str, float] = {}
 
     def keep(self, jobs: Sequence[SeveralTables]) -> None:
-        """Exactly these jobs read further tables from now on."""
+        """Have exactly these jobs read further tables from now on."""
         wanted = {uri: max(NOTHING_APPLIED, job.version(uri)) for job in jobs for uri in job.further}
         known = {uri: ProbeState(version) if version >= 0 else None for uri, version in wanted.items()}
         self.seen = {uri: self.seen.get(uri) or first for uri, first in known.items()}
@@ -77,10 +77,13 @@ class FurtherTables:
     def versions(self) -> dict[str, int]:
         return {uri: seen.version for uri, seen in self.seen.items() if seen}
 
-    def take(self, answers: Sequence[FurtherAnswer], jobs: Sequence[SeveralTables], *, moved: bool) -> set[str]:
-        """What was found at those that have moved; the URIs whose jobs have to run whatever the versions say.
+    def take(
+        self, answers: Sequence[FurtherAnswer], jobs: Sequence[SeveralTables], *, ran_since_probe: bool
+    ) -> set[str]:
+        """Take what was found at tables that have changed, and return the URIs whose jobs have to run whatever the
+        versions say.
 
-        `moved`: as TrackedTable has it. Of a table that nobody can reach its jobs' iterations say why.
+        `ran_since_probe` is as in TrackedTable. If nobody can reach a table, its jobs' iterations say why.
         """
         doubted = set()
         for answer in answers:
@@ -92,7 +95,7 @@ class FurtherTables:
                 continue
             top = max((job.version(answer.uri) for job in jobs), default=NOTHING_APPLIED)
             recreated = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
-            if recreated or (state.version < top and not moved):
+            if recreated or (state.version < top and not ran_since_probe):
                 doubted.add(answer.uri)
             self.seen[answer.uri] = state
             self.behind_at_s.setdefault(answer.uri, state.since_s)
@@ -100,13 +103,13 @@ class FurtherTables:
         return doubted
 
     def compare(self, jobs: Sequence[SeveralTables]) -> None:
-        """Something was seen, or applied."""
+        """Compare the jobs with what is known, after something was seen or applied."""
         known = self.versions()
         for job in jobs:
             job.behind = any(known.get(uri, NOTHING_APPLIED) > job.version(uri) for uri in job.further)
 
     def see(self, jobs: Sequence[SeveralTables], at_s: float) -> tuple[FurtherSeen, ...]:
-        """Each as it was last seen, with the age of its oldest commit that one of these jobs has not applied."""
+        """Return each as it was last seen, with the age of its oldest commit that one of these jobs has not applied."""
         known = self.versions().items()
         return tuple([FurtherSeen(uri, version, self._lag_s(uri, version, jobs, at_s)) for uri, version in known])
 

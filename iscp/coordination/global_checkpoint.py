@@ -1,17 +1,17 @@
-"""Up to which commit time everything is applied: of each table, and of all (after TiCDC's global checkpoint).
+"""Find the commit time up to which everything is applied, for each table and for all (after TiCDC's global checkpoint).
 
 Invariant: what was committed to its source up to the checkpoint is applied by every wanted job but those left out,
 which are listed. Left out are jobs that are not built, paused or failed for good, and jobs that are catching up: those
 that came to count (built, resumed, rebuilt by a resync, a split or a merge) when they had applied less than the
-checkpoint says. It never goes back, so it cannot take them in before they have reached it.
+checkpoint says. The checkpoint never goes back, so it cannot take them in before they have reached it.
 
 A job that has applied all that was there when its source was probed is resolved up to that probe, else up to the last
 commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
 that cannot be seen of it now: the checkpoint waits for it.
 
-Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. Where the
-checkpoint itself was taken ahead, by an owner whose clock was wrong, it is taken back, once those who looked at most of
-the sources agree with the owner's clock: else it may be that one which is behind.
+Times come from the clocks of nodes and of those who commit: one that is ahead of the owner's says nothing. If the
+checkpoint itself was taken ahead, by an owner whose clock was wrong, it is taken back once the nodes that probed most
+of the sources agree with the owner's clock: else that clock may be the one that is behind.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from iscp.core.values.ids import ShardId
 
 
 def counts(row: JobRow) -> bool:
-    """Whether the checkpoint waits for this job, once it has caught up."""
+    """Return whether the checkpoint waits for this job, once it has caught up."""
     return row.watermark.version >= 0 and not row.paused and not row.failed_for_good
 
 
 def resolved_at_s(row: JobRow, seen: SourceSeen | None, now_at_s: float = inf) -> float:
-    """Unix time up to which this job is known to have applied everything, at `now_at_s`; 0: nothing is known."""
+    """Return the Unix time up to which the job is known to have applied everything, at `now_at_s`; 0 if unknown."""
     version, applied_at_s = row.watermark.version, row.watermark.at_s
     if of_the_future(applied_at_s, now_at_s):
         applied_at_s = 0.0
@@ -61,9 +61,9 @@ class GlobalCheckpoint:
         self._agree = 0
 
     def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_at_s: float = inf) -> None:
-        """What is known of the shard at `now_at_s` (Unix time); no jobs: it is not wanted any more.
+        """Take what is known of the shard at `now_at_s` (Unix time); without jobs it is not wanted any more.
 
-        `seen`: None until this term has heard of a probe of the source. Nobody knows before how far its jobs are
+        `seen` is None until this term has heard of a probe of the source. Before that nobody knows how far its jobs are
         behind: the checkpoint waits.
         """
         before = self._covered.get(shard, ())
@@ -101,11 +101,11 @@ class GlobalCheckpoint:
             heapq.heapify(self._heap)
 
     def covers(self, row: JobRow) -> bool:
-        """Whether the checkpoint speaks for this job."""
+        """Return whether the checkpoint speaks for this job."""
         return row.job_id in self._covered.get(row.key.shard, ())
 
     def least_s(self) -> float:
-        """The least of the shards' times now; inf if none counts."""
+        """Return the least of the shards' times now; inf if none counts."""
         while self._heap and self._shards.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else inf
@@ -119,7 +119,7 @@ class GlobalCheckpoint:
         return True
 
     def take_back(self, now_at_s: float) -> bool:
-        """Whether it was ahead of the owner's clock and is not any more."""
+        """Take back a checkpoint ahead of the owner's clock, if most sources agree with that; return whether it was."""
         if not of_the_future(self.at_s, now_at_s) or 2 * self._agree <= len(self._agreeing):
             return False
         self.at_s = min(now_at_s, self.least_s())

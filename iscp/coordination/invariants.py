@@ -1,4 +1,4 @@
-"""What must hold after every step of a machine, for tests and for assertions in production.
+"""Checks that must succeed after every step of a machine, for tests and for assertions in production.
 
 Each check costs in proportion to all shards: a loop in production makes it now and then, tests after every step.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
-from iscp.coordination.held_shards import FENCES_MAX
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
 from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
 from iscp.coordination.membership.term import Term
+from iscp.coordination.node_shards import FENCES_MAX
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import NodeShardState
 from iscp.coordination.report_outbox import IN_FLIGHT_MAX
@@ -31,16 +31,18 @@ def require(holds: bool, what: str, *of: object) -> None:
 
 
 def check_owner(owner: OwnerMachine) -> None:
-    """The owner's table agrees with itself and with its operations; raises InvariantBroken."""
+    """Check that the owner's table agrees with itself and with its operations. Raises InvariantBroken."""
     term = owner.term
     if term is None:
         return
     counts = Counter(assignment.state for assignment in term.assignments)
     require(all(counts[state] == term.assignments.counts[state] for state in ShardState), "the counts are wrong")
-    held = [(holder, shard) for holder in term.assignments.holders() for shard in term.assignments.held_by(holder)]
-    require(len({shard for _, shard in held}) == len(held), "a shard is held twice")
-    for holder, shard in held:
-        require(term.assignments[shard].holder == holder, "{} is held by {}, and does not know it", shard, holder)
+    assigned = [
+        (holder, shard) for holder in term.assignments.holders() for shard in term.assignments.assigned_to(holder)
+    ]
+    require(len({shard for _, shard in assigned}) == len(assigned), "a shard is assigned twice")
+    for holder, shard in assigned:
+        require(term.assignments[shard].holder == holder, "{} is assigned to {}, and does not know it", shard, holder)
     for assignment in term.assignments:
         _check_assignment(term, assignment)
     for table_id in term.assignments.split_tables:
@@ -57,7 +59,7 @@ def check_owner(owner: OwnerMachine) -> None:
 
 
 def _check_apart(shards: Iterable[ShardId]) -> None:
-    """No two of one table share keys."""
+    """Check that no two shards of one table share keys."""
     for one, other in combinations(shards, 2):
         apart = one.table_id != other.table_id or not overlaps(one.range_id, other.range_id)
         require(apart, "{} and {} share keys, and both may run", one, other)
@@ -72,7 +74,7 @@ def _check_assignment(term: Term, assignment: Assignment) -> None:
     if holder is None:
         require(assignment.wanted, "{} is remembered for nothing", shard)
         return
-    require(shard in term.assignments.held_by(holder), "{} is missing at {}", shard, holder)
+    require(shard in term.assignments.assigned_to(holder), "{} is missing at {}", shard, holder)
     peer = term.peers.get(holder.node_id)
     there = peer is not None and peer.holder == holder
     require(there != (holder in term.departed), "{} must be there or have departed", holder)
@@ -101,16 +103,19 @@ def _check_peer(term: Term, peer: Peer) -> None:
     for epoch in (operation.table_epoch for operation in peer.in_flight.values()):
         require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, "{} is not of this term", epoch)
     for shard in ordered:
-        held = term.assignments.get(shard)
+        assignment = term.assignments.get(shard)
         require(
-            peer.ordered(shard) or (held is not None and held.holder == peer.holder), "{} is not for {}", shard, name
+            peer.ordered(shard) or (assignment is not None and assignment.holder == peer.holder),
+            "{} is not for {}",
+            shard,
+            name,
         )
 
 
 def check_checkpoint(
     checkpoint: GlobalCheckpoint, rows: Iterable[JobRow], applied_up_to_s: Callable[[JobRow], float]
 ) -> None:
-    """What was committed up to the checkpoint is applied by every wanted job that is not listed as left out.
+    """Check that each wanted job not listed as left out has applied what was committed up to the checkpoint.
 
     `applied_up_to_s`: Unix time up to which a job has really applied everything.
     """
@@ -129,16 +134,19 @@ def check_worker(worker: WorkerMachine) -> None:
     first = worker.outbox.recorded + 1
     require(numbers == list(range(first, first + len(numbers))), "checkpoints are not numbered in order")
     require(len(worker.fences) <= FENCES_MAX, "too many fences")
-    for shard, held in worker.shards.items():
-        require(held.state is not NodeShardState.ABSENT, "{} is kept though absent", shard)
+    for shard, hosted in worker.shards.items():
+        require(hosted.state is not NodeShardState.ABSENT, "{} is there though absent", shard)
         require(
-            worker.lease_held or held.state is NodeShardState.REMOVING, "{} is {} without a lease", shard, held.state
+            worker.lease_held or hosted.state is NodeShardState.REMOVING,
+            "{} is {} without a lease",
+            shard,
+            hosted.state,
         )
-        require(held.table_epoch.owner_rev <= worker.owner_rev, "{} runs for an owner that was never checked", shard)
+        require(hosted.table_epoch.owner_rev <= worker.owner_rev, "{} runs for an owner that was never checked", shard)
 
 
 def check_no_double_run(engines: Iterable[tuple[str, Iterable[ShardId]]]) -> None:
-    """No shard, and no two that share keys, run in engines that may write.
+    """Check that no shard, and no two that share keys, run in engines that may write.
 
     `engines`: a name and what runs there, for each.
     """

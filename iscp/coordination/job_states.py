@@ -9,7 +9,7 @@ from iscp.core.values.state_table import StateTable
 
 
 class JobEvent(Enum):
-    """What changes the state of a job that is reported. A person may change it too, in the job's row."""
+    """A `JobEvent` changes the state of a job that is reported. A person may change it too, in the job's row."""
 
     QUEUE = "iteration waits for long"
     START = "iteration runs for long"

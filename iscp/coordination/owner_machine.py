@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import inf
 from typing import assert_never
 
-from iscp.coordination.membership import company, dispatches, membership
+from iscp.coordination.membership import dispatches, isolation, membership
 from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
 from iscp.coordination.membership.dispatch_window import Window
 from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
@@ -55,10 +55,10 @@ class OwnerMachine:
     `term` is None while this node is not the owner; then every event but Elected is ignored.
     """
 
-    def __init__(self, node_id: str, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT) -> None:
+    def __init__(self, node_id: str, version: str, timeouts: CoordinationTimes, wire_format: int = WIRE_FORMAT) -> None:
         self.node_id, self.version, self.wire_format = node_id, version, wire_format
         self.term: Term | None = None
-        self.times = times
+        self.timeouts = timeouts
         self._resigned_s = -inf
 
     @property
@@ -67,12 +67,12 @@ class OwnerMachine:
 
     @property
     def assignments(self) -> Assignments:
-        """For views; empty while this node is not the owner."""
+        """Return the assignments, for views; empty while this node is not the owner."""
         return self.term.assignments if self.term else Assignments()
 
     @property
     def running(self) -> bool:
-        """Whether every wanted shard runs, no other is known, and every node is."""
+        """Return whether every wanted shard runs, no other is known, and every node is."""
         term = self.term
         if term is None or any(peer.unknown for peer in term.peers.values()):
             return False
@@ -80,7 +80,7 @@ class OwnerMachine:
 
     @property
     def settled(self) -> bool:
-        """Whether all is `running`, nothing is to move, and nothing is to be sent to a node."""
+        """Return whether all is `running`, nothing is to move, and nothing is to be sent to a node."""
         term = self.term
         if term is None or term.plan is not None:
             return False
@@ -88,7 +88,7 @@ class OwnerMachine:
         return self.running and not any(peer.queue or peer.in_flight for peer in term.peers.values())
 
     def next_due_s(self) -> float | None:
-        """When to send a Tick, if nothing happens before; None: not at all."""
+        """Return when a Tick is due if nothing happens before, or None if none is."""
         return self.term.timers.next_due_s() if self.term else None
 
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
@@ -101,9 +101,9 @@ class OwnerMachine:
         if isinstance(event, Elected):
             if event.owner_rev <= self.owner_rev:
                 return []
-            self.term = term = _begin(self, self.times, event, now_s, read_s)
+            self.term = term = _begin(self, self.timeouts, event, now_s, read_s)
             term.heard_s, term.resigned_s = read_s, self._resigned_s
-            company.listen_to_any(term)
+            isolation.listen_to_any(term)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
@@ -122,7 +122,7 @@ class OwnerMachine:
 
 
 def _place(term: Term) -> None:
-    """What is free goes to nodes that may take it by now: one that was just given up on may not.
+    """Place free shards on nodes that may take them by now: one that was just given up on may not.
 
     While a node is awaited nothing moves: all nodes are considered at once, when the last of them is heard.
     """
@@ -134,10 +134,10 @@ def _place(term: Term) -> None:
     planner.place(term)
 
 
-def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
+def _begin(owner: OwnerMachine, timeouts: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
     identity = OwnerIdentity(owner.node_id, owner.version, owner.wire_format)
-    revision, window = event.election_revision, Window(times.resend_s / 2)
-    term = Term(identity, times, event.owner_rev, revision, now_s, read_s, window)
+    revision, window = event.election_revision, Window(timeouts.resend_s / 2)
+    term = Term(identity, timeouts, event.owner_rev, revision, now_s, read_s, window)
     term.placement = Placement(overrides=event.overrides)
     term.out.append(Decided(Decision.TERM, owner.node_id, why=f"elected as {event.election_revision}"))
     for shard, jobs in event.wanted.items():
@@ -159,7 +159,7 @@ def _apply_event(term: Term, event: OwnerEvent) -> None:
             _want_shard(term, shard, jobs)
         case RowsMoved(shard, jobs):
             # Without a job: it has been dropped since, and that comes next.
-            if jobs and (moved := term.assignments.get(shard)) is not None and moved.wanted:
+            if jobs and (assignment := term.assignments.get(shard)) is not None and assignment.wanted:
                 term.assignments.want(shard, jobs)
         case ShardUnwanted(shard):
             _unwant_shard(term, shard)
@@ -176,7 +176,7 @@ def _apply_event(term: Term, event: OwnerEvent) -> None:
 
 
 def _take_orders(term: Term, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
-    """What operators have said."""
+    """Take what operators have requested."""
     match event:
         case OverridesChanged(overrides):
             pinned_before = term.placement.overrides.pins
@@ -212,7 +212,7 @@ def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
     peer = term.peers.get(node_id)
     if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
         return
-    company.note_heard(term, node_id)
+    isolation.note_heard(term, node_id)
     if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
         return
     peer.heard_s = term.read_s
@@ -264,7 +264,7 @@ def _accept_checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
 
 def _note_recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
     peer = next((life for life in term.lives(node_id) if life.record.epoch == epoch), None)
-    if peer is not None and peer.note_recorded(number, term.now_s, term.times.resend_s) and term.current(peer):
+    if peer is not None and peer.note_recorded(number, term.now_s, term.timeouts.resend_s) and term.current(peer):
         _acknowledge(term, peer)
 
 

@@ -1,9 +1,9 @@
-"""A node's reports on their way to the owner: gathered, cut into numbered checkpoints, kept until recorded.
+"""Send a node's reports to the owner: gathered, cut into numbered checkpoints, and stored until recorded.
 
-Within an owner's term each report is recorded once, in order: checkpoints are numbered, the owner takes only the
-next number, and the node repeats what is not recorded. Across owners a checkpoint whose acknowledgement was lost
-with the old owner is sent to the new one as well, with the same content: history entries may then come twice
-(they are equal in job_id, seq and start time), statuses are idempotent. Nothing is ever dropped.
+Within an owner's term each report is recorded once, in order: checkpoints are numbered, the owner takes only the next
+number, and the node repeats what is not recorded. Across owners a checkpoint whose acknowledgement was lost with the
+old owner is sent to the new one as well, with the same content: history entries may then come twice (they are equal in
+job_id, seq and start time), statuses are idempotent. Nothing is ever dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _report_bytes(report: JobReport) -> int:
 
 
 def merge_reports(older: JobReport | None, newer: JobReport) -> JobReport:
-    """One report that says what both say, in this order. A state that is repeated has the status that it had."""
+    """Return one report that says what both say, in this order. A state that is repeated has the status that it had."""
     if older is None or older.job_id != newer.job_id or newer.state not in (None, older.state):
         return newer
     if newer.state is not None:
@@ -93,10 +93,10 @@ class Outbox:
         """Keep `reports` (the newest of each job counts) and all of `history`."""
         if not reports and not history:
             return
-        held = self._gathered.setdefault(shard, _Gathered())
+        gathered = self._gathered.setdefault(shard, _Gathered())
         for report in reports:
-            held.reports[report.key] = merge_reports(held.reports.get(report.key), report)
-        held.history.extend(history)
+            gathered.reports[report.key] = merge_reports(gathered.reports.get(report.key), report)
+        gathered.history.extend(history)
         self.history_waiting += len(history)
 
     def see(self, seen: SourceSeen) -> None:
@@ -110,19 +110,19 @@ class Outbox:
         shards: list[ShardCheckpoint] = []
         while self._gathered and budget > 0:
             shard = next(iter(self._gathered))
-            held = self._gathered[shard]
-            taken, spent = held.take(shard, budget)
+            gathered = self._gathered[shard]
+            taken, spent = gathered.take(shard, budget)
             budget -= spent
             shards.append(taken)
             self._in_chunks[shard] += 1
-            if held.empty:
+            if gathered.empty:
                 del self._gathered[shard]
         chunk = Chunk(self.recorded + len(self.chunks) + 1, tuple(shards))
         self.chunks.append(chunk)
         return chunk
 
     def record(self, number: int) -> bool:
-        """All up to `number` is recorded; whether that was news."""
+        """Note that all up to `number` is recorded, and return whether that was news."""
         before = self.recorded
         while self.chunks and self.chunks[0].number <= number:
             for item in self.chunks.popleft().shards:
@@ -134,7 +134,7 @@ class Outbox:
         return self.recorded > before
 
     def flushed(self, shard: ShardId) -> bool:
-        """Whether everything that was gathered of `shard` is recorded."""
+        """Return whether everything that was gathered of `shard` is recorded."""
         return shard not in self._gathered and shard not in self._in_chunks
 
     def renumber(self) -> None:

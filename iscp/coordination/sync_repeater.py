@@ -9,23 +9,25 @@ from iscp.coordination.protocol.timeouts import CoordinationTimes
 
 
 class SyncRepeater:
-    """`parts`: of the Sync that is not acknowledged yet, if there is one; `due_s`: when they are sent again."""
+    """The repeater has the `parts` of the Sync that is not acknowledged yet, if there is one; they are sent again at
+    `due_s`.
+    """
 
-    def __init__(self, times: CoordinationTimes) -> None:
+    def __init__(self, timeouts: CoordinationTimes) -> None:
         self.parts: tuple[Sync, ...] = ()
         self.due_s = 0.0
         self.number = 0
-        self._times = times
+        self._timeouts = timeouts
         self._acknowledged = 0
         self._wait_s = 0.0
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the owner has the latest; False before the first."""
+        """Return whether the owner has the latest; False before the first."""
         return 0 < self.number == self._acknowledged
 
     def renew(self) -> int:
-        """What was said does not hold any more; gives the number of the Sync that says what does."""
+        """Begin a Sync, as the former no longer applies, and return its number."""
         self.number += 1
         self.parts = ()
         return self.number
@@ -38,10 +40,12 @@ class SyncRepeater:
             for part, cut in enumerate(cuts)
         )
         self.due_s = now_s
-        self._wait_s = 2 * self._times.resend_s if requested else self._times.resend_s
+        self._wait_s = 2 * self._timeouts.resend_s if requested else self._timeouts.resend_s
 
     def acknowledge(self, number: int) -> bool:
-        """The owner has the Sync of this number; whether it was the latest, and was being repeated."""
+        """Note that the owner has the Sync of this number, and return whether it was the latest, and was being
+        repeated.
+        """
         if number != self.number:
             return False
         repeated, self.parts = bool(self.parts), ()
@@ -49,9 +53,9 @@ class SyncRepeater:
         return repeated
 
     def take_due(self, now_s: float) -> tuple[Sync, ...]:
-        """What is to be sent now."""
+        """Return what is to be sent now."""
         if not self.parts or now_s < self.due_s:
             return ()
         self.due_s = now_s + self._wait_s
-        self._wait_s = self._times.next_resend_s(self._wait_s)
+        self._wait_s = self._timeouts.next_resend_s(self._wait_s)
         return self.parts

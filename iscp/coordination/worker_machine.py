@@ -16,7 +16,7 @@ from math import inf
 from typing import assert_never
 
 from iscp.coordination.checkpoint_pace import CheckpointPace
-from iscp.coordination.held_shards import HeldShard, HeldShardEvent, ShardFences
+from iscp.coordination.node_shards import HostedShard, NodeShardEvent, ShardFences
 from iscp.coordination.protocol.effects import (
     CheckElection,
     HoldIterations,
@@ -67,35 +67,35 @@ class WorkerMachine:
     """
 
     def __init__(
-        self, node_id: str, epoch: int, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT
+        self, node_id: str, epoch: int, version: str, timeouts: CoordinationTimes, wire_format: int = WIRE_FORMAT
     ) -> None:
         self.node_id, self.epoch, self.version, self.wire_format = node_id, epoch, version, wire_format
         self.owner_id, self.owner_rev = "", 0
-        self.shards: dict[ShardId, HeldShard] = {}
+        self.shards: dict[ShardId, HostedShard] = {}
         self.outbox = Outbox()
         self.lease_held, self.holding = True, False
-        self._times = times
+        self._timeouts = timeouts
         self._checking: Announce | None = None
         self.fences = ShardFences()
         self._stopped: dict[ShardId, None] = {}
-        self._sync = SyncRepeater(times)
-        self._pace = CheckpointPace(times)
+        self._sync = SyncRepeater(timeouts)
+        self._pace = CheckpointPace(timeouts)
         self._checking_until_s = self._alive_due_s = self._now_s = 0.0
         self._out: list[WorkerEffect] = []
 
     @property
     def synced(self) -> bool:
-        """Whether the owner knows what this node runs."""
+        """Return whether the owner knows what this node runs."""
         return bool(self.owner_rev) and self._sync.acknowledged
 
     def next_due_s(self) -> float | None:
-        """When to send a Tick, if nothing happens before; None: not at all."""
+        """Return when a Tick is due if nothing happens before, or None if none is."""
         due: list[float] = []
         if self._sync.parts and self.lease_held:
             due.append(self._sync.due_s)
         if self.synced:
             due += self._pace.due_times_s(self.outbox)
-            if self._times.alive_s < inf:
+            if self._timeouts.alive_s < inf:
                 due.append(self._alive_due_s)
         return min(due, default=None)
 
@@ -157,7 +157,7 @@ class WorkerMachine:
         claim = self._checking
         if claim is not None and self._now_s < self._checking_until_s and message.owner_rev <= claim.owner_rev:
             return
-        self._checking, self._checking_until_s = message, self._now_s + self._times.resend_s
+        self._checking, self._checking_until_s = message, self._now_s + self._timeouts.resend_s
         self._out.append(CheckElection())
 
     def _accept_election(self, leader: Leader | None) -> None:
@@ -175,23 +175,23 @@ class WorkerMachine:
 
     def _accept_dispatch(self, message: DispatchTable) -> None:
         shard, table_epoch = message.shard, message.table_epoch
-        held = self.shards.get(shard)
-        if held is None:
+        hosted = self.shards.get(shard)
+        if hosted is None:
             self._accept_dispatch_of_absent(message)
             return
-        if table_epoch < held.table_epoch:
+        if table_epoch < hosted.table_epoch:
             return
-        removing = held.state is NodeShardState.REMOVING
-        if table_epoch > held.table_epoch and message.is_delete:
-            held.table_epoch = table_epoch
+        removing = hosted.state is NodeShardState.REMOVING
+        if table_epoch > hosted.table_epoch and message.is_delete:
+            hosted.table_epoch = table_epoch
             if not removing:
-                held.take(HeldShardEvent.DELETE)
+                hosted.take(NodeShardEvent.DELETE)
                 self._out.append(StopShard(shard))
-        elif table_epoch > held.table_epoch and not removing:
-            held.table_epoch = table_epoch
+        elif table_epoch > hosted.table_epoch and not removing:
+            hosted.table_epoch = table_epoch
             self._out.append(UpdateShard(shard, table_epoch, message.jobs))
         # To be started while it is still stopping: not yet; the owner sends it again.
-        self._respond(shard, table_epoch, held.state)
+        self._respond(shard, table_epoch, hosted.state)
 
     def _accept_dispatch_of_absent(self, message: DispatchTable) -> None:
         shard, table_epoch = message.shard, message.table_epoch
@@ -201,23 +201,23 @@ class WorkerMachine:
         elif self.fences.refuses(shard, table_epoch):
             self._respond(shard, table_epoch, NodeShardState.ABSENT)
         else:
-            self.shards[shard] = held = HeldShard(table_epoch)
-            held.take(HeldShardEvent.DISPATCH)
+            self.shards[shard] = hosted = HostedShard(table_epoch)
+            hosted.take(NodeShardEvent.DISPATCH)
             self._out.append(StartShard(shard, table_epoch, message.jobs, self.epoch))
             self._respond(shard, table_epoch, NodeShardState.ADDING)
 
     def _confirm_start(self, shard: ShardId) -> None:
-        held = self.shards.get(shard)
-        if held is not None and held.state is NodeShardState.ADDING:
-            held.take(HeldShardEvent.START)
-            self._respond(shard, held.table_epoch, held.state)
+        hosted = self.shards.get(shard)
+        if hosted is not None and hosted.state is NodeShardState.ADDING:
+            hosted.take(NodeShardEvent.START)
+            self._respond(shard, hosted.table_epoch, hosted.state)
 
     def _record_stop(self, shard: ShardId) -> None:
-        held = self.shards.get(shard)
-        if held is None:
+        hosted = self.shards.get(shard)
+        if hosted is None:
             return
-        unasked = held.state is not NodeShardState.REMOVING
-        held.take(HeldShardEvent.STOP)
+        unasked = hosted.state is not NodeShardState.REMOVING
+        hosted.take(NodeShardEvent.STOP)
         self._stopped[shard] = None
         self._pace.hasten(self._now_s)  # its last reports must not wait
         self._release(shard)
@@ -228,11 +228,11 @@ class WorkerMachine:
         """Forget a stopped shard once all it reported is recorded."""
         if not self.outbox.flushed(shard):
             return
-        held = self.shards.pop(shard)
+        hosted = self.shards.pop(shard)
         del self._stopped[shard]
-        held.take(HeldShardEvent.RECORD)
-        self.fences.add(shard, held.table_epoch)
-        self._respond(shard, held.table_epoch, held.state)
+        hosted.take(NodeShardEvent.RECORD)
+        self.fences.add(shard, hosted.table_epoch)
+        self._respond(shard, hosted.table_epoch, hosted.state)
 
     # --- the lease ---------------------------------------------------------------------------------------------
 
@@ -240,8 +240,8 @@ class WorkerMachine:
         if not self.lease_held:
             return
         self.lease_held = False
-        for held in self.shards.values():
-            held.take(HeldShardEvent.LEASE_END)
+        for hosted in self.shards.values():
+            hosted.take(NodeShardEvent.LEASE_END)
         if self.shards:
             self._out.append(StopAllShards())
 
@@ -269,7 +269,7 @@ class WorkerMachine:
         number = self._sync.renew()
         if not self.owner_rev or not self.lease_held:
             return  # on the next owner, or when the lease is back
-        shards = tuple(NodeShard(shard, held.table_epoch, held.state) for shard, held in self.shards.items())
+        shards = tuple(NodeShard(shard, hosted.table_epoch, hosted.state) for shard, hosted in self.shards.items())
         recorded, wire_format = self.outbox.recorded, self.wire_format
         whole = Sync(self.owner_rev, self.epoch, self.version, number, 0, 1, recorded, shards, wire_format)
         self._sync.begin(whole, self._now_s, requested=requested)
@@ -291,9 +291,9 @@ class WorkerMachine:
         if self.synced:
             for chunk in self._pace.take_due(self.outbox, self._now_s):
                 self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))
-            if self._now_s >= self._alive_due_s and self._times.alive_s < inf:
+            if self._now_s >= self._alive_due_s and self._timeouts.alive_s < inf:
                 self._send(Alive(self.owner_rev, self.epoch))
-                self._alive_due_s = self._now_s + self._times.alive_s
+                self._alive_due_s = self._now_s + self._timeouts.alive_s
         hold = self.outbox.history_waiting > (HISTORY_MAX // 2 if self.holding else HISTORY_MAX)
         if hold != self.holding:
             self.holding = hold

@@ -1,4 +1,4 @@
-"""What is behind the gRPC service `Admin` (reference 1's API, with an account everywhere)."""
+"""The port behind the gRPC service `Admin` (reference 1's API, with an account everywhere)."""
 
 from __future__ import annotations
 
@@ -25,23 +25,29 @@ class AdminService(Protocol):
     """All methods raise IscpError: InvalidRequest before anything is written, NotOwner, Unavailable, TimedOut."""
 
     def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
-        """All or none: every request is checked before the first is written. Answers once they are in the log."""
+        """Register all or none: every request is checked before the first is written. Returns once they are in the
+        log.
+        """
 
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
-        """Each for itself; the outcomes run parallel to `changes`, and are in the log.
+        """Make each change for itself; the outcomes run parallel to `changes`, and are in the log.
 
-        A temporary error is raised for all, as OutcomeUnknown where some changes were made: who retries with
-        the same request ids gets their first answers.
+        A temporary error is raised for all, as OutcomeUnknown where some changes were made: who retries with the same
+        request ids gets their first answers.
         """
 
     def check(self, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
-        """Each for itself, on top of those before it; nothing is written."""
+        """Check each for itself, on top of those before it; nothing is written."""
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
-        """The job's new registration, which is in the log. Raises JobNotFound; Conflict if it was changed meanwhile."""
+        """Resync the job, and return its new registration, which is in the log. Raises JobNotFound; Conflict if it was
+        changed meanwhile.
+        """
 
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
-        """As `change`: True where a spec has changed, False where it was so already, an error where it was refused."""
+        """Update specs, with outcomes as `change` has them: True if a spec has changed, False if it was so already, an
+        error if it was refused.
+        """
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...
 
@@ -73,15 +79,17 @@ class AdminService(Protocol):
         """
 
     def explain(self, request: ExplainRequest) -> QueryExplanation:
-        """Raises InvalidRequest where the query cannot be kept, or the consumer keeps none; JobNotFound."""
+        """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains none;
+        JobNotFound.
+        """
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
-        """Newest first."""
+        """Return the history, newest first."""
 
     def notify(self, table: str, account: str = "") -> int:
-        """This table has just changed; answers how many jobs read it, those on other tables too.
+        """Note that this table has just changed, and return how many jobs read it, those on other tables too.
 
-        Of the account, or (empty) of all. Raises TableNotFound where there are none.
+        Jobs of the account count, or (empty) of all. Raises TableNotFound if there are none.
         """
 
     def cluster(self) -> ClusterView: ...

@@ -1,4 +1,4 @@
-"""What tables there are, and what they are."""
+"""The port to tables: which there are, and what they are."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class TableDescription:
     """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id.
 
-    `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be kept, and the remedy.
-    `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can read.
-    `collated`: columns with texts that compare in a way of their own.
+    `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be stored in a target, and
+    the remedy. `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can
+    read. `collated`: columns with texts that compare in a way of their own.
     """
 
     table_id: str
@@ -44,22 +44,23 @@ class Catalog(Protocol):
     """Finds tables; raises TableNotFound."""
 
     def describe(self, table: str) -> TableDescription:
-        """`table`: a path, a URI, or `db.table` of the configured catalog."""
+        """Describe `table`: a path, a URI, or `db.table` of the configured catalog."""
 
     def has_version(self, uri: str, version: int) -> bool:
-        """Whether the log still has this version."""
+        """Return whether the log still has this version."""
 
     def newest_version(self, uri: str) -> int:
-        """At a cost that does not follow the table's size, unlike `describe`."""
+        """Return the newest version, at a cost that does not follow the table's size, unlike `describe`."""
 
     def size(self, uri: str) -> TableSize:
-        """Of the newest version, as its log says; raises StorageError too."""
+        """Return the size of the newest version, as its log says. Raises StorageError too."""
 
     def normalize(self, uri: str) -> str:
-        """The one spelling of a path or URI, whether or not a table is there."""
+        """Return the one spelling of a path or URI, whether or not a table is there."""
 
     def locate(self, table: str) -> str:
-        """As `normalize`, also of `db.table` of the configured catalog, which raises TableNotFound where it has none.
+        """Locate a table as `normalize` does, and `db.table` of the configured catalog, which raises TableNotFound if
+        it has none.
 
         Raises EngineError too.
         """
@@ -71,28 +72,30 @@ class Catalog(Protocol):
         """
 
     def table_around(self, uri: str) -> str:
-        """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
+        """Return a table within whose directory this place lies, or that lies in the place's own; empty if none was
+        found.
+        """
 
     def missing_parent(self, uri: str) -> str:
-        """The directory in which this place lies, where it is not there; empty: it is, or the store has none."""
+        """Return the directory in which this place lies if it is not there; empty if it is, or the store has none."""
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        """What a query over tables comes to, by their names in it and their schemas; it is not run.
+        """Return what a query over tables comes to, by their names in it and their schemas; it is not run.
 
-        Raises InvalidRequest where the engine does not take it, where it gives other rows each time, or where it is of
-        something else than these tables.
+        Raises InvalidRequest if the engine does not take it, if it gives other rows each time, or if it is of something
+        else than these tables.
         """
 
     def release(self, uri: str, holder: str) -> None:
-        """What the table keeps for `holder` (see `ChangeSource.hold`) it need not keep any more.
+        """Release what the table retains for `holder` (see `ChangeSource.hold`).
 
         Raises Conflict, EngineError too.
         """
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
-        """Why the engine would not take `condition` as a filter of the table's rows; empty: it would.
+        """Return why the engine would not take `condition` as a filter of the table's rows; empty if it would.
 
-        Raises InvalidRequest where it is of something else than the rows: a table, a file, what a function reaches.
+        Raises InvalidRequest if it is of something else than the rows: a table, a file, what a function reaches.
         """
 
 
@@ -103,21 +106,23 @@ class CommitProbe(Protocol):
     """
 
     def remote(self, table_uri: str) -> bool:
-        """Whether a probe goes over a network, and so may take long; of these many may be under way at once."""
+        """Return whether a probe goes over a network, and so may take long; then many may be under way at once."""
 
     def place(self, table_uri: str) -> str:
-        """What answers, or hangs, for all tables there: a mounted file system, or a bucket. Touches none of them."""
+        """Return what answers, or hangs, for all tables there: a mounted file system, or a bucket. No table is
+        touched.
+        """
 
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
-        """The newest version, going on from `seen`; `seen` itself where nothing moved.
+        """Return the state at the newest version, from `seen` on; `seen` itself if nothing moved.
 
-        Of a `seen` without a stamp only the version is known; a version lower than it means a recreated log.
+        Only the version is known of a `seen` without a stamp; a version lower than it means a recreated log.
         """
 
     def first_probe(self, table_uri: str) -> ProbeState: ...
 
     def newest_repair(self, table_uri: str, after: int, until: int) -> int:
-        """The newest repair (iscp.core.job.commit_route) of the commits (`after`, `until`]; 0: none is known of.
+        """Return the newest repair (iscp.core.job.commit_route) of the commits (`after`, `until`]; 0: none is known of.
 
         Reads the beginnings of their files, at most of so many as REPAIR_COMMITS_MAX, the newest of them.
         """
@@ -127,7 +132,7 @@ class TargetProbe(Protocol):
     """Probes whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
 
     def location(self, row: JobRow, seen: TargetSeen | None) -> str:
-        """Its URI, without touching it; empty where there is none."""
+        """Return its URI, without touching it; empty if there is none."""
 
     def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
-        """`seen` itself where nothing moved. Raises TargetLost, StorageError."""
+        """Probe the target, and return `seen` itself if nothing moved. Raises TargetLost, StorageError."""

@@ -1,4 +1,4 @@
-"""What the coordination needs of the world: who is there, who leads, and a way to send."""
+"""The ports of the coordination to the world: who is there, who leads, and a way to send."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from iscp.core.values.progress import RunProgress, TableSize
 
 
 class Lease(Protocol):
-    """A lease kept alive; all times are of the monotonic clock that the node uses."""
+    """A lease that is renewed; all times are of the monotonic clock that the node uses."""
 
     @property
     def lease_id(self) -> int: ...
 
     @property
     def gone(self) -> bool:
-        """It has ended and never comes back; until then a renewal may still succeed."""
+        """Return whether it has ended and never comes back; until then a renewal may still succeed."""
 
     def confirmed_until_s(self) -> float:
-        """Until when writes are safe: time of sending the last confirmed renewal + TTL - margin."""
+        """Return until when writes are safe: the time of sending the last confirmed renewal + TTL - margin."""
 
 
 class MemberControl(Protocol):
-    """What an owner reads of the members. Raises Unavailable where etcd does not answer."""
+    """The members, as an owner reads them. Raises Unavailable if etcd does not answer."""
 
     def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
-        """Who is registered, sorted, and at which moment of etcd."""
+        """Return who is registered, sorted, and at which moment of etcd."""
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         """End another node's lease (the owner, of a node that does not answer), and leave a trace of it before.
@@ -49,7 +49,7 @@ class MemberControl(Protocol):
 
 
 class Membership(MemberControl, Protocol):
-    """Who is in the cluster. Raises Unavailable where etcd does not answer."""
+    """The membership of the cluster. Raises Unavailable if etcd does not answer."""
 
     def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
         """Register under a new lease; raises ConfigurationError if the name is taken by a live node, and Conflict if a
@@ -67,28 +67,28 @@ class Membership(MemberControl, Protocol):
         """
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
-        """A number greater than any under which this node id ever registered, and than `above` (etcd may have been
-        restored).
+        """Return a number greater than any under which this node id ever registered, and than `above` (etcd may have
+        been restored).
         """
 
     def leave(self) -> None:
         """Say that this node stops in order, and that others are to have what it runs."""
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
-        """By node id: seconds since the lease was renewed, as far as known."""
+        """Return the seconds since each node's lease was renewed, by node id, as far as known."""
 
 
 class ElectionKey(Protocol):
     """The key that says who leads. Raises Unavailable where etcd does not answer."""
 
     def leader(self) -> Leader | None:
-        """A linearizable read of the election key."""
+        """Return the leader, by a linearizable read of the election key."""
 
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         """Write as this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
 
     def confirmed_until_s(self, revision: int) -> float:
-        """Until when (monotonic) nobody can have followed this node, which was elected by that revision."""
+        """Return until when (monotonic) nobody can have followed this node, which was elected by that revision."""
 
     def give_way(self, revision: int) -> None:
         """Resign where this node leads by that revision, and stand again behind all that wait; never waits."""
@@ -104,7 +104,7 @@ class Election(ElectionKey, Protocol):
 
 
 class OverrideStore(Protocol):
-    """What operators have said of nodes and shards, kept outside all nodes. Raises Unavailable."""
+    """The operators' decisions on nodes and shards, stored outside all nodes. Raises Unavailable."""
 
     def load(self) -> Overrides: ...
 
@@ -113,45 +113,47 @@ class OverrideStore(Protocol):
 
 
 class CheckpointStore(Protocol):
-    """The global checkpoint, kept outside all nodes. Raises Unavailable."""
+    """The global checkpoint, stored outside all nodes. Raises Unavailable."""
 
     def load(self) -> float:
-        """Unix time; 0 before there is one."""
+        """Return the Unix time; 0 before there is one."""
 
     def save(self, leader: Leader, at_s: float) -> None:
-        """As this owner and none other; raises NotOwner, OutcomeUnknown."""
+        """Save as this owner and none other. Raises NotOwner, OutcomeUnknown."""
 
 
 class LogMarks(Protocol):
-    """What is kept of the job log outside it, for when it is lost or cannot be claimed. Raises Unavailable."""
+    """The marks of the job log that are stored outside it, for when it is lost or cannot be claimed. Raises
+    Unavailable.
+    """
 
     def load(self) -> int:
-        """A version that the log has reached; 0: there was one; -1: nothing is known of any."""
+        """Return a version that the log has reached; 0: there was one; -1: nothing is known of any."""
 
     def save(self, leader: Leader, version: int) -> None:
-        """As this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
+        """Save as this owner and none other. Raises NotOwner, OutcomeUnknown (it may be repeated)."""
 
     def fault(self) -> IscpError | None:
-        """Why the owner cannot claim the log, as it has reported it."""
+        """Return why the owner cannot claim the log, as it has reported it."""
 
     def report_fault(self, leader: Leader, fault: IscpError | None) -> None:
-        """As `save`; gone with the owner's candidacy. None: it is over."""
+        """Report the fault as `save` does; it is gone with the owner's candidacy. None: it is over."""
 
 
 class BuildStore(Protocol):
-    """`load`, `write` and `is_current` are called from one thread at a time."""
+    """The store of builds: `load`, `write` and `is_current` are called from one thread at a time."""
 
     def load(self) -> BuildState:
-        """All that is there, of one moment. Raises Unavailable."""
+        """Return all that is there, of one moment. Raises Unavailable."""
 
     def write(self, leader: Leader, changes: Sequence[Change]) -> None:
-        """All or nothing, as this owner and none other, on top of what was loaded or written last.
+        """Write all changes or none, as this owner and none other, on top of what was loaded or written last.
 
         Raises NotOwner, Conflict (another write has come first: load again), OutcomeUnknown (load again).
         """
 
     def is_current(self) -> bool:
-        """Whether what was loaded or written last is still what was written last. Raises Unavailable."""
+        """Return whether what was loaded or written last is still what was written last. Raises Unavailable."""
 
     def watch(
         self, on_read: Callable[[Sequence[Change]], None], on_changed: Callable[[Sequence[Change]], None]
@@ -170,10 +172,10 @@ class NodeCalls(Protocol):
     """The owner's calls to the node that runs a shard, beside the messages. Raises Unavailable if it is away."""
 
     def notify(self, shard: ShardId, targets: bool) -> None:
-        """The shard's source may have changed, or its `targets` too."""
+        """Note that the shard's source may have changed, or its `targets` too."""
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
-        """What runs of this job by another spec is to end, now or as soon as this one is there."""
+        """End what runs of this job by another spec, now or as soon as this one is there."""
 
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
@@ -183,11 +185,13 @@ class NodeCalls(Protocol):
         Raises TimedOut, OutcomeUnknown of a repair, and what the comparison has raised.
         """
 
-    def upkeep(self, job_id: str) -> JobUpkeep:
-        """How the refreshes of the job and the purges of its table go there; empty where it is not the node's."""
+    def maintenance(self, job_id: str) -> JobUpkeep:
+        """Return how the refreshes of the job and the purges of its table go there; empty if the job is not the
+        node's.
+        """
 
     def progress(self, job_id: str) -> RunProgress | None:
-        """How far the iteration that the job is in has come; None where it is in none, or nothing is known yet."""
+        """Return how far the iteration that the job is in has come; None if it is in none, or nothing is known yet."""
 
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
@@ -199,22 +203,24 @@ class NodeCalls(Protocol):
         """
 
     def counters(self) -> dict[str, int]:
-        """The executor's counts, and others of the node's."""
+        """Return the executor's counts, and others of the node's."""
 
     def events(self, known: Sequence[int]) -> list[EventView]:
-        """What the node keeps of owners' terms that are not `known`, the oldest first."""
+        """Return the events that the node remembers of owners' terms that are not `known`, the oldest first."""
 
     def logs(self, query: LogQuery) -> LogPage:
-        """Lines of the node's log."""
+        """Return lines of the node's log."""
 
 
 WORK_WAIT_S = 30.0
-"""How long a node lets an owner wait for tasks of a build; then the owner calls again, and what was begun goes on."""
+"""Seconds that a node lets an owner wait for tasks of a build; then the owner calls again, and what was begun goes
+on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPorts:
-    """What an owner uses of what the nodes of a cluster share."""
+    """The ports of an owner to what the nodes of a cluster share."""
 
     membership: MemberControl
     election: ElectionKey

@@ -1,4 +1,4 @@
-"""What carries iterations out."""
+"""The ports to what carries iterations out."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ class Engine(Protocol):
     """Spark, as the runner uses it: sessions to borrow, and work that can be cancelled by its label."""
 
     def session(self) -> AbstractContextManager[SparkSession]:
-        """A session with SQL settings of its own, given back at the end."""
+        """Return a session with SQL settings of its own, given back at the end."""
 
     def label(self, label: str) -> None:
         """Put what this thread does from now on under `label`."""
 
     def spent_s(self) -> tuple[float, float]:
-        """How long this thread has been waiting for Spark, and has been reading and writing data itself, in all."""
+        """Return for how many seconds this thread has waited for Spark, and has read and written data itself, in
+        all.
+        """
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
-        """The frame's rows, in its order, in tables of 1 to `rows_max` rows; one without rows if there are none.
+        """Return the frame's rows, in its order, in tables of 1 to `rows_max` rows; one without rows if there are none.
 
         Read while they are taken: never more than a partition of Spark's is in memory.
         """
 
     def stages(self, label: str) -> dict[int, StageWork]:
-        """What the stages of the Spark jobs under `label` have done, by number, as far as Spark remembers them."""
+        """Return what the stages of the Spark jobs under `label` have done, by number, as far as Spark remembers
+        them.
+        """
 
     def cancel(self, label: str) -> None:
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
 
 
 class JobDeaths(Protocol):
-    """Which jobs this node's process has died of. Safe for threads; costs what files in memory cost."""
+    """The jobs that this node's process has died of. Safe for threads; costs what files in memory cost."""
 
     def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
-        """While this thread works for these jobs, of one table; within it may be narrowed to some of them."""
+        """Mark that this thread works for these jobs, of one table; within it may be narrowed to some of them."""
 
     def of(self, job_id: str) -> Deaths:
-        """Those in a row."""
+        """Return the deaths in a row."""
 
     def forget(self, job_id: str) -> None:
-        """It has run well since."""
+        """Forget the job's deaths: it has run well since."""
 
     def forgive(self, job_id: str, reported_at_s: float) -> None:
-        """A person has it tried again, who saw the fault that was reported then."""
+        """Forgive the death, as a person has the job tried again, who saw the fault that was reported then."""
 
 
 class NoDeaths:
-    """Of a node that keeps nothing from one start to the next (port JobDeaths)."""
+    """The deaths at a node that stores nothing from one start to the next (port JobDeaths)."""
 
     def at_work(self, rows: Sequence[JobRow]) -> AbstractContextManager[None]:
         return nullcontext()
@@ -81,7 +85,9 @@ class IterationRunner(Protocol):
     """Runs one iteration to its end, on a thread of the executor."""
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
-        """One outcome a job; faults of one job are its own. Raises only if the whole iteration failed."""
+        """Run the iteration, and return one outcome a job; faults of one job are its own. Raises only if the whole
+        iteration failed.
+        """
 
     def cancel(self, iteration: Iteration) -> None:
         """Make the Spark work of `iteration` stop; returns at once, `run` ends by itself soon."""

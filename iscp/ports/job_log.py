@@ -1,4 +1,4 @@
-"""Where jobs are written down, and who is given reports of them."""
+"""The port to where jobs are written down, and who is given reports of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class JobLog(Protocol):
 
     @property
     def version(self) -> int:
-        """The last version of the log that is known; -1 before it is claimed."""
+        """Return the last version of the log that is known; -1 before it is claimed."""
 
     def claim_term(self) -> int:
         """Mint owner_rev, the last term + 1, by a claim commit; nothing may be read or done before."""
 
     def load(self) -> list[JobRow]:
-        """The last row of every registration (`job_id`), oldest first, dropped ones too until they are collected."""
+        """Return the last row of every registration (`job_id`), oldest first, dropped ones too until they are
+        collected.
+        """
 
     def append(self, entries: Sequence[LogEntry]) -> None:
         """Commit at exactly the next version.
@@ -38,7 +40,9 @@ class JobLog(Protocol):
         """
 
     def requests(self) -> Mapping[str, Sequence[str]]:
-        """By the `job_id` that they were about, the request ids still in the log, oldest first; known after `load`."""
+        """Return the request ids still in the log by the `job_id` that they were about, oldest first; known after
+        `load`.
+        """
 
     def compact(self, rows: Sequence[JobRow]) -> None:
         """Replace all entries by the last row of every registration that is still to be known."""
@@ -47,7 +51,9 @@ class JobLog(Protocol):
         """Delete files that the call before found unneeded already; answers how many. Commits nothing to the log."""
 
     def append_history(self, entries: Sequence[HistoryEntry]) -> None:
-        """Raises StorageError, and InvalidRequest where one of them cannot be held: then none was written."""
+        """Append entries. Raises StorageError, and InvalidRequest if one of them cannot be stored: then none was
+        written.
+        """
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
-        """Newest first."""
+        """Return the history, newest first."""

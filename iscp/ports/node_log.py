@@ -1,4 +1,4 @@
-"""What a node keeps of its own log."""
+"""The port to what a node stores of its own log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is behind the gRPC services `Operator` and `Builds`: what operators want of nodes, shards and builds."""
+"""The ports behind the gRPC services `Operator` and `Builds`: what operators want of nodes, shards and builds."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ class OperatorService(Protocol):
     """All methods raise IscpError: InvalidRequest before anything is written, NotOwner, Unavailable."""
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
-        """Whether anything has changed, and how many shards the node holds.
+        """Change a node, and return whether anything has changed, and how many shards the node has.
 
         Raises InvalidRequest for a node that nobody knows, and for a drain that would leave no node.
         """
 
     def change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
-        """How many of the table's shards (`range_id` 0: all) it concerns that were not so already.
+        """Change the table's shards (`range_id` 0: all), and return how many of them were not so already.
 
         Raises TableNotFound; InvalidRequest for a node that is unknown, or that takes no shards.
         """
 
     def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
-        """Split ranges of the table (0: all), or merge pairs of them (0: the smallest); how many it has then.
+        """Split ranges of the table (0: all), or merge pairs of them (0: the smallest), and return how many it has
+        then.
 
-        What is repeated under the same `request_id` is done once. Raises TableNotFound; InvalidRequest where the
-        table has a job that cannot be split, or there is no such range.
+        A request repeated under the same `request_id` is done once. Raises TableNotFound; InvalidRequest if the table
+        has a job that cannot be split, or there is no such range.
         """
 
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
-        """What is elsewhere than it should be, which begins to move unless `dry_run`."""
+        """Return what is elsewhere than it should be, which begins to move unless `dry_run`."""
 
     def placement(self, table: str, account: str = "") -> list[PlacedShard]:
-        """The shards of a table, or (empty) of all, with jobs of the account, or (empty) any. Raises TableNotFound."""
+        """Return the shards of a table, or (empty) of all, with jobs of the account, or (empty) any. Raises
+        TableNotFound.
+        """
 
     def events(
         self,
@@ -48,30 +51,37 @@ class OperatorService(Protocol):
         table: str = "",
         account: str = "",
     ) -> list[EventView]:
-        """What came after that number of that term, in later terms too; waits until there is something.
+        """Return the events that came after that number of that term, in later terms too; waits until there is one.
 
-        With `table` only what was decided of its shards, and with `account` of those of tables that have jobs of it.
-        Raises TableNotFound.
+        If `table` is given, only decisions on its shards are returned, and if `account` is given, those on tables that
+        have jobs of it. Raises TableNotFound.
         """
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
-        """Lines of the node's log, after the place that `after` has for it. Raises InvalidRequest: no such node."""
+        """Return lines of the node's log, after the place that `after` has for it. Raises InvalidRequest if there is no
+        such node.
+        """
 
     def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
-        """The lines of all nodes that are about the job; a page for each node. Raises JobNotFound, TableNotFound."""
+        """Return the lines of all nodes that are about the job; a page for each node. Raises JobNotFound,
+        TableNotFound.
+        """
 
 
 class BuildAdmin(Protocol):
     """All raise IscpError: InvalidRequest and TableNotFound before anything is changed, NotOwner, Unavailable."""
 
     def builds(self, table: str, account: str = "") -> list[BuildView]:
-        """Those of a table, or (empty) of all, and of an account, or (empty) of all; none where there are none."""
+        """Return the builds of a table, or (empty) of all, and of an account, or (empty) of all; none if there are
+        none.
+        """
 
     def abort(self, job: JobName) -> int:
-        """Pause the job, or (an empty name) all jobs of the table that are being built; how many tasks end by that.
+        """Pause the job, or (an empty name) all jobs of the table that are being built, and return how many tasks end
+        by that.
 
-        What is staged already is kept, for when the job is resumed. Raises JobNotFound; InvalidRequest where nothing
-        is left to be built.
+        Ranges that are staged already are retained, for when the job is resumed. Raises JobNotFound; InvalidRequest if
+        nothing is left to be built.
         """
 
     def prioritize(self, table: str) -> bool:

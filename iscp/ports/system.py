@@ -10,14 +10,14 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Unix seconds; may step."""
+        """Return the Unix time in seconds; it may step."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never step back; only differences mean anything."""
+        """Return seconds that never step back; only differences mean anything."""
 
 
 class Condition(Protocol):
-    """As `threading.Condition`: held by `with`, waited for and notified while it is held."""
+    """A condition like `threading.Condition`: held by `with`, waited for and notified while it is held."""
 
     def __enter__(self) -> bool: ...
 
@@ -42,7 +42,7 @@ class Thread(Protocol):
     def is_alive(self) -> bool: ...
 
     def is_current(self) -> bool:
-        """Whether it is the calling one."""
+        """Return whether it is the calling one."""
 
 
 class Threads(Protocol):
@@ -51,10 +51,10 @@ class Threads(Protocol):
     def thread(self, name: str, run: Callable[[], None]) -> Thread: ...
 
     def conditions(self, count: int) -> Sequence[Condition]:
-        """With one lock."""
+        """Return conditions that share one lock."""
 
     def pool(self, name: str) -> Executor:
-        """One thread that takes what is submitted in turn."""
+        """Return one thread that takes what is submitted in turn."""
 
 
 class Failpoints(Protocol):

@@ -9,9 +9,9 @@ from iscp.core.job.custom_trigger import NotBefore, StartNow, TriggerFacts
 
 
 class Trigger(Protocol):
-    """Made without arguments, once in each node; called for all jobs that name it, from one thread.
+    """A trigger is made without arguments, once in each node, and called for all jobs that name it, from one thread.
 
-    It must answer at once, and hold no state that its answers depend on: a job may be evaluated by another node the
+    The trigger must answer at once, and have no state that its answers depend on: another node may evaluate the job the
     next time.
     """
 
@@ -19,4 +19,4 @@ class Trigger(Protocol):
         """Raise ValueError saying what is wrong with a job's options: the job is then refused."""
 
     def decide(self, facts: TriggerFacts) -> StartNow | NotBefore:
-        """Whether an iteration of this job starts now; called only where its source is ahead of it."""
+        """Return whether an iteration of this job starts now; called only if its source is ahead of it."""

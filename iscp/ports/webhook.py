@@ -1,4 +1,4 @@
-"""Where notifications go."""
+"""The port to where notifications go."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Desk:
 
     def __init__(self, places: PlaceGuard = ANYWHERE) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), ProgressSignal()
-        self.world = OwnerWorld(on_moved=self.moved.notify)
+        self.world = OwnerWorld(on_progress=self.moved.notify)
         self.asks: list[VerifyRequested | VerifyWithdrawn] = []
         self.verifying = VerifyDesk(self.asks.append, self.world.clock)
         self.calls = FakeCalls(self.verifying, {"waiting": 2, "running": 1, "completed": 5})

@@ -54,7 +54,7 @@ class FakeCalls:
         assert self.build_worker is not None
         return self.build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
-    def upkeep(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobUpkeep:
         found = self.upkeeps.get(job_id, NO_UPKEEP)
         if isinstance(found, IscpError):
             raise found

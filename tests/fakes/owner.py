@@ -61,7 +61,7 @@ class OwnerWorld:
     def __init__(
         self,
         storage: LogStorage | None = None,
-        on_moved: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
         times: CoordinationTimes = TIMES,
     ) -> None:
         self.clock = FakeClock()
@@ -73,7 +73,7 @@ class OwnerWorld:
         self.claim_faults: list[Exception] = []
         self.told: list[OwnerMessage] = []
         self.moves = 0
-        self._on_moved = on_moved
+        self._on_moved = on_progress
         self.broken: list[Exception] = []
         self.on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
         self.synced: list[NodeRecord] = []

@@ -138,7 +138,7 @@ def _copied_peer(peer: Peer) -> Peer:
 def _copied_assignments(assignments: Assignments) -> Assignments:
     other = Assignments()
     other._shards = {shard: replace(assignment) for shard, assignment in assignments._shards.items()}
-    other._held = {holder: dict(shards) for holder, shards in assignments._held.items()}
+    other._assigned = {holder: dict(shards) for holder, shards in assignments._assigned.items()}
     other._parts = {table: dict(parts) for table, parts in assignments._parts.items()}
     other.blocked = {table: dict(blocked) for table, blocked in assignments.blocked.items()}
     other.unplaced, other.counts = dict(assignments.unplaced), dict(assignments.counts)

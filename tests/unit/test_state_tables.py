@@ -24,9 +24,9 @@ from iscp.changefeed.model.lock_queue import (
     Sampled,
     Waiting,
 )
-from iscp.coordination.held_shards import NODE_SHARD_STATES
 from iscp.coordination.membership.assignments import SHARD_STATES, ShardState
 from iscp.coordination.membership.node_session import PEER_PHASES
+from iscp.coordination.node_shards import NODE_SHARD_STATES
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect, SendTo
 from iscp.coordination.protocol.events import (
@@ -55,7 +55,7 @@ from iscp.coordination.protocol.messages import (
     NodeShardState,
     Sync,
 )
-from iscp.coordination.schedule.maintenance_heap import UPKEEP_PHASES, Phase, UpkeepHeap
+from iscp.coordination.schedule.maintenance_heap import MAINTENANCE_PHASES, MaintenanceHeap, Phase
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import InvariantBroken, QueueFull, TimedOut
@@ -165,7 +165,7 @@ class OwnerWalk:
 
 def upkeep_pairs(seed: int) -> Pairs:
     draw, pairs = random.Random(seed), Pairs()
-    heap: UpkeepHeap[str] = UpkeepHeap(1.0, BackoffConfig(), draw.random)
+    heap: MaintenanceHeap[str] = MaintenanceHeap(1.0, BackoffConfig(), draw.random)
     heap.add("a", 0.0)
     item = heap._items["a"]
     actions: dict[Phase, tuple[Callable[[float], object], ...]] = {
@@ -219,7 +219,7 @@ def peer_pairs(seed: int) -> Pairs:
         (NODE_SHARD_STATES, worker_pairs),
         (SHARD_STATES, owner_shard_pairs),
         (PEER_PHASES, peer_pairs),
-        (UPKEEP_PHASES, upkeep_pairs),
+        (MAINTENANCE_PHASES, upkeep_pairs),
         (LOCK_PHASES, lock_pairs),
     ],
     ids=["node's shard", "owner's shard", "node", "upkeep", "lock"],

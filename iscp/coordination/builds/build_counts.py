@@ -1,4 +1,4 @@
-"""What is counted of builds: what finished tasks had of the source, and since when."""
+"""Count builds: how much of the source the finished tasks had, and since when the owner has measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iscp.core.values.progress import NOTHING, TableSize, total_size
 
 @dataclass(frozen=True, slots=True)
 class BuildStart:
-    """When an owner began to measure a build, by its own clock, and how far that was by then."""
+    """A `BuildStart` is when an owner began to measure a build, by its own clock, and how far the build was by then."""
 
     version: int
     at_s: float
@@ -56,7 +56,7 @@ class BuildStarts:
 
 
 def done_by_node(state: BuildState, finished: Mapping[str, TableSize], job_id: str) -> dict[str, TableSize]:
-    """What nodes have built for a job, with what of it is `finished`, by task, and not removed yet."""
+    """Return what nodes have built for a job, by node; what is `finished`, by task, and not yet removed is included."""
     done = dict(state.done.get(job_id, {}))
     for task_id, task in state.jobs.get(job_id, {}).items():
         if task_id in finished:
@@ -65,9 +65,10 @@ def done_by_node(state: BuildState, finished: Mapping[str, TableSize], job_id: s
 
 
 def removals(state: BuildState, finished: Mapping[str, TableSize], writes_max: int) -> list[Change]:
-    """As many of those that are finished as go into one transaction, with what is counted of them.
+    """Return the removals of finished tasks with their counts, as many as fit into one transaction.
 
-    Both together or not at all: what a task had is counted exactly once, whatever fails and whoever is the owner next.
+    Both are written together or not at all: what a task had is counted exactly once, whatever fails and whoever is the
+    owner next.
     """
     deleted: list[Change] = []
     counts: dict[tuple[str, str], TableSize] = {}

@@ -1,6 +1,6 @@
-"""What etcd has of builds, and the changes that it takes: the same for the owner, the nodes and the store behind them.
+"""The state of builds that etcd stores, and the changes to it, which the owner, the nodes and their store share.
 
-A change is never applied before it is written: who keeps a `BuildState` has what etcd has, or had a moment before.
+A change is never applied before it is written: a `BuildState` is what etcd has, or had a moment before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iscp.core.values.progress import TableSize
 
 
 class BuildPlace(NamedTuple):
-    """What may be in one batch: a range of a table at a node, for one type of tasks.
+    """A `BuildPlace` is what may be in one batch: a range of a table at a node, for one type of tasks.
 
     Plans there that do not agree in `BuildPlan.reading` are in batches of their own.
     """
@@ -28,7 +28,7 @@ class BuildPlace(NamedTuple):
 
 
 def range_name(table_id: str, range_id: int) -> ShardId:
-    """The name by which the ring gives a range of a build its preferred node; no shard that is tailed has it."""
+    """Return the name by which the ring gives a range of a build its preferred node; no shard that is tailed has it."""
     return ShardId(f"{table_id}/build", range_id)
 
 
@@ -47,7 +47,7 @@ class PutTask:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTask:
-    """It is finished, or others take its place."""
+    """Delete a task that is finished, or that others replace."""
 
     job_id: str
     task_id: str
@@ -55,7 +55,7 @@ class DeleteTask:
 
 @dataclass(frozen=True, slots=True)
 class CountDone:
-    """What a node has built for a job by now, with the tasks whose removal this is written with."""
+    """Count what a node has built for a job by now; it is written with the removal of the tasks that are counted."""
 
     job_id: str
     node_id: str
@@ -101,7 +101,7 @@ class EndTable:
 
 @dataclass(frozen=True, slots=True)
 class SetPriority:
-    """0 is what every table has at first, and is not kept."""
+    """Set a table's priority. Each table begins with 0, which is not stored."""
 
     table_id: str
     priority: int
@@ -114,25 +114,25 @@ class PutStaging:
 
 @dataclass(frozen=True, slots=True)
 class DeleteStaging:
-    """It is finished, or nobody needs it any more, or another takes its place."""
+    """Delete a task of that type that is finished, that nobody needs any more, or that another replaces."""
 
     table_id: str
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class PutKept:
+class PutRetained:
     span: KeptSpan
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteKept:
-    """Nothing of the table is kept any more."""
+class DeleteRetained:
+    """Record that no commit of the table is retained any more."""
 
     table_id: str
 
 
-ChangeOfTable = BeginTable | EndTable | SetPriority | PutStaging | DeleteStaging | PutKept | DeleteKept
+ChangeOfTable = BeginTable | EndTable | SetPriority | PutStaging | DeleteStaging | PutRetained | DeleteRetained
 Change = PutTask | DeleteTask | CountDone | PutPlan | DropBuild | MarkBuilt | ForgetBuilt | ChangeOfTable
 
 
@@ -148,10 +148,11 @@ def writes_of(change: Change) -> int:
 
 @dataclass(slots=True)
 class BuildState:
-    """`places` has the tasks that are not aborted, by node; `jobs` has all of them. `built` maps jobs to versions.
+    """The builds' plans, tasks and counts: `places` has the tasks that are not aborted, by node, and `jobs` all of
+    them. `built` maps jobs to versions.
 
-    `done`: by job and node, what the tasks that are finished had of the source. `staging`: tasks of that type, by id;
-    `kept`: by table, and whatever has a task of that type is there.
+    `done` has what the finished tasks had of the source, by job and node. `staging` has the tasks of that type, by id;
+    `retained` has the commits that are retained, by table, and has an entry for each table with such a task.
 
     Invariant: the tasks of a job with a plan, aborted ones included, and what is finished tile its snapshot exactly.
     """
@@ -166,7 +167,7 @@ class BuildState:
     aborted: dict[str, BuildTask] = field(default_factory=dict)
     places: dict[str, dict[BuildPlace, dict[str, BuildTask]]] = field(default_factory=dict)
     staging: dict[str, StagingTask] = field(default_factory=dict)
-    kept: dict[str, KeptSpan] = field(default_factory=dict)
+    retained: dict[str, KeptSpan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> BuildState:
@@ -200,14 +201,14 @@ class BuildState:
                 self._apply_to_table(change)
 
     def changes(self) -> Iterator[Change]:
-        """Those that make this state of an empty one."""
+        """Return the changes that make this state of an empty one."""
         yield from map(BeginTable, self.tables)
         yield from (SetPriority(table_id, priority) for table_id, priority in self.priorities.items())
         yield from (MarkBuilt(job_id, version) for job_id, version in self.built.items())
         yield from map(PutPlan, self.plans.values())
         yield from (CountDone(job_id, *count) for job_id, counts in self.done.items() for count in counts.items())
         yield from (PutTask(task) for tasks in self.jobs.values() for task in tasks.values())
-        yield from map(PutKept, self.kept.values())
+        yield from map(PutRetained, self.retained.values())
         yield from map(PutStaging, self.staging.values())
 
     @property
@@ -215,17 +216,17 @@ class BuildState:
         return next(self.changes(), None) is None
 
     def is_live(self, task_id: str) -> bool:
-        """Whether it is a task, of either type, that is not aborted."""
+        """Return whether the task, of either type, exists and is not aborted."""
         return task_id in self.live or task_id in self.staging
 
     def is_at(self, place: BuildPlace) -> bool:
-        """Whether a task that is not aborted is there."""
+        """Return whether the place has a task that is not aborted."""
         if place.task_type is TaskType.PROCESS_STAGING:
             return any(place_of(task) == place for task in self.staging.values())
         return place in self.places.get(place.node_id, ())
 
     def of_range(self, table_id: str, range_id: int) -> Iterator[BuildTask]:
-        """The table's tasks for exactly this range that are not aborted, at whichever nodes."""
+        """Return the table's tasks for exactly this range that are not aborted, at whichever nodes."""
         for places in self.places.values():
             for place, tasks in places.items():
                 if (place.table_id, place.range_id) == (table_id, range_id):
@@ -243,10 +244,10 @@ class BuildState:
                 self.staging[task.task_id] = task
             case DeleteStaging(_, task_id):
                 self.staging.pop(task_id, None)
-            case PutKept(span):
-                self.kept[span.table_id] = span
-            case DeleteKept(table_id):
-                self.kept.pop(table_id, None)
+            case PutRetained(span):
+                self.retained[span.table_id] = span
+            case DeleteRetained(table_id):
+                self.retained.pop(table_id, None)
             case _:
                 assert_never(change)
 

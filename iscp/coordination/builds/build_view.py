@@ -1,4 +1,4 @@
-"""What the owner's builder knows of builds, for those who want to know how far they are."""
+"""Show the builds that the owner's builder knows, and how far they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iscp.core.build.build_task import BuildPlan
 
 
 def known_builds(builder: Builder, clock_at_s: float = 0.0) -> KnownBuilds:
-    """Of tables with a build that is wanted or goes on, in the order of their turns. Raises Unavailable.
+    """Return the tables with a build that is wanted or goes on, in the order of their turns. Raises Unavailable.
 
     `clock_at_s`: Unix time at which the builder's clock was 0.
     """

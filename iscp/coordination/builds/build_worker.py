@@ -1,12 +1,12 @@
-"""A node's side of builds: works on the tasks that an owner names, and remembers what it has finished.
+"""The node's side of builds, which works on the tasks that an owner names, and remembers what it has finished.
 
-It follows the tasks in etcd, and is called by the owner (after ScyllaDB's view building worker). Rules:
+The worker follows the tasks in etcd, and is called by the owner (after ScyllaDB's view building worker). Rules:
 
 - Only what etcd has as a task of this node is worked on; one that is aborted or deleted is neither worked on nor
   reported as finished, however far it was.
 - One batch a range at a time: tasks of one type, table, range and `BuildPlan.reading`, read once.
-- Commits are kept beside that, as what waits may be deleted, and one task of a table at a time.
-- What is finished is remembered until the owner has deleted it, so that the next owner is answered at once.
+- Commits are staged beside that, because the source may delete the ones that wait, and one task of a table at a time.
+- A finished task is remembered until the owner has deleted it, so that the next owner is answered at once.
 - Once an owner was heard, no earlier one is obeyed.
 """
 
@@ -168,7 +168,7 @@ class BuildWorker:
                 self._out.append(AnswerWork(number, finished))
 
     def _is_over(self, task_id: str, waiting: WaitingCall) -> bool:
-        """It was aborted or deleted. One that was never there may only not have come in yet."""
+        """Return whether the task was aborted or deleted. One that was never there may only not have arrived yet."""
         return task_id in self.state.aborted or (task_id in waiting.seen and not self._is_live(task_id))
 
     def _start(self) -> None:
@@ -182,7 +182,9 @@ class BuildWorker:
                 self._run(tasks)
 
     def _running(self, kind: TaskType) -> int:
-        """What was cancelled ends soon, or hangs: then no other range is to wait for it."""
+        """Return how many batches count as running. A canceled one ends soon, or hangs: no other range is to wait for
+        it.
+        """
         canceled = [batch.canceled for batch in self.batches.values() if batch.place.task_type is kind]
         return len(canceled) - min(sum(canceled), CANCELED_MAX)
 
@@ -197,7 +199,7 @@ class BuildWorker:
         self._out.append(RunBatch(self._number, StagingBatch(task, plans)))
 
     def _startable(self, request: WorkRequested) -> Iterator[BuildTask]:
-        """Tasks of the request that may be read together now."""
+        """Return tasks of the request that may be read together now."""
         first: tuple[BuildPlace, tuple[int, int]] | None = None
         for task_id in request.task_ids:
             task = self.state.live.get(task_id)

@@ -79,7 +79,7 @@ class Builder:
         self.calls = RangeCalls(owner_rev, limits.range_timeout_s)
         self.faults = RangeFaults(self.calls)
         self.replacements = Replacements()
-        self.staging = StagingTasks(limits.kept_bytes_max)
+        self.staging = StagingTasks(limits.retained_bytes_max)
         self._writes_max, self._unbuilt = limits.writes_max, set(unbuilt)
         self._placement, self._staying = Placement(), frozenset[str]()
         self._counter = 0
@@ -91,7 +91,7 @@ class Builder:
             self.turns.want(plan, BuildState(), now_s)
 
     def next_due_s(self) -> float | None:
-        """When to send a BuildTick, if nothing happens before; None: not at all."""
+        """Return when a BuildTick is due if nothing happens before, or None if none is."""
         due = [self.calls.next_due_s(self._now_s), self.turns.waiting.ripens_at_s(), self._store.next_due_s()]
         if self.state is not None and not self._store.awaited:
             due.append(self._remove_at_s)
@@ -110,22 +110,24 @@ class Builder:
         return self._out
 
     def node_of(self, table_id: str, range_id: int) -> str:
-        """Where a range should be built; empty where no node may take any, or it is not known yet."""
+        """Return the node that should build the range, or an empty string if no node may, or none is known yet."""
         return self._placement.target(range_name(table_id, range_id))
 
     def jobs_on(self, table_id: str, jobs: Collection[str]) -> set[str]:
-        """The table's jobs that are built, or wait for it, or have yet to publish; those of `jobs`, its own, too that
-        had nothing published when this term began, and may have: of what they have published something may be left."""
+        """Return the table's jobs that are built, or wait for it, or have yet to publish; those of `jobs`, its own, too
+        that had nothing published when this term began, and may have: of what they have published something may be
+        left.
+        """
         planned = {plan.job_id for plan in self.state.plans.values() if plan.table_id == table_id} if self.state else ()
         return {*self.turns.wanted_on(table_id), *planned, *self._unbuilt.intersection(jobs)}
 
     def followed_tables(self) -> list[str]:
-        """Those whose commits, and whose jobs, are to be reported (TableSeen), in order."""
+        """Return the tables whose commits and jobs are to be reported (TableSeen), in order."""
         return sorted(self.staging.tables(self.state, self.turns)) if self.state is not None else []
 
-    def keeps(self, table_id: str) -> bool:
-        """Whether commits of the table are kept, which nobody may need any more (JobsMoved)."""
-        return self.state is not None and table_id in self.state.kept
+    def retains(self, table_id: str) -> bool:
+        """Return whether commits of the table are retained that nobody may need any more (JobsMoved)."""
+        return self.state is not None and table_id in self.state.retained
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class Builder:
                 assert_never(event)
 
     def loaded(self) -> BuildState:
-        """What etcd has; raises Unavailable until it was read."""
+        """Return what etcd has. Raises Unavailable until it was read."""
         if self.state is None:
             raise Unavailable("the builds are being read from etcd", remedy="Retry")
         return self.state
@@ -215,7 +217,7 @@ class Builder:
             self._move()
 
     def _follow(self, state: BuildState) -> None:
-        """What is aborted or gone is neither worked on nor finished."""
+        """Forget what is aborted or gone: it is neither worked on nor finished."""
         self.finished = {task_id: size for task_id, size in self.finished.items() if task_id in state.live}
         self.staging.follow(state)
         self._out += [CancelCall(number) for number in self.calls.without(state.is_live)]
@@ -238,7 +240,7 @@ class Builder:
             self._remove_at_s = self._now_s + REMOVE_EVERY_S
 
     def _counts(self, task_id: str) -> bool:
-        """What was aborted meanwhile is refused: others are to be there in its place."""
+        """Return whether the task counts. One that was aborted meanwhile does not: others will replace it."""
         return self.state is None or self.state.is_live(task_id)
 
     # --- what follows ------------------------------------------------------------------------------------------
@@ -248,18 +250,18 @@ class Builder:
             self._out.append(load)
         if (state := self.state) is None:
             return
-        said, tasks = self.faults.take_overdue(state, self._staying, self.finished, self._now_s)
-        self._out += said
+        notices, tasks = self.faults.take_overdue(state, self._staying, self.finished, self._now_s)
+        self._out += notices
         self.replacements.move(tasks)
         if not self._store.awaited and (changes := self._next_changes(state)):
             self._out.append(self._store.write(changes))
         elif (check := self._store.check(self._now_s)) is not None:
             self._out.append(check)
         finished = ChainMap(self.finished, self.staging.finished)
-        self._out += self.calls.begin(state, self._staying, finished, self.turns.held, self._now_s)
+        self._out += self.calls.begin(state, self._staying, finished, self.turns.deferred, self._now_s)
 
     def _next_changes(self, state: BuildState) -> tuple[Change, ...]:
-        """As many as go into one transaction, of the first kind of which there is something to be written."""
+        """Return as many changes as fit into one transaction, of the first kind that has any."""
         for groups in self._kinds_of_changes(state):
             changes: list[Change] = []
             writes = 0
@@ -303,10 +305,12 @@ class Builder:
             self.replacements.move(to_move(self.state, self.finished, self._stays, self._node_of_successor))
 
     def _stays(self, task: BuildTask) -> bool:
-        """What is in work is left to its node, as long as that stays."""
+        """Return whether the task stays at its node: one that is worked on does, as long as the node stays."""
         return task.node_id in self._staying and self.calls.works_on(task, place_of(task))
 
     def _next_id(self) -> str:
-        """Never given before: terms only rise, and the counter goes on within one, also after a failed write."""
+        """Return an id that was never given before: terms only rise, and the counter goes on within one, also after a
+        failed write.
+        """
         self._counter += 1
         return f"{self.owner_rev:08x}-{self._counter:08x}"

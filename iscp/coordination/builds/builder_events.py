@@ -1,4 +1,4 @@
-"""What the owner's builder takes in, and what it wants done.
+"""The events that the owner's builder takes, and the effects that it gives.
 
 Effects are carried out in their order, and only writes, loads and checks one after the other: each is answered before
 the next one comes.
@@ -39,7 +39,9 @@ class JobsMoved:
 
 @dataclass(frozen=True, slots=True)
 class NodesPlaced:
-    """`staying`: nodes that may go on with what they have, as they are there and neither leave nor drain."""
+    """The nodes are placed. `staying` are those that may go on with what they have, as they are there and neither leave
+    nor drain.
+    """
 
     placement: Placement
     staying: frozenset[str]
@@ -47,7 +49,7 @@ class NodesPlaced:
 
 @dataclass(frozen=True, slots=True)
 class BuildsLoaded:
-    """What etcd has; it is the builder's own from now on."""
+    """The builds were loaded from etcd; the state is the builder's own from now on."""
 
     number: int
     state: BuildState
@@ -64,7 +66,7 @@ class BuildsWritten:
 class BuildsUnknown:
     """The load, the write or the check failed, or etcd has something else.
 
-    What was written may be there or not, or come later.
+    The written changes may be there or not, or come later.
     """
 
     number: int
@@ -109,7 +111,7 @@ class Prioritize:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """What is known of a table, no earlier than the BuildOver that came before.
+    """A `TableSeen` is what is known of a table, no earlier than the BuildOver that came before.
 
     `newest`: its version when it was probed (-1: it was not yet). `applied`: how far the last of its jobs that tail has
     come (None: none tails), at `table_uri`. `repair`: the newest repair that one of them had not applied (0: none).
@@ -123,7 +125,7 @@ class TableSeen:
 
     @property
     def repaired(self) -> bool:
-        """Whether a job that tails is yet to apply a repair."""
+        """Return whether a job that tails has not yet applied a repair."""
         return self.applied is not None and self.repair > self.applied
 
 
@@ -157,7 +159,7 @@ class LoadBuilds:
 
 @dataclass(frozen=True, slots=True)
 class WriteBuilds:
-    """In one transaction, which fails where another has written since the last load or write."""
+    """Write changes in one transaction, which fails if another has written since the last load or write."""
 
     number: int
     changes: tuple[Change, ...]
@@ -165,7 +167,7 @@ class WriteBuilds:
 
 @dataclass(frozen=True, slots=True)
 class CheckBuilds:
-    """Whether etcd still has what was loaded or written last."""
+    """Check that etcd still has what was loaded or written last."""
 
     number: int
 
@@ -194,7 +196,7 @@ class NotifyBuilt:
 
 @dataclass(frozen=True, slots=True)
 class ShowFault:
-    """Why a job's build does not go on, for the job's status; OK: it does again."""
+    """Show in the job's status why its build does not go on; with OK it goes on again."""
 
     job_id: str
     code: int

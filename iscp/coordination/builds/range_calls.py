@@ -32,7 +32,7 @@ others left, tables that wait.
 
 
 TURN_HELD_S = 300.0
-"""How long a range that is not finished may hold up tables that wait, once its table has no others left."""
+"""Seconds that an unfinished range may delay waiting tables once its table has no other ranges left."""
 
 FAILURES_SHOWN = 3
 """Failures of a range in a row from which on its jobs are shown as failing."""
@@ -47,7 +47,7 @@ class RangeCall:
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """Why a place has to wait, and until when."""
+    """A `Setback` says why a place has to wait, and until when."""
 
     fault: str
     due_s: float
@@ -56,9 +56,9 @@ class Setback:
 
 
 class RangeCalls:
-    """Those of one term. `setbacks` has the places that failed last time, also when they are over.
+    """The calls of one term. `setbacks` has the places that failed last time, also when they are over.
 
-    `since_s`: when each place was called for what it has not finished.
+    `since_s` says when each place was called for what it has not finished.
     """
 
     def __init__(self, owner_rev: int, timeout_s: float = RANGE_TIMEOUT_S) -> None:
@@ -87,12 +87,12 @@ class RangeCalls:
         state: BuildState,
         nodes: Container[str],
         finished: Container[str],
-        held: Collection[str],
+        deferred: Collection[str],
         now_s: float,
     ) -> Iterator[CallNode]:
-        """The calls that may be made now, at these nodes; none for ranges of tables that are `held`."""
+        """Yield the calls that may be made now, at these nodes; ranges of `deferred` tables get none."""
         yield from self._begin_staging(state, nodes, finished, now_s)
-        if held and all(table_id in held for table_id in state.tables):
+        if deferred and all(table_id in deferred for table_id in state.tables):
             return
         for node_id, places in state.places.items():
             if node_id not in nodes or self._resting.get(node_id, now_s) > now_s:
@@ -100,7 +100,7 @@ class RangeCalls:
             for place, tasks in places.items():
                 if self._of_node[node_id, place.task_type] >= CALLS_OF_NODE_MAX:
                     break
-                if place.table_id in held or self._waits(place, now_s):
+                if place.table_id in deferred or self._waits(place, now_s):
                     continue
                 if task_ids := _read_together(tasks, state.plans, finished):
                     self.since_s.setdefault(place, now_s)
@@ -118,12 +118,12 @@ class RangeCalls:
                 yield self._begin(place, (task.task_id,))
 
     def _waits(self, place: BuildPlace, now_s: float) -> bool:
-        """A call is under way, or the last one has failed lately."""
+        """Return whether a call is under way, or the last one has failed lately."""
         setback = self.setbacks.get(place)
         return place in self._busy or (setback is not None and setback.due_s > now_s)
 
     def end(self, number: int) -> RangeCall | None:
-        """The call is over; None where it was already."""
+        """End the call, and return it; None if it was over already."""
         call = self.by_number.pop(number, None)
         if call is not None:
             del self._busy[call.place]
@@ -131,13 +131,13 @@ class RangeCalls:
         return call
 
     def fail(self, number: int, fault: str, now_s: float) -> None:
-        """The call has failed: at a node that is away, all others would as well, one after the other."""
+        """Note that the call has failed: at a node that is away, all others would as well, one after the other."""
         if (call := self.by_number.get(number)) is not None:
             self._resting[call.place.node_id] = now_s + NODE_REST_S
             self.set_back(number, fault, now_s)
 
     def set_back(self, number: int, fault: str, now_s: float) -> None:
-        """The call has failed, or finished nothing."""
+        """Set the place back, whose call has failed, or finished nothing."""
         if (call := self.end(number)) is not None:
             before = self.setbacks.get(call.place)
             pause_s = min(before.pause_s * 2, CALL_RETRY_MAX_S) if before else CALL_RETRY_S
@@ -145,21 +145,23 @@ class RangeCalls:
             self.setbacks[call.place] = Setback(fault, now_s + pause_s, pause_s, failures)
 
     def failures(self, place: BuildPlace) -> int:
-        """How often in a row."""
+        """Return how many calls for the place have failed in a row."""
         setback = self.setbacks.get(place)
         return setback.failures if setback is not None else 0
 
     def finish(self, place: BuildPlace) -> None:
-        """The place has finished what it was called for."""
+        """Note that the place has finished what it was called for."""
         self.setbacks.pop(place, None)
         self.since_s.pop(place, None)
 
     def overdue(self, now_s: float) -> list[BuildPlace]:
-        """The ranges that their nodes had for too long."""
+        """Return the ranges that their nodes had for too long."""
         return [place for place, since_s in self.since_s.items() if since_s + self.timeout_s <= now_s]
 
     def take_away(self, place: BuildPlace, now_s: float) -> int | None:
-        """The node has had its time; the number of the call to be cancelled. What stays there is called again later."""
+        """End the turn of a node that has used its time, and return the number of the call to be canceled, if one runs.
+        A range that stays at the node is called again later.
+        """
         del self.since_s[place]
         call = self._busy.get(place)
         self.setbacks[place] = Setback(
@@ -168,7 +170,7 @@ class RangeCalls:
         return call.number if call is not None and self.end(call.number) else None
 
     def stuck(self, state: BuildState, now_s: float) -> set[str]:
-        """The tables of whose ranges nothing is left but what keeps failing, or does not end."""
+        """Return the tables of whose ranges nothing is left but what keeps failing, or does not end."""
         failing = {place for place, each in self.setbacks.items() if each.pause_s >= CALL_RETRY_MAX_S}
         failing.update(place for place, since_s in self.since_s.items() if since_s + TURN_HELD_S <= now_s)
         if not failing:
@@ -178,7 +180,7 @@ class RangeCalls:
         return {place.table_id for place in places}.difference(going)
 
     def forget(self, state: BuildState) -> None:
-        """The setbacks of places where nothing is to be done any more."""
+        """Forget the setbacks of places where nothing is to be done any more."""
         for place in [each for each in {**self.setbacks, **self.since_s} if not state.is_at(each)]:
             self.finish(place)
 
@@ -199,7 +201,7 @@ class RangeCalls:
 def _read_together(
     tasks: Mapping[str, BuildTask], plans: Mapping[str, BuildPlan], finished: Container[str]
 ) -> tuple[str, ...]:
-    """All that may be worked on, of those whose range is the same rows as the first one's."""
+    """Return all that may be worked on, of those whose range is the same rows as the first one's."""
     ready = [
         (plan.reading, task_id)
         for task_id, task in tasks.items()

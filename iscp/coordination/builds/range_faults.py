@@ -17,14 +17,16 @@ from iscp.core.values.errors import ErrorCode
 
 @dataclass(slots=True)
 class _Vain:
-    """`tried`: nodes that had the range for too long; `node_id`: which has it instead (empty: whichever should)."""
+    """A range that nodes had in vain. `tried` has the nodes that had it for too long; `node_id` is the one that has it
+    instead (empty: whichever should).
+    """
 
     tried: set[str] = field(default_factory=set)
     node_id: str = ""
 
 
 class RangeFaults:
-    """Those of one term. `shown`: jobs of which it was said that they fail."""
+    """The faults of one term. `shown` has the jobs that were reported as failing."""
 
     def __init__(self, calls: RangeCalls) -> None:
         self.shown: set[str] = set()
@@ -32,7 +34,7 @@ class RangeFaults:
         self._vain: dict[tuple[str, int], _Vain] = {}
 
     def fail(self, event: RangeFailed, state: BuildState | None, now_s: float) -> list[ShowFault]:
-        """A call has failed."""
+        """Note that a call has failed, and return what is to be shown."""
         call = self._calls.by_number.get(event.number)
         self._calls.fail(event.number, event.fault, now_s)
         if call is None or state is None or self._calls.failures(call.place) < FAILURES_SHOWN:
@@ -40,7 +42,7 @@ class RangeFaults:
         return self._show(_jobs_of(call.task_ids, state), event.code, event.fault)
 
     def finish(self, call: RangeCall, state: BuildState | None) -> list[ShowFault]:
-        """A call has finished something; whose builds go on again."""
+        """Note that a call has finished something, and return whose builds go on again."""
         self._calls.end(call.number)
         self._calls.finish(call.place)
         self._vain.pop((call.place.table_id, call.place.range_id), None)
@@ -55,26 +57,26 @@ class RangeFaults:
     def take_overdue(
         self, state: BuildState, staying: Collection[str], finished: Container[str], now_s: float
     ) -> tuple[list[ShowFault | CancelCall], Iterator[BuildTask]]:
-        """Of nodes that have had their time: what is to be said, and the tasks that are to move."""
-        said: list[ShowFault | CancelCall] = []
+        """Return what is to be reported of nodes that have used their time, and the tasks that are to move."""
+        notices: list[ShowFault | CancelCall] = []
         moving: list[BuildTask] = []
         for place in self._calls.overdue(now_s):
             tasks = tasks_at(place, state)
             if (number := self._calls.take_away(place, now_s)) is not None:
-                said.append(CancelCall(number))
+                notices.append(CancelCall(number))
             fault = f"a range of the build was not finished by {place.node_id} within {self._calls.timeout_s:g} s"
-            said += self._show(_jobs_of(tasks, state), ErrorCode.TIMEOUT, fault)
+            notices += self._show(_jobs_of(tasks, state), ErrorCode.TIMEOUT, fault)
             if self._send_elsewhere(place, staying):
                 moving += [task for task_id, task in tasks.items() if task_id not in finished]
-        return said, iter(moving)
+        return notices, iter(moving)
 
     def node_of(self, task: BuildTask, staying: Container[str], usual: str) -> str:
-        """Where a range should be that is `usual`ly there."""
+        """Return the node at which a range should be that is `usual`ly at that one."""
         vain = self._vain.get((task.table_id, task.range_id))
         return vain.node_id if vain is not None and vain.node_id in staying else usual
 
     def forget(self, state: BuildState) -> None:
-        """What is known of places, builds and tables that are over."""
+        """Forget what is known of places, builds and tables that are over."""
         self._calls.forget(state)
         self.shown.intersection_update(state.jobs)
         for each in [each for each in self._vain if each[0] not in state.tables]:

@@ -1,7 +1,7 @@
-"""Tasks that are to be others: at another node, or for other ranges.
+"""Replace tasks by others: at another node, or for other ranges.
 
-Two steps, each a transaction: first the tasks are aborted, then others take their place, under ids of their own. What
-is left of the first step by an owner that has ended, or whose second step failed, becomes copies of what it was.
+Two steps, each a transaction: first the tasks are aborted, then others replace them, under ids of their own. Tasks of
+the first step, by an owner that has ended or whose second step failed, become copies of what they were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Replacement:
 
 
 class Replacements:
-    """`aborting` waits for its first step, `begun` has the tasks that have taken it, for the second."""
+    """Replacements under way: `aborting` wait for their first step, `begun` has the tasks that have taken it, for the
+    second.
+    """
 
     def __init__(self) -> None:
         self.aborting: deque[Replacement] = deque()
@@ -55,7 +57,7 @@ class Replacements:
         self._put_first([Replacement(task.job_id, (task.task_id,), halves) for task in open_tasks])
 
     def merge(self, state: BuildState, finished: Container[str], table_id: str, range_id: int) -> None:
-        """Of each job of which both halves are still to be built; raises InvalidRequest where there is none."""
+        """Merge two halves for each job that still has both to build. Raises InvalidRequest if there is none."""
         if depth(_checked(range_id)) >= DEPTH_MAX:
             raise InvalidRequest(f"is {range_id}, which has no halves", field="range_id", remedy="Merge another one")
         left, right = (
@@ -68,11 +70,11 @@ class Replacements:
         self._put_first([Replacement(job_id, (one, other), (range_id,)) for job_id, one, other in both])
 
     def _put_first(self, requested: Sequence[Replacement]) -> None:
-        """Before moves of the same tasks: what takes their place is put where it should be anyway."""
+        """Put replacements before moves of the same tasks: what replaces the tasks is put where it should be anyway."""
         self.aborting.extendleft(reversed(requested))
 
     def abort_groups(self, state: BuildState, finished: Container[str]) -> Iterator[Sequence[Change]]:
-        """The first step of those that wait; what is finished, replaced or gone meanwhile is left as it is.
+        """Return the first step of those that wait; what is finished, replaced or gone meanwhile is left as it is.
 
         A task may wait more than once, as when nodes come and go faster than etcd answers, and etcd refuses a
         transaction that writes a key twice.
@@ -92,7 +94,9 @@ class Replacements:
         node_of: Callable[[BuildTask], str],
         node_of_copy: Callable[[BuildTask], str],
     ) -> Iterator[Sequence[Change]]:
-        """The second step of all that have taken the first one; a copy stands for whom nobody knows what was to be."""
+        """Return the second step of all that have taken the first one; a copy stands for whom nobody knows what was to
+        be.
+        """
         done: set[str] = set()
         for task in list(state.aborted.values()):
             if task.task_id in done:
@@ -108,7 +112,7 @@ class Replacements:
             ]
 
     def forget(self, aborted: Container[str]) -> None:
-        """All but those that have taken the first step and not the second."""
+        """Forget all but those that have taken the first step and not the second."""
         self.begun = {task_id: each for task_id, each in self.begun.items() if task_id in aborted}
 
 
@@ -118,7 +122,7 @@ def to_move(
     stays: Callable[[BuildTask], bool],
     target: Callable[[BuildTask], str],
 ) -> Iterator[BuildTask]:
-    """Tasks that are not where they should be, but for those that may stay."""
+    """Return tasks that are not where they should be, but for those that may stay."""
     for task in state.live.values():
         if task.task_id not in finished and target(task) not in ("", task.node_id) and not stays(task):
             yield task

@@ -1,14 +1,14 @@
-"""Which commits are kept for jobs that are built, and for those that are to apply a repair: tasks of the type
-process_staging, and when what is kept is deleted.
+"""Decide which commits are retained for jobs that are built or have to apply a repair (tasks of the type
+process_staging), and when those commits are deleted.
 
-One task a table at a time, so that commits are kept in order of version, each once. Rules:
+One task a table at a time, so that commits are retained in order of version, each once. Rules:
 
 - `KeptSpan` is written before the first task, and deleted with the last one: whatever is there of a table's commits,
   etcd has it.
-- All that is kept of a table is deleted together, once no job needs any of it.
-- From when it is to be deleted nothing of it counts as kept: the task may do so without anybody hearing of it.
+- All retained commits of a table are deleted together, once no job needs any of them.
+- Once a table's commits are to be deleted, none of them counts as retained: the task may delete them unreported.
 - A task that nobody needs any more is deleted, whether or not it ever comes to its end.
-- A repair is kept with the unread commits before it, which alone make it one that the tail can take in order.
+- A repair is retained with the unread commits before it, which alone make it one that the tail can take in order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
-    DeleteKept,
+    DeleteRetained,
     DeleteStaging,
-    PutKept,
+    PutRetained,
     PutStaging,
 )
 from iscp.coordination.builds.builder_events import TableSeen
@@ -32,19 +32,20 @@ from iscp.core.rows.range_tree import WHOLE
 from iscp.core.values.progress import TableSize
 
 COMMITS_OF_TASK_MAX = 100
-"""Commits that one task keeps; the others are for the next one, and another node may take it. Of a repair so many are
-kept, with those before it: a job that is further behind compares.
+"""Commits that one task retains; the others are for the next one, and another node may take it. Before a repair so many
+unread commits are retained at most: a job that is further behind compares.
 """
 
 WAITING_TABLES_MAX = 10
-"""Tables of which commits are kept before they are built: those whose turn is next."""
+"""Tables whose commits are retained before they are built: those whose turn is next."""
 
 
 @dataclass(slots=True)
 class _Needs:
-    """Of one table. `building`: the versions at which its jobs are built; `others`: how far each other one has come.
+    """The needs of one table. `building` has the versions at which its jobs are built; `others` says how far each other
+    one has come.
 
-    `seen`: what was reported last; `known`: that was since the last of them was published.
+    `seen` is what was reported last; `known` says that it was reported since the last of them was published.
     """
 
     uri: str = ""
@@ -55,7 +56,7 @@ class _Needs:
     known: bool = False
 
     def wanted(self) -> tuple[int, int] | None:
-        """The commits to be kept, as (after, until]; None: what lands is for the tail."""
+        """Return the commits to be retained, as (after, until], or None if new commits are for the tail."""
         repaired = self.seen is not None and self.seen.repaired
         if route_commit(self.phases, repair=repaired) is CommitRoute.TAIL:
             return None
@@ -67,16 +68,18 @@ class _Needs:
         return min(after for after, _ in spans), max(until for _, until in spans)
 
     def before(self, version: int) -> bool:
-        """Whether a job is still to take this commit."""
+        """Return whether a job has still to take this commit."""
         return any(each < version for each in (*self.building, *self.others))
 
 
 class StagingTasks:
-    """Of one term. `finished`: tasks that are to be removed, with what each has kept."""
+    """The staging tasks of one term. `finished` has the tasks that are to be removed, with the size of what each has
+    retained.
+    """
 
-    def __init__(self, kept_bytes_max: int) -> None:
+    def __init__(self, retained_bytes_max: int) -> None:
         self.finished: dict[str, TableSize] = {}
-        self._kept_bytes_max = kept_bytes_max
+        self._retained_bytes_max = retained_bytes_max
         self._seen: dict[str, TableSeen] = {}
         self._doubted: set[str] = set()
         self._repaired: dict[str, None] = {}
@@ -90,15 +93,15 @@ class StagingTasks:
             self._repaired.pop(event.table_id, None)
 
     def doubt(self, table_id: str) -> None:
-        """One of its jobs has moved: what is kept stays until the table is seen again."""
+        """Note that one of the table's jobs has moved: what is retained stays until the table is seen again."""
         self._doubted.add(table_id)
 
     def tables(self, state: BuildState, turns: TableTurns) -> set[str]:
-        """Of which something is built or kept, or soon will be."""
-        return {plan.table_id for plan in _open_builds(state, turns)} | state.kept.keys() | self._repaired.keys()
+        """Return the tables that are being built or have retained commits, or soon will."""
+        return {plan.table_id for plan in _open_builds(state, turns)} | state.retained.keys() | self._repaired.keys()
 
     def follow(self, state: BuildState) -> None:
-        """What is gone is not finished."""
+        """Forget finished tasks that are gone."""
         self.finished = {task_id: size for task_id, size in self.finished.items() if task_id in state.staging}
 
     def changes(
@@ -109,59 +112,61 @@ class StagingTasks:
         node_of: Callable[[str, int], str],
         staying: Container[str],
     ) -> Iterator[Sequence[Change]]:
-        """At most one group for a table."""
+        """Yield the next changes, at most one group for a table."""
         tasks = {task.table_id: task for task in state.staging.values()}
         for table_id, needs in self._needs(state, turns).items():
             node_id = node_of(table_id, WHOLE)
-            task, kept = tasks.get(table_id), state.kept.get(table_id)
+            task, retained = tasks.get(table_id), state.retained.get(table_id)
             if task is None:
-                if node_id and (made := self._begin(needs, table_id, kept)):
+                if node_id and (made := self._begin(needs, table_id, retained)):
                     span, after, until = made
                     new = StagingTask(next_id(), table_id, span.table_uri, after, until, node_id)
-                    yield [*([PutKept(span)] if span != kept else []), PutStaging(new)]
-            elif kept is not None and task.task_id in self.finished:
-                yield [DeleteStaging(table_id, task.task_id), self._result(kept, task)]
-            elif kept is None or not self._is_needed(needs, kept, task):
+                    yield [*([PutRetained(span)] if span != retained else []), PutStaging(new)]
+            elif retained is not None and task.task_id in self.finished:
+                yield [DeleteStaging(table_id, task.task_id), self._result(retained, task)]
+            elif retained is None or not self._is_needed(needs, retained, task):
                 yield [DeleteStaging(table_id, task.task_id)]
             elif node_id and task.node_id not in staying:
-                moved = task._replace(task_id=next_id(), node_id=node_id)
-                yield [DeleteStaging(table_id, task.task_id), PutStaging(moved)]
+                moved_task = task._replace(task_id=next_id(), node_id=node_id)
+                yield [DeleteStaging(table_id, task.task_id), PutStaging(moved_task)]
 
-    def _result(self, kept: KeptSpan, task: StagingTask) -> Change:
+    def _result(self, retained: KeptSpan, task: StagingTask) -> Change:
         if task.removes:
-            return DeleteKept(task.table_id)
-        size = kept.bytes + max(0, self.finished[task.task_id].bytes)
-        return PutKept(KeptSpan(kept.table_id, kept.table_uri, kept.since, task.until, size))
+            return DeleteRetained(task.table_id)
+        size = retained.bytes + max(0, self.finished[task.task_id].bytes)
+        return PutRetained(KeptSpan(retained.table_id, retained.table_uri, retained.since, task.until, size))
 
-    def _begin(self, needs: _Needs, table_id: str, kept: KeptSpan | None) -> tuple[KeptSpan, int, int] | None:
-        """What is to be written of a table without a task: its span, and from where to where a new task goes."""
+    def _begin(self, needs: _Needs, table_id: str, retained: KeptSpan | None) -> tuple[KeptSpan, int, int] | None:
+        """Return the span to be written of a table without a task, and between which versions a new task stages
+        commits; None if there is nothing to do.
+        """
         after, until = needs.wanted() or (-1, -1)
-        if kept is not None and self._is_over(needs, kept):
-            return replace(kept, since=kept.until), kept.until, kept.until
-        if kept is None or after < kept.since:  # what is there already is found when it is to be kept
-            kept = KeptSpan(table_id, needs.uri, after, after)
-        if until <= kept.until or kept.bytes >= self._kept_bytes_max:
+        if retained is not None and self._is_over(needs, retained):
+            return replace(retained, since=retained.until), retained.until, retained.until
+        if retained is None or after < retained.since:  # what is there already is found when it is to be retained
+            retained = KeptSpan(table_id, needs.uri, after, after)
+        if until <= retained.until or retained.bytes >= self._retained_bytes_max:
             return None
-        return kept, kept.until, min(until, kept.until + COMMITS_OF_TASK_MAX)
+        return retained, retained.until, min(until, retained.until + COMMITS_OF_TASK_MAX)
 
-    def _is_over(self, needs: _Needs, kept: KeptSpan) -> bool:
-        """Nobody needs what is kept, and it does not go on with what is wanted."""
+    def _is_over(self, needs: _Needs, retained: KeptSpan) -> bool:
+        """Return whether nobody needs the retained commits, and they do not continue with what is wanted."""
         wanted = needs.wanted()
-        return needs.known and not needs.before(kept.until) and (wanted is None or wanted[0] != kept.until)
+        return needs.known and not needs.before(retained.until) and (wanted is None or wanted[0] != retained.until)
 
-    def _is_needed(self, needs: _Needs, kept: KeptSpan, task: StagingTask) -> bool:
+    def _is_needed(self, needs: _Needs, retained: KeptSpan, task: StagingTask) -> bool:
         if task.removes:
-            return self._is_over(needs, kept)
+            return self._is_over(needs, retained)
         wanted = needs.wanted()  # of what has begun while a job was built, its tail has all the same
         needed = needs.before(task.until) or not needs.known
-        return needed and (wanted is None or wanted[0] >= kept.since)
+        return needed and (wanted is None or wanted[0] >= retained.since)
 
     def _needs(self, state: BuildState, turns: TableTurns) -> dict[str, _Needs]:
-        """Of the tables of which something is built or kept, or soon will be."""
+        """Return the needs of all tables that are being built or have retained commits, or soon will."""
         begun = {plan.job_id: plan for plan in _open_builds(state, turns)}
         repaired = [self._seen[table_id] for table_id in self._repaired]
         places: list[TableSeen | BuildPlan | KeptSpan | StagingTask] = [*repaired, *begun.values()]
-        places += [*state.kept.values(), *state.staging.values()]
+        places += [*state.retained.values(), *state.staging.values()]
         found = {each.table_id: _Needs(each.table_uri) for each in places}
         for plan in begun.values():
             found[plan.table_id].building.append(plan.version)
@@ -179,8 +184,8 @@ class StagingTasks:
 
 
 def _open_builds(state: BuildState, turns: TableTurns) -> Iterator[BuildPlan]:
-    """Those that have begun, those of which all is staged and nothing published, and those whose turn is next: what
-    lands meanwhile is as much in danger.
+    """Yield the builds that have begun, those that are all staged but not published, and those whose turn is next: the
+    commits that arrive meanwhile are as much in danger.
     """
     yield from state.plans.values()
     for job_id, version in state.built.items():

@@ -15,7 +15,7 @@ from iscp.coordination.builds.builder_events import CheckBuilds, LoadBuilds, Wri
 
 
 class StoreTurns:
-    """`awaited`: the number of what is under way; 0: nothing is."""
+    """The turns of loads, writes and checks. `awaited` is the number of what is under way; 0 if nothing is."""
 
     def __init__(self, check_every_s: float, now_s: float) -> None:
         self.awaited = 0
@@ -26,7 +26,7 @@ class StoreTurns:
         self._check_at_s = inf
 
     def load(self, now_s: float) -> LoadBuilds | None:
-        """If it is time for that."""
+        """Return a load, if it is time for that."""
         if self._load_at_s > now_s:
             return None
         self._load_at_s = inf
@@ -37,23 +37,23 @@ class StoreTurns:
         return WriteBuilds(self._begin(), changes)
 
     def check(self, now_s: float) -> CheckBuilds | None:
-        """If it is time for that, and nothing else is under way."""
+        """Return a check, if it is time for that, and nothing else is under way."""
         due_s = self._check_due_s()
         return CheckBuilds(self._begin()) if due_s is not None and due_s <= now_s else None
 
     def end(self, now_s: float) -> tuple[Change, ...]:
-        """It was answered; what it has written."""
+        """End the turn that was answered, and return what it has written."""
         written, self._writing, self.awaited = self._writing, (), 0
         self._check_at_s = now_s + self._check_every_s
         return written
 
     def fail(self, now_s: float) -> None:
-        """Nobody knows what etcd has: it is to be read."""
+        """Have etcd read again, after a failure of which nobody knows what it left there."""
         self.end(now_s)
         self._load_at_s = now_s + LOAD_RETRY_S
 
     def next_due_s(self) -> float | None:
-        """When to load or to check."""
+        """Return when to load or to check, or None for neither."""
         return self._load_at_s if self._load_at_s < inf else self._check_due_s()
 
     def _check_due_s(self) -> float | None:

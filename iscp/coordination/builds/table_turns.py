@@ -33,8 +33,8 @@ wait do so until one goes on.
 """
 
 REPEAT_S = 30.0
-"""How long after it was marked as built a job's request for the same build counts: it does not find all of it, and
-what is missing is built again.
+"""Seconds after a job was marked as built in which its request for the same build counts: the job misses a part of it,
+and that is built again.
 """
 
 
@@ -47,7 +47,8 @@ class Creation:
 
 
 class TableTurns:
-    """`wanted`: by job. `over`: jobs whose build is to be dropped; `repeated`: those that are to be built again.
+    """The turns of tables. `wanted` has the wanted plans by job, `over` the jobs whose build is to be dropped,
+    `repeated` those that are to be built again.
 
     `waiting`: tables on which builds are wanted that have not begun.
     """
@@ -65,8 +66,8 @@ class TableTurns:
         self._built_s: dict[str, float] = {}
 
     @property
-    def held(self) -> tuple[str, ...]:
-        """The table of which a job is about to join: its next ranges wait for that, to be read for all jobs."""
+    def deferred(self) -> tuple[str, ...]:
+        """Return the table of which a job is about to join: its next ranges wait for that, to be read for all jobs."""
         return (self.creation.plan.table_id,) if self.creation else ()
 
     def want(self, plan: BuildPlan, state: BuildState, now_s: float) -> None:
@@ -91,11 +92,11 @@ class TableTurns:
         self._priorities[table_id] = priority
 
     def wanted_on(self, table_id: str) -> Iterable[str]:
-        """The jobs."""
+        """Return the wanted jobs of the table."""
         return self._by_table.get(table_id, {})
 
     def plans_on(self, table_id: str) -> Iterable[BuildPlan]:
-        """Those that are wanted."""
+        """Return the wanted plans of the table."""
         return self._by_table.get(table_id, {}).values()
 
     def end(self, job_id: str, state: BuildState, now_s: float) -> None:
@@ -117,7 +118,7 @@ class TableTurns:
             self._follow(table_id, state, now_s)
 
     def note_written(self, change: Change, state: BuildState, now_s: float) -> None:
-        """`state` has it."""
+        """Note what was written; `state` has it."""
         match change:
             case MarkBuilt(job_id):
                 self._built_s[job_id] = now_s
@@ -138,14 +139,14 @@ class TableTurns:
             self._follow(plan.table_id, state, now_s)
 
     def _follow(self, table_id: str, state: BuildState, now_s: float) -> None:
-        """What is wanted of the table, or has come of it, may have changed."""
+        """Follow a table whose wanted plans or whose build may have changed."""
         if table_id not in state.tables and self._is_waiting(table_id, state):
             self.waiting.set(table_id, state.priorities.get(table_id, 0), self._since_s[table_id], now_s)
         else:
             self.waiting.remove(table_id)
 
     def drops(self, state: BuildState) -> Iterator[Sequence[Change]]:
-        """What is left of builds that nobody wants, and what is to be built again."""
+        """Yield the removal of what is left of builds that nobody wants, and of what is to be built again."""
         for job_id in list(self.repeated):
             if job_id in state.built:
                 yield [ForgetBuilt(job_id)]
@@ -176,7 +177,9 @@ class TableTurns:
                 yield [MarkBuilt(job_id, plan.version)]
 
     def turns(self, state: BuildState, stuck: Collection[str]) -> Iterator[Sequence[Change]]:
-        """Tables whose turn is over, and those whose turn has come. Tables that are `stuck` hold up no others."""
+        """Return tables whose turn is over, and those whose turn has come. Tables that are `stuck` hold up no
+        others.
+        """
         needed = {plan.table_id for plan in state.plans.values()}
         over = [each for each in state.tables if each not in needed and not self._is_waiting(each, state)]
         yield from ([EndTable(table_id)] for table_id in over)
@@ -189,7 +192,7 @@ class TableTurns:
     def creations(
         self, state: BuildState, next_id: Callable[[], str], target: Callable[[str, int], str]
     ) -> Iterator[Sequence[Change]]:
-        """The tasks of one wanted job after the other, at nodes that `target` gives, and then its plan."""
+        """Return the tasks of one wanted job after the other, at nodes that `target` gives, and then its plan."""
         if self.creation is None:
             plans = chain.from_iterable(self._by_table.get(table_id, {}).values() for table_id in state.tables)
             plan = next((each for each in plans if _is_missing(each, state)), None)
@@ -211,7 +214,7 @@ class TableTurns:
 
 
 def is_known(job_id: str, state: BuildState) -> bool:
-    """Whether there is something for DropBuild to remove."""
+    """Return whether there is something for DropBuild to remove."""
     return job_id in state.plans or job_id in state.jobs or job_id in state.done
 
 

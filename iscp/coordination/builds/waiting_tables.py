@@ -7,17 +7,19 @@ from collections import deque
 from collections.abc import Iterator
 
 GATHER_S = 2.0
-"""How long a table's turn waits after its first request: jobs that are registered together are read together."""
+"""Seconds that a table's turn waits after its first request: jobs that are registered together are read together."""
 
 STALE_MAX = 16
 """Outdated entries of the heap, in addition to one for each table that waits; beyond them it is made again."""
 
 _Turn = tuple[int, float, int]
-"""What comes first has the least of these: the priority, negated, since when the table is wanted, and a number."""
+"""A `_Turn` orders the tables, the least first: the priority, negated, since when the table is wanted, and a number."""
 
 
 class WaitingTables:
-    """Of those with the same priority the one that was wanted first comes first; those that still gather come last."""
+    """Tables that wait, ordered by priority and then by when they were first wanted; tables whose requests still gather
+    come last.
+    """
 
     def __init__(self) -> None:
         self._turns: dict[str, _Turn] = {}
@@ -27,7 +29,7 @@ class WaitingTables:
         self._ripening: deque[tuple[float, str]] = deque()
 
     def set(self, table_id: str, priority: int, since_s: float, now_s: float) -> None:
-        """It waits, and is wanted since then."""
+        """Have the table wait, wanted since `since_s`."""
         before = self._turns.get(table_id)
         if before is None:
             self._number += 1
@@ -46,7 +48,7 @@ class WaitingTables:
             self._gathering.pop(table_id, None)
 
     def ripen(self, now_s: float) -> None:
-        """The turns of those that have gathered may come from now on."""
+        """Let the turns of those that have gathered come from now on."""
         while self._ripening and self._ripening[0][0] <= now_s:
             _, table_id = self._ripening.popleft()
             turn = self._turns.get(table_id)
@@ -55,11 +57,11 @@ class WaitingTables:
                 self._push(table_id)
 
     def ripens_at_s(self) -> float | None:
-        """When the turn of a further one may come."""
+        """Return when the turn of a further table may come, or None if none gathers."""
         return self._ripening[0][0] if self._ripening else None
 
     def first(self, most: int) -> list[str]:
-        """Up to so many of those whose turn may come, in order."""
+        """Return up to so many of those whose turn may come, in order."""
         found: list[tuple[_Turn, str]] = []
         while self._heap and len(found) < most:
             entry = heapq.heappop(self._heap)
@@ -70,7 +72,7 @@ class WaitingTables:
         return [table_id for _, table_id in found]
 
     def next_ones(self, most: int) -> list[str]:
-        """As `first`, and then of those that still gather."""
+        """Return what `first` does, and then tables whose requests still gather."""
         found = self.first(most)
         for table_id in self._gathering:
             if len(found) >= most:
@@ -79,7 +81,7 @@ class WaitingTables:
         return found
 
     def __iter__(self) -> Iterator[str]:
-        """All of them, in order, at a cost that grows with their number."""
+        """Return all of them, in order, at a cost that grows with their number."""
         return iter(sorted(self._turns, key=lambda table_id: (table_id in self._gathering, self._turns[table_id])))
 
     def _holds(self, entry: tuple[_Turn, str]) -> bool:

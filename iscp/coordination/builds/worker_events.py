@@ -1,4 +1,4 @@
-"""What a node's build worker takes in, and what it wants done."""
+"""The events that a node's build worker takes, and the effects that it gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TasksRead:
 
 @dataclass(frozen=True, slots=True)
 class TasksChanged:
-    """In the order in which they were written."""
+    """The tasks changed; the changes are in the order in which they were written."""
 
     changes: Sequence[Change]
 
@@ -40,14 +40,16 @@ class WorkRequested:
 
 @dataclass(frozen=True, slots=True)
 class WaitEnded:
-    """The call is over: its owner does not wait any more. What was begun goes on."""
+    """The call is over: its owner no longer waits. Work that was begun goes on."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """`fault` None: every part of it is durable. `size`: what its range has of the source, or what was kept."""
+    """A batch has ended. If `fault` is None, every part of it is durable; `size` is what its range has of the source,
+    or the size of what was retained.
+    """
 
     number: int
     fault: IscpError | None = None
@@ -59,7 +61,7 @@ BuildWorkerEvent = TasksRead | TasksChanged | WorkRequested | WaitEnded | BatchE
 
 @dataclass(frozen=True, slots=True)
 class RunBatch:
-    """Answered by BatchEnded when it has stopped, however it ends."""
+    """Run a batch; BatchEnded answers when it has stopped, however it ends."""
 
     number: int
     batch: RangeBatch | StagingBatch
@@ -72,9 +74,9 @@ class CancelBatch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWork:
-    """The call has waited for these: they are finished, and none of its others is to be worked on any more.
+    """Answer a call: these tasks are finished, and none of its others is to be worked on any more.
 
-    Of each, by its id, what its range has of the source.
+    `finished` has what each task's range has of the source, by task id.
     """
 
     number: int

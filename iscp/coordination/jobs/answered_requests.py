@@ -28,5 +28,5 @@ class AnsweredRequests:
             del self._job_ids[request]
 
     def forget(self, job_ids: Collection[str]) -> None:
-        """Those about registrations that nobody remembers any more."""
+        """Forget the requests about registrations that nobody remembers any more."""
         self._job_ids = {request: job_id for request, job_id in self._job_ids.items() if job_id not in job_ids}

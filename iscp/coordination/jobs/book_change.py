@@ -11,10 +11,10 @@ from iscp.core.values.ids import ShardId
 
 @dataclass(frozen=True, slots=True)
 class BookChange:
-    """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
+    """A `BookChange` is what has changed: `rows` as they are now (`drop_at_s` is set where a job was dropped).
 
-    `shards` are those whose set of jobs, or what is wanted of one of them, was decided again; where only progress was
-    reported they are empty. `woken`: those of jobs that read a table which one of `rows` has committed to.
+    `shards` are those whose set of jobs, or what is wanted of one of them, was decided again; if only progress was
+    reported, they are empty. `woken` has the shards of jobs that read a table which one of `rows` has committed to.
     """
 
     rows: tuple[JobRow, ...] = ()
@@ -22,13 +22,13 @@ class BookChange:
     woken: tuple[ShardId, ...] = ()
 
     @property
-    def moved(self) -> dict[ShardId, bool]:
-        """Whose jobs have moved, and whether they were decided again."""
+    def decided_shards(self) -> dict[ShardId, bool]:
+        """Return the shards of jobs that have changed, and whether they were decided again."""
         return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
 
 
 def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
-    """What each shard has to run, of rows among which are dropped ones."""
+    """Return the rows that each shard has to run; dropped ones among `rows` are left out."""
     first: dict[ShardId, tuple[JobRow, ...]] = {}
     more: dict[ShardId, list[JobRow]] = {}  # most tables have one job
     for row in rows:

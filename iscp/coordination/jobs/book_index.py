@@ -1,4 +1,4 @@
-"""Where the book's jobs keep what they keep, and what the tables that they are on are called.
+"""Index the book's jobs by the places that they write and read, and by the names of their tables.
 
 Each index is built when it is first needed, of all rows: a new owner has no time for them.
 """
@@ -14,7 +14,7 @@ from iscp.core.job.several_tables import further_tables
 
 
 def target_of(spec_json: str) -> str:
-    """The target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
+    """Return the target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
     try:
         target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
     except (ValueError, AttributeError, RecursionError):
@@ -33,7 +33,7 @@ class BookIndex:
         self._readers: dict[str, dict[str, str]] | None = None
 
     def readers(self, uri: str) -> dict[str, str]:
-        """The ids of the jobs that read the table at `uri` besides their own, with those of their tables."""
+        """Return the ids of the jobs that read the table at `uri` besides their own, with those of their tables."""
         if self._readers is None:
             self._readers = {}
             for row in self._rows():
@@ -41,7 +41,7 @@ class BookIndex:
         return self._readers.get(uri, {})
 
     def reread(self, before: JobRow, row: JobRow) -> None:
-        """A job whose spec has changed."""
+        """Index a job whose spec has changed."""
         self._read_no_more(before)
         self._read(row)
 
@@ -59,7 +59,7 @@ class BookIndex:
                     self._readers.pop(uri, None)
 
     def targets(self) -> Places:
-        """Where the jobs keep what they keep."""
+        """Return the places where the jobs store their targets."""
         if self._targets is None:
             self._targets = Places(letters=True)
             for row in self._rows():
@@ -67,7 +67,7 @@ class BookIndex:
         return self._targets
 
     def sources(self) -> Places:
-        """The tables that the jobs are on, by their URIs."""
+        """Return the tables that the jobs are on, by their URIs."""
         if self._sources is None:
             self._sources = Places()
             for row in self._rows():
@@ -75,7 +75,7 @@ class BookIndex:
         return self._sources
 
     def tables_called(self, name: str) -> tuple[str, ...]:
-        """The ids of tables that have this name, the newest first."""
+        """Return the ids of tables that have this name, the newest first."""
         if self._called is None:
             self._called = {}
             for row in self._rows():
@@ -83,7 +83,7 @@ class BookIndex:
         return tuple(reversed(self._called.get(name, {})))
 
     def add(self, row: JobRow) -> None:
-        """A job that is new."""
+        """Index a job that is new."""
         if self._targets is not None:
             self._targets.add(target_of(row.spec_json), row.job_id)
         if self._sources is not None:
@@ -100,7 +100,7 @@ class BookIndex:
             self._sources.remove(row.table_uri, row.job_id)
 
     def follow(self, before: JobRow, row: JobRow) -> None:
-        """A job that has gone on to a table of another id, at the same place."""
+        """Index a job that has gone on to a table of another id, at the same place."""
         self._call(before, -1, _followed(before))
         self._call(row, 1, _followed(row))
 
@@ -117,7 +117,7 @@ class BookIndex:
 
 
 def _names(row: JobRow) -> set[str]:
-    """What its table is called, other than by the id of its key."""
+    """Return the table's names other than the id of its key."""
     return {row.table_uri, row.table_name, *_followed(row)}
 
 

@@ -1,7 +1,8 @@
 """The owner's book of jobs: the current row of each, and what of it the job log does not have yet.
 
 Decisions (see PendingChanges) take effect here once the log has them. Reports of progress move the book at once, for
-the sink is the truth about them, and their rows follow at the log's pace. It knows no clock, no threads and no storage.
+the sink is the truth about them, and their rows follow at the log's pace. The book knows no clock, no threads and no
+storage.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from iscp.core.values.ids import JobKey, ShardId
 class JobBook:
     """The current row of every job by its key, and the dropped registrations until they are collected.
 
-    `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None,
-    every dropped one has not; the indexes are those of the wanted rows. Where a table is split each of its jobs has a
-    row for each of its ranges; what is counted and selected are jobs. One thread changes it; see LogWriter for how
-    others read.
+    `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None, every
+    dropped one has not; the indexes are those of the wanted rows. If a table is split, each of its jobs has a row for
+    each of its ranges; jobs are what is counted and selected. One thread changes it; see LogWriter for how others read.
     """
 
     def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -53,25 +53,27 @@ class JobBook:
         return len(self._jobs)
 
     def get(self, key: JobKey) -> JobRow | None:
-        """The row of this key, unless it was dropped."""
+        """Return the row of this key, unless it was dropped."""
         return self._jobs.get(key)
 
     def rows_of(self, key: JobKey) -> tuple[JobRow, ...]:
-        """Those of a job, one for each range of its table, whichever of them is named; none: it was dropped."""
+        """Return the rows of a job, one for each range of its table, whichever of them is named; none if it was
+        dropped.
+        """
         found = (self._jobs.get(key.of_range(each)) for each in self.ranges(key.table_id))
         return tuple(row for row in found if row is not None)
 
     def job(self, key: JobKey) -> JobRow | None:
-        """The job of this name as its users see it, unless it was dropped."""
+        """Return the job of this name as its users see it, unless it was dropped."""
         rows = self.rows_of(key)
         return combined(rows) if rows else None
 
     def ranges(self, table_id: str) -> tuple[int, ...]:
-        """Those that a table is split into."""
+        """Return the ranges that a table is split into."""
         return self._split.ranges(table_id)
 
     def by_id(self, job_id: str) -> JobRow | None:
-        """A registration, dropped or not."""
+        """Return a registration, dropped or not."""
         key = self._keys.get(job_id)
         return self._dropped.get(job_id) if key is None else self._jobs[key]
 
@@ -79,7 +81,7 @@ class JobBook:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
 
     def uri_of(self, table_id: str, but: JobKey | None = None) -> str | None:
-        """Where the table lies that the jobs of this id, `but` for one, are on; None: there are none."""
+        """Return where the table lies that the jobs with this id, `but` for one, read; None if there are none."""
         first = next((key for key in self._tables.get(table_id, {}).values() if key.job != but), None)
         return None if first is None else self._jobs[first].table_uri
 
@@ -87,7 +89,8 @@ class JobBook:
         return tuple(row for row in self.jobs_on(shard.table_id) if row.key.range_id == shard.range_id)
 
     def tables_called(self, name: str) -> tuple[str, ...]:
-        """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.
+        """Return the ids of tables with jobs that have this URI, were called so at a registration, or have this id by
+        now.
 
         The newest first. There are several where a table was dropped and recreated: each job is on the one that it was
         registered on.
@@ -98,23 +101,23 @@ class JobBook:
         return table_id in self._tables
 
     def tables(self) -> list[str]:
-        """The ids of all tables that have jobs."""
+        """Return the ids of all tables that have jobs."""
         return list(self._tables)
 
     def targets(self) -> Places:
-        """Where the jobs keep what they keep."""
+        """Return the places where the jobs store their targets."""
         return self._index.targets()
 
     def sources(self) -> Places:
-        """The tables that the jobs are on, by their URIs."""
+        """Return the tables that the jobs are on, by their URIs."""
         return self._index.sources()
 
     def jobs_reading(self, uri: str) -> Mapping[str, str]:
-        """The ids of the jobs that read the table at this URI besides their own, each with that of its own."""
+        """Return the ids of the jobs that read the table at this URI besides their own, each with that of its own."""
         return dict(self._index.readers(uri))
 
     def rows(self) -> list[JobRow]:
-        """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
+        """Return the rows for the log: the last one of every registration, dropped ones before their successors."""
         return [*self._dropped.values(), *self._jobs.values()]
 
     def select(
@@ -125,7 +128,7 @@ class JobBook:
         reason: Reason | None = None,
         limit: int | None = None,
     ) -> list[JobRow]:
-        """Jobs in the order in which they were registered (on each of `tables`); empty fields do not filter."""
+        """Return jobs in the order in which they were registered (on each of `tables`); empty fields do not filter."""
         rows = chain(*map(self.jobs_on, tables)) if tables else self._jobs.values()
         found = (
             row
@@ -137,7 +140,7 @@ class JobBook:
         return list(islice(found, limit))
 
     def _once(self, row: JobRow) -> JobRow | None:
-        """The job of a row, for the first of its rows alone."""
+        """Return the job of a row, for the first of its rows alone."""
         if row.key.range_id == WHOLE:
             return combined((row,))
         rows = self.rows_of(row.key)
@@ -146,7 +149,7 @@ class JobBook:
     def count(
         self, account: str = "", tables: Sequence[str] = (), state: JobState | None = None, reason: Reason | None = None
     ) -> int:
-        """At a cost that does not depend on the number of jobs, unless a table is named."""
+        """Count jobs, at a cost that does not depend on their number unless a table is named."""
         if tables:
             return len(self.select(account, tables, state, reason))
         return self._counts.count(account, state, reason)
@@ -155,7 +158,7 @@ class JobBook:
 
     def apply(self, reports: Iterable[JobReport]) -> BookChange:
         """Apply reports to the rows that they are about; late, doubled and foreign ones change nothing."""
-        moved: dict[str, JobRow] = {}
+        changed_rows: dict[str, JobRow] = {}
         woken: dict[ShardId, None] = {}
         for report in reports:
             row = self._jobs.get(report.key)
@@ -163,25 +166,25 @@ class JobBook:
             if changed is None:
                 continue
             self._install(changed)
-            moved[changed.job_id] = changed
+            changed_rows[changed.job_id] = changed
             if row is not None and changed.seq > row.seq:  # each commit of a sink has a seq of its own
                 woken |= dict.fromkeys(self._reading_target_of(changed))
             has_status = report.state is not None or report.reason is not None or report.status is not None
             self._unlogged.add(changed.job_id, due=has_status)
-        return BookChange(rows=tuple(moved.values()), woken=tuple(woken))
+        return BookChange(rows=tuple(changed_rows.values()), woken=tuple(woken))
 
     def _reading_target_of(self, row: JobRow) -> Iterator[ShardId]:
-        """The shards of jobs for which the target of this one is a source. Costs with their number alone."""
+        """Return the shards of jobs for which the target of this one is a source. Costs with their number alone."""
         target = target_of(row.spec_json)
         job_ids = (*self._index.sources().at(target), *self._index.readers(target)) if target else ()
         return (self._keys[job_id].shard for job_id in job_ids)
 
     def due(self, limit: int) -> list[JobRow]:
-        """Rows whose status the log does not have yet; they stay due until `mark_logged`."""
+        """Return rows whose status the log does not have yet; they stay due until `mark_logged`."""
         return [self._jobs[self._keys[job_id]] for job_id in self._unlogged.due(limit)]
 
     def mark_logged(self, rows: Iterable[JobRow]) -> None:
-        """The log has these rows."""
+        """Note that the log has these rows."""
         self._unlogged.remove(row.job_id for row in rows)
 
     def flush_watermarks(self) -> int:
@@ -203,11 +206,11 @@ class JobBook:
     # Decisions
 
     def request(self, account: str, request_id: str) -> JobRow | None:
-        """The registration, dropped or not, that an earlier request about a job of the account was about."""
+        """Return the registration, dropped or not, that an earlier request about a job of the account was about."""
         return self.by_id(self._requests.get((account, request_id)) or "")
 
     def commit(self, entries: Iterable[LogEntry]) -> BookChange:
-        """The log has these entries of a draft: they take effect."""
+        """Take the entries of a draft that the log has into effect, and return what has changed."""
         shards: dict[ShardId, None] = {}
         rows: dict[str, JobRow] = {}
         answered: dict[RequestKey, str] = {}
@@ -222,7 +225,7 @@ class JobBook:
         return BookChange(tuple(rows.values()), tuple(shards))
 
     def _load(self, rows: Sequence[JobRow]) -> None:
-        """All at once: of a hundred thousand, one by one would be half of what a new owner does."""
+        """Load all rows at once: one by one, a hundred thousand would be half of what a new owner does."""
         wanted = [row for row in rows if row.drop_at_s is None]
         self._dropped = {row.job_id: row for row in rows if row.drop_at_s is not None}
         self._keys = {row.job_id: row.key for row in wanted}

@@ -1,7 +1,7 @@
-"""What each request of users means on top of the book.
+"""Decide what each request of users changes in the book.
 
-A draft holds decisions that the log does not have yet: each is made against the book and those before it in the
-draft, which is then committed or thrown away as a whole.
+A draft holds decisions that the log does not have yet: each is made against the book and those before it in the draft,
+which is then committed or thrown away as a whole.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from iscp.core.values.errors import Conflict, InvalidRequest, JobNotFound, Table
 from iscp.core.values.ids import JobKey
 
 OPERATORS_REQUEST = "reshard:"
-"""What an operator's request id is logged with: it is none of the account with whose row it is logged."""
+"""The prefix of an operator's request id in the log: the request is not of the account with whose row it is logged."""
 
 
 class PendingChanges:
@@ -106,12 +106,12 @@ class PendingChanges:
         return [row for key in dict.fromkeys(keys) if (row := self._get(key)) is not None]
 
     def _rows(self, key: JobKey) -> list[JobRow]:
-        """Those of a job; none: there is no such job."""
+        """Return the rows of a job; none if there is no such job."""
         found = (self._get(key.of_range(each)) for each in self._ranges(key.table_id))
         return [row for row in found if row is not None]
 
     def _own(self, row: JobRow, but: JobKey | None = None) -> JobRow:
-        """A new job under the id of its table, which is not that of a copy; the job `but` does not count."""
+        """Return a new job under the id of its table, which is not that of a copy; the job `but` does not count."""
         return with_own_table_id(
             row,
             lambda key: next(iter(self._rows(key)), None),
@@ -119,7 +119,7 @@ class PendingChanges:
         )
 
     def _repeated(self, request_id: str, key: JobKey, uri: str = "") -> str | None:
-        """The job_id that the first request of this id was about, None if there was none.
+        """Return the job_id that the first request of this id was about, None if there was none.
 
         A job of the same name on the table at `uri` is the same one, whichever id the table was given since.
         """
@@ -134,7 +134,7 @@ class PendingChanges:
         return row.registration
 
     def _answered(self, account: str, request_id: str) -> JobRow | None:
-        """The row that the first request of this id about a job of the account was logged with."""
+        """Return the row that the first request of this id about a job of the account was logged with."""
         if not request_id:
             return None
         return self._requests.get((account, request_id)) or self._book.request(account, request_id)
@@ -166,7 +166,7 @@ class PendingChanges:
         return self._create(replace(item, row=row))
 
     def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
-        """The job's row ends and another begins, in one commit: the node claims the target for it, and rebuilds it.
+        """End the job's row and begin another, in one commit: the node claims the target for it, and rebuilds it.
 
         The seq goes on, so that what is still under way for the old registration fails at the sink.
         """
@@ -208,7 +208,7 @@ class PendingChanges:
         return RegisterResult(True, row.job_id, row.key.table_id, item.warning)
 
     def _current(self, found: Iterable[Sequence[str]]) -> Iterator[JobRow]:
-        """The jobs of these ids that are there, as they are now."""
+        """Return the jobs of these ids that are there, as they are now."""
         for job_id in chain.from_iterable(found):
             row = self._made.get(job_id) or self._book.by_id(job_id)
             current = self._get(row.key) if row is not None else None
@@ -230,7 +230,7 @@ class PendingChanges:
         return len({row.key.range_id for row in self._on(request.table_id)})
 
     def _was_resharded(self, rows: Sequence[JobRow], request_id: str) -> bool:
-        """Whether a request of this id was carried out on the table of these rows."""
+        """Return whether a request of this id was carried out on the table of these rows."""
         going_on = {row.registration for row in rows}
         for account in {row.key.account for row in rows} if request_id else ():
             if self._answered(account, f"{OPERATORS_REQUEST}{request_id}") is not None:
@@ -258,8 +258,8 @@ class PendingChanges:
     def _rewind(self, mark: int) -> None:
         if mark == len(self.entries):
             return
-        kept, self.entries = self.entries[:mark], []
+        before, self.entries = self.entries[:mark], []
         self._changed, self._requests, self._split, self._uris = {}, {}, set(), {}
-        for entry in kept:
+        for entry in before:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_made` may keep them.

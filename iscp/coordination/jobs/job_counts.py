@@ -1,4 +1,4 @@
-"""How many jobs of each account, and of all, are in which state for which reason."""
+"""Count the jobs of each account, and of all, by state and reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobCounts:
                 self._counts[counted, state, reason] += jobs
 
     def count(self, account: str, state: JobState | None, reason: Reason | None) -> int:
-        """Those of an account (empty: of all), in a state and for a reason (None: in any)."""
+        """Return how many jobs an account has (empty: all accounts), in a state and for a reason (None: in any)."""
         states = (state,) if state is not None else tuple(JobState)
         reasons = (reason,) if reason is not None else tuple(Reason)
         return sum(self._counts[account, each, why] for each in states for why in reasons)

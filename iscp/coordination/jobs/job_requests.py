@@ -35,7 +35,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Answered with False where there is no such job."""
+    """Drop a job. The answer is False if there is no such job."""
 
     key: JobKey
     request_id: str = ""
@@ -43,7 +43,7 @@ class Unregister:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Answered with False where it was paused already."""
+    """Pause a job. The answer is False if it was paused already."""
 
     key: JobKey
     request_id: str = ""
@@ -51,7 +51,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Answered with False where it is neither paused nor failing."""
+    """Resume a job. The answer is False if it is neither paused nor failing."""
 
     key: JobKey
     request_id: str = ""
@@ -94,7 +94,9 @@ def resumed(row: JobRow) -> JobRow | None:
 
 
 def updated(row: JobRow, changes_json: str) -> JobRow | None:
-    """A job that failed or was quarantined is tried by its new spec, a paused one stays so."""
+    """Return the updated row, or None if nothing differs: a failed or quarantined job is tried by its new spec, a
+    paused one stays so.
+    """
     spec = changed_spec(row.spec_json, changes_json)
     if spec == row.spec:
         return None

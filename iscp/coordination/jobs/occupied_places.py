@@ -1,4 +1,4 @@
-"""Which places jobs occupy: no target may be another's, lie within another's table, or around it."""
+"""Refuse places that jobs occupy: no target may be another's, lie within another's table, or around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
 
 @dataclass(frozen=True, slots=True)
 class OccupiedPlaces:
-    """`targets` and `sources` of jobs; `current` gives the jobs of ids that are still there, as they are now."""
+    """The places that jobs occupy: their `targets` and `sources`; `current` gives the jobs of ids that are still there,
+    as they are now.
+    """
 
     targets: tuple[Places, ...]
     sources: tuple[Places, ...]
@@ -38,7 +40,7 @@ class OccupiedPlaces:
         self._check_around(target, item.row.table_uri, account)
 
     def _check_around(self, target: str, source: str, account: str) -> None:
-        """A target neither holds nor lies within what another job keeps or reads, nor does the job's own source."""
+        """Check that a target neither holds nor lies within what another job writes or reads, nor its own source."""
         targets, sources = self.targets, self.sources
         mine = with_letters(target) if target else ()
         checks = [(targets, path, "target", TARGET_FIELD) for path in mine]
@@ -61,5 +63,5 @@ class OccupiedPlaces:
 
 
 def _whose(job: JobRow, account: str) -> str:
-    """Another account's job is not named to this one."""
+    """Return how to name the job: another account's job is not named to this one."""
     return f"job {job.key.job_name!r}" if job.key.account == account else "another job"

@@ -1,6 +1,6 @@
-"""What a split or a merge of a table's ranges comes to: which ranges go, which come, and the rows of its jobs.
+"""Split or merge a table's ranges: which ranges go, which come, and the rows of its jobs.
 
-Nothing of it moves rows of a sink: a range's next iteration looks up what those before it have reached there.
+Neither moves rows of a sink: a range's next iteration reads what those before it have reached there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def refuse_split(row: JobRow, ranges: Collection[int]) -> None:
 
 
 def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, now_s: float) -> Iterator[JobRow]:
-    """The rows to be logged: of each job and change those that end, then those that go on with it."""
+    """Return the rows to be logged: of each job and change those that end, then those that go on with it."""
     number = 0
     for gone, come in merged:
         mine: dict[str, list[JobRow]] = {}
@@ -110,7 +110,7 @@ def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, no
 
 
 def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
-    """A new job's rows on a table that may be split."""
+    """Return a new job's rows on a table that may be split."""
     if key_ranges.WHOLE in ranges:
         return [row]
     return [

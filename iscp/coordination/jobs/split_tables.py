@@ -1,4 +1,4 @@
-"""Which ranges the tables of the book's jobs are split into."""
+"""Remember which ranges the tables of the book's jobs are split into."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which id the jobs of a table are known by, where copies of a table carry the same id.
+"""Give each copy of a table an id of its own, if copies of a table carry the same id.
 
-A table that was copied keeps the id in its metadata. What is placed, probed and reported is an id's, so the jobs of
-one id have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
+A table that was copied keeps the id in its metadata. Placement, probes and reports are by id, so the jobs of one id
+have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _DIGITS = 16
 
 
 def copy_id(table_id: str, uri: str) -> str:
-    """The id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
+    """Return the id by which the table at `uri` is known while `table_id` belongs to the jobs of another copy of it."""
     return f"{table_id}@{sha256(uri.encode()).hexdigest()[:_DIGITS]}"
 
 
 def with_own_table_id(
     row: JobRow, find: Callable[[JobKey], JobRow | None], uri_of: Callable[[str], str | None]
 ) -> JobRow:
-    """A job to be registered, under the id of its table among those of the copies.
+    """Return a job to be registered, under the id of its table among those of the copies.
 
     `find` gives the row of a key, `uri_of` where the jobs of a table id lie (None: there are none).
     """
@@ -36,7 +36,7 @@ def with_own_table_id(
 
 
 def of_table(row: JobRow, table_id: str) -> JobRow:
-    """A new job known by `table_id`, though the id in its table's metadata is the one that it had so far."""
+    """Return a new job known by `table_id`, though the id in its table's metadata is the one that it had so far."""
     if table_id == row.key.table_id:
         return row
     followed = row.source_id

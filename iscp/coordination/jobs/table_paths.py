@@ -1,7 +1,8 @@
-"""Where jobs keep and read tables, by path: what lies above and below one is found without reading all the others.
+"""Find the places that jobs write and read, by path: what lies above and below one is found without reading all the
+others.
 
 A VACUUM of a table deletes what lies in its directory and is not its own, so that no target is ever above or below a
-place that another job keeps or reads.
+place that another job writes or reads.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ _PATHS = ("/", "s3://")
 
 
 class Places:
-    """Which jobs have which place, by their ids. A change or a lookup costs with a path's depth, not with their number.
+    """The jobs of each place, by their ids. A change or a lookup costs with a path's depth, not with the number of
+    jobs.
 
-    A place may be any text; only paths lie above or below one another. With `letters` each of them is for the table
-    of its dead letters too.
+    A place may be any text; only paths lie above or below one another. If `letters` is set, each place stands for the
+    table of its dead letters too.
     """
 
     def __init__(self, *, letters: bool = False) -> None:
@@ -26,7 +28,7 @@ class Places:
         self._below: dict[str, set[str]] = {}  # directory: the names in it that are places, or lead to some
 
     def at(self, place: str) -> tuple[str, ...]:
-        """The ids of the jobs that have this very place."""
+        """Return the ids of the jobs that have this very place."""
         return self._here.get(place, ())
 
     def add(self, place: str, job_id: str) -> None:
@@ -40,7 +42,7 @@ class Places:
             names.add(name)
 
     def remove(self, place: str, job_id: str) -> None:
-        """One that was added."""
+        """Remove a place that was added."""
         if not place:
             return
         self._here[place] = tuple(each for each in self._here[place] if each != job_id)
@@ -58,7 +60,7 @@ class Places:
                 return
 
     def around(self, path: str) -> Iterator[str]:
-        """The places strictly above and below `path`."""
+        """Return the places strictly above and below `path`."""
         for directory, _ in _above(path):
             yield from self._standing_for(directory)
         yield from self._under(path)
@@ -83,7 +85,7 @@ class Places:
 
 
 def _above(path: str) -> Iterator[tuple[str, str]]:
-    """Each directory above a path, the nearest first, and the name in it that leads to the path."""
+    """Return each directory above a path, the nearest first, and the name in it that leads to the path."""
     if not path.startswith(_PATHS):
         return
     while (at := path.rfind("/")) > 0:
@@ -92,5 +94,5 @@ def _above(path: str) -> Iterator[tuple[str, str]]:
 
 
 def with_letters(target: str) -> tuple[str, str]:
-    """A target, and where the table of its dead letters is, or would be."""
+    """Return a target, and where the table of its dead letters is, or would be."""
     return target, target + DEAD_LETTER_SUFFIX

@@ -7,18 +7,20 @@ from itertools import islice
 
 
 class UnloggedRows:
-    """Where only a watermark has moved the log need not be written soon: such a row is due after `flush`."""
+    """The rows that the log does not have yet. A row in which only a watermark has moved need not be written soon: it
+    is due after `flush`.
+    """
 
     def __init__(self) -> None:
         self._due: dict[str, None] = {}
         self._by_watermark: dict[str, None] = {}
 
     def add(self, job_id: str, *, due: bool) -> None:
-        """`due`: more than its watermark has moved."""
+        """Add a row; `due` says that more than its watermark has moved."""
         (self._due if due else self._by_watermark)[job_id] = None
 
     def remove(self, job_ids: Iterable[str]) -> None:
-        """The log has them, or their jobs have gone."""
+        """Remove rows that the log has, or whose jobs have gone."""
         for job_id in job_ids:
             self._due.pop(job_id, None)
             self._by_watermark.pop(job_id, None)
@@ -27,7 +29,7 @@ class UnloggedRows:
         return islice(self._due, limit)
 
     def flush(self) -> int:
-        """All are due from now on; how many there are."""
+        """Make all rows due from now on, and return how many there are."""
         self._due |= self._by_watermark
         self._by_watermark.clear()
         return len(self._due)

@@ -1,7 +1,7 @@
-"""Who holds which shard, as the owner knows it: the states, the transitions, the table.
+"""The assignments of shards to nodes, as the owner knows them: the states, the transitions, the table.
 
-What a node runs when an owner begins is taken over from its Sync. Only the node's own word, or the end of its lease and
-of the grace after it, ends Draining: stopping is not stopped.
+A new owner takes over what a node runs from its Sync. Only the node's own report, or the end of its lease and of the
+grace after it, ends Draining: stopping is not stopped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
 
 
 class Cause(StrEnum):
-    """Why a shard is, or goes, where it does."""
+    """A `Cause` says why a shard is, or goes, where it does."""
 
     NEW = "new"
     NODE_GONE = "node gone"
@@ -58,7 +58,9 @@ class Cause(StrEnum):
 
 
 class ShardEvent(StrEnum):
-    """What happens to a shard, in its owner's eyes. `found`: in the Sync of a node, by a new owner or after a cut."""
+    """A `ShardEvent` is what happens to a shard, as its owner sees it. `found` means in the Sync of a node, by a new
+    owner or after a cut.
+    """
 
     DISPATCH = "dispatch"
     FIND_STARTING = "found starting"
@@ -89,7 +91,7 @@ SHARD_STATES: StateTable[ShardState, ShardEvent] = StateTable(
 
 
 class Holder(NamedTuple):
-    """One process life of a node: a shard is held by it, not by a name."""
+    """A `Holder` is one process life of a node: a shard is assigned to it, not to a name."""
 
     node_id: str
     epoch: int
@@ -115,15 +117,15 @@ class Assignment:
 
 
 class Assignments:
-    """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`.
+    """All shards that are wanted or assigned. Every change of state goes through `take`, `turn` and `free`.
 
-    Wanted ones that nobody holds are `unplaced` or, by their tables, `blocked`: what is in the way of those has to end
-    first, and they are not considered before.
+    Wanted shards without a holder are `unplaced` or, by their tables, `blocked`: what is in the way of a blocked one
+    has to end first, and it is not considered before.
     """
 
     def __init__(self) -> None:
         self._shards: dict[ShardId, Assignment] = {}
-        self._held: dict[Holder, dict[ShardId, None]] = {}
+        self._assigned: dict[Holder, dict[ShardId, None]] = {}
         self._parts: dict[str, dict[ShardId, None]] = {}  # by table, of those that are split, or were and drain
         self.unplaced: dict[ShardId, None] = {}
         self.blocked: dict[str, dict[ShardId, None]] = {}
@@ -147,27 +149,28 @@ class Assignments:
 
     @property
     def split_tables(self) -> Collection[str]:
-        """Those of which a range is wanted or held that is not the whole."""
+        """Return the tables of which a range that is not the whole is wanted or assigned."""
         return self._parts.keys()
 
     def in_the_way(self, shard: ShardId) -> ShardId | None:
-        """Another shard that some node still has and that shares keys with it: until then it is not to be placed.
+        """Return another shard that some node still has and that shares keys with it: until then it is not to be
+        placed.
 
         Costs one lookup for tables that are not split.
         """
         if shard.table_id not in self._parts:
             return None
-        held = [each.shard for each in self.of_table(shard.table_id) if each.holder is not None]
-        return next((each for each in held if each != shard and overlaps(each.range_id, shard.range_id)), None)
+        taken = [each.shard for each in self.of_table(shard.table_id) if each.holder is not None]
+        return next((each for each in taken if each != shard and overlaps(each.range_id, shard.range_id)), None)
 
-    def held_by(self, holder: Holder) -> Iterable[ShardId]:
-        return self._held.get(holder, {}).keys()
+    def assigned_to(self, holder: Holder) -> Iterable[ShardId]:
+        return self._assigned.get(holder, {}).keys()
 
     def holders(self) -> Iterable[Holder]:
-        return self._held.keys()
+        return self._assigned.keys()
 
     def want(self, shard: ShardId, jobs: tuple[JobRow, ...]) -> Assignment:
-        """`shard` is to run with `jobs` (at least one)."""
+        """Have `shard` run with `jobs` (at least one), and return its assignment."""
         if not jobs:
             raise InvariantBroken(f"shard {shard} is wanted without a job")
         found = self._shards.get(shard)
@@ -177,7 +180,7 @@ class Assignments:
         return self._add(Assignment(shard, jobs))
 
     def stray(self, shard: ShardId) -> Assignment:
-        """A shard that some node has and nobody wants."""
+        """Return a shard that some node has and nobody wants."""
         return self._add(Assignment(shard, ()))
 
     def _add(self, assignment: Assignment) -> Assignment:
@@ -191,18 +194,18 @@ class Assignments:
         return assignment
 
     def unwant(self, assignment: Assignment) -> None:
-        """Nobody wants it any more; forgotten at once if nobody has it either."""
+        """Note that nobody wants the shard any more; it is forgotten at once if it has no holder either."""
         assignment.jobs = ()
         if assignment.state is ShardState.ABSENT:
             self._settle(assignment)
 
     def take(self, assignment: Assignment, holder: Holder, event: ShardEvent) -> None:
-        """An absent shard is `holder`'s from now on."""
+        """Assign an absent shard to `holder` from now on."""
         if assignment.holder is not None:
             raise InvariantBroken(f"shard {assignment.shard} is with {assignment.holder}, not free for {holder}")
         self.turn(assignment, event)
         assignment.holder, assignment.to = holder, ""
-        self._held.setdefault(holder, {})[assignment.shard] = None
+        self._assigned.setdefault(holder, {})[assignment.shard] = None
         self._forget_unplaced(assignment.shard)
 
     def turn(self, assignment: Assignment, event: ShardEvent) -> None:
@@ -213,26 +216,26 @@ class Assignments:
         assignment.state = state
 
     def free(self, assignment: Assignment) -> None:
-        """The holder has it no more."""
+        """Free the shard, which its holder has no more."""
         holder = assignment.holder
         if holder is None:
             raise InvariantBroken(f"shard {assignment.shard} is free already")
         self.turn(assignment, ShardEvent.FREE)
         assignment.holder = None
-        held = self._held[holder]
-        del held[assignment.shard]
-        if not held:
-            del self._held[holder]
+        assigned = self._assigned[holder]
+        del assigned[assignment.shard]
+        if not assigned:
+            del self._assigned[holder]
         self.unblock(assignment.shard.table_id)
         self._settle(assignment)
 
     def block(self, shard: ShardId) -> None:
-        """Nobody is to have an unplaced shard before something of its table has ended."""
+        """Place the unplaced shard nowhere before something of its table has ended."""
         del self.unplaced[shard]
         self.blocked.setdefault(shard.table_id, {})[shard] = None
 
     def unblock(self, table_id: str) -> None:
-        """Something of the table has ended."""
+        """Unblock the table's shards, after something of the table has ended."""
         self.unplaced |= self.blocked.pop(table_id, {})
 
     def _settle(self, assignment: Assignment) -> None:

@@ -1,8 +1,9 @@
-"""How many dispatches the owner has outstanding at a time, over all nodes.
+"""Limit how many dispatches the owner has outstanding at a time, over all nodes.
 
-The answers come to one thread. What it requests beyond what it can take in waits unread, seems unanswered, is sent
-again, and makes the backlog longer: congestion. So what may be outstanding follows from what was taken in lately, which
-keeps the time from a dispatch to its answer near one span however fast the owner is (Little's law, after TCP Vegas).
+The answers come to one thread. Requests beyond what the thread can take in wait unread, seem unanswered, are sent
+again, and make the backlog longer: congestion. So what may be outstanding follows from what was taken in lately, so
+that the time from a dispatch to its answer stays near one span however fast the owner is (Little's law, after TCP
+Vegas).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ REFILL = 4
 
 @dataclass(slots=True)
 class Window:
-    """`awaited`: dispatches that were sent once and not answered yet. `size`: how many there may be: as many as were
-    answered in the last span of `span_s`, within the two limits.
+    """The window of dispatches. `awaited` counts those that were sent once and not answered yet. `size` is how many
+    there may be: as many as were answered in the last span of `span_s`, within the two limits.
 
-    What a node leaves unanswered until it is sent again is `lost`, and does not count any more: a silent node must not
-    keep the others' dispatches waiting.
+    A dispatch that a node leaves unanswered until it is sent again is `lost`, and does not count any more: a silent
+    node must not delay the others' dispatches.
     """
 
     span_s: float
@@ -36,7 +37,7 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many may be sent now; none until there is room for several."""
+        """Return how many may be sent now; 0 until there is room for several."""
         free = self.size - self.awaited
         return free if free * REFILL >= self.size else 0
 

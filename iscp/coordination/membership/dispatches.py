@@ -28,7 +28,7 @@ FOUND = {
 
 
 def peer_of(term: Term, assignment: Assignment) -> Peer:
-    """The node that holds a shard; raises InvariantBroken where it is not there."""
+    """Return the node that holds a shard; raises InvariantBroken where it is not there."""
     peer = term.peers.get(assignment.holder.node_id) if assignment.holder else None
     if peer is None or peer.holder != assignment.holder:
         raise InvariantBroken(
@@ -58,7 +58,9 @@ def drain(term: Term, assignment: Assignment) -> None:
 
 
 def send_queued(term: Term) -> None:
-    """To node after node, as many as may be in flight; none while `listening`: a new owner has enough to read."""
+    """Send queued dispatches to node after node, as many as may be in flight; none while `listening`: a new owner has
+    enough to read.
+    """
     if term.listening or not term.turns:
         return
     room, at_node_max = term.window.room, operations_max(len(term.peers))
@@ -78,7 +80,7 @@ def send_queued(term: Term) -> None:
 
 
 def _begin(term: Term, peer: Peer, shard: ShardId, is_delete: bool, sent_s: float, heard_s: float) -> None:
-    operation = Operation(term.next_table_epoch(), is_delete, sent_s, heard_s, term.times.resend_s)
+    operation = Operation(term.next_table_epoch(), is_delete, sent_s, heard_s, term.timeouts.resend_s)
     peer.in_flight[shard] = operation
     term.window.note_sent()
     _send(term, peer, shard, operation)
@@ -88,8 +90,8 @@ def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
     jobs = () if operation.is_delete else term.assignments[shard].jobs
     message = DispatchTable(term.owner_rev, peer.record.epoch, operation.table_epoch, shard, operation.is_delete, jobs)
     term.out.append(SendTo(peer.record, message))
-    silent_s = operation.heard_s + term.times.sync_deadline_s
-    due_s = min(term.now_s + operation.repeat_s, max(silent_s, term.now_s + term.times.resend_s))
+    silent_s = operation.heard_s + term.timeouts.sync_deadline_s
+    due_s = min(term.now_s + operation.repeat_s, max(silent_s, term.now_s + term.timeouts.resend_s))
     term.timers.at(due_s, partial(_repeat, term, peer, shard, operation, due_s))
 
 
@@ -100,18 +102,18 @@ def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s:
     late_s = term.late_s(due_s)
     operation.heard_s += late_s
     operation.sent_s += late_s
-    silent = term.read_s - operation.heard_s >= term.times.sync_deadline_s
+    silent = term.read_s - operation.heard_s >= term.timeouts.sync_deadline_s
     # A node that waits for its reports to be recorded is not slow: the log is.
-    slow = term.own_time_s(peer, term.read_s) - operation.sent_s >= term.times.operation_deadline_s
+    slow = term.own_time_s(peer, term.read_s) - operation.sent_s >= term.timeouts.operation_deadline_s
     if silent or slow:
         membership.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
     else:
-        operation.repeat_s = term.times.next_resend_s(operation.repeat_s)
+        operation.repeat_s = term.timeouts.next_resend_s(operation.repeat_s)
         _send(term, peer, shard, operation)
 
 
 def accept_response(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
-    """The node's word on the operation that is in flight; on any other it is stale."""
+    """Accept the node's response to the operation that is in flight; on any other it is stale."""
     shard, operation = message.shard, peer.in_flight.get(message.shard)
     if operation is None or operation.table_epoch != message.table_epoch:
         return
@@ -145,7 +147,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     dispatched again to the same node, what is to end is stopped there, and the answer counts. A dispatch that is on its
     way gets a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
     """
-    before = list(term.assignments.held_by(peer.holder))
+    before = list(term.assignments.assigned_to(peer.holder))
     for reported in shards:
         _take_over(term, peer, reported)
     there = {reported.shard for reported in shards} if before else set()

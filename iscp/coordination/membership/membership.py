@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 
 from iscp.coordination.membership.assignments import Cause, Holder, ShardEvent, ShardState
-from iscp.coordination.membership.company import note_new
+from iscp.coordination.membership.isolation import note_new
 from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import Decided, Decision, RevokeLease, SendTo
@@ -15,7 +15,7 @@ from iscp.core.values.members import NodeRecord, ttls_fit, understands
 
 
 def apply_members(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
-    """These are all the nodes that are registered now; nothing is to be placed for `hold_s`."""
+    """Apply that these are all the nodes that are registered now; nothing is to be placed for `hold_s`."""
     if hold_s > 0:
         term.hold(term.now_s + hold_s)
     there = {record.node_id: record for record in members}
@@ -54,22 +54,22 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         term.to_hear.append(record.node_id)
     term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
-    if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.lease_ttl_s):
-        revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.times.lease_ttl_s:g} s")
+    if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.timeouts.lease_ttl_s):
+        revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.timeouts.lease_ttl_s:g} s")
     if reused:
         _refuse_reused(term, peer)
     _urge(term, peer)
 
 
 def _refuse_reused(term: Term, peer: Peer) -> None:
-    """Its messages look like those of the former life, whose dispatches may still come to it; the node registers again,
-    under a higher epoch.
+    """Refuse a node with an epoch of its former life: messages of the two look alike, and dispatches to the former life
+    may still arrive. The node registers again, under a higher epoch.
     """
     revoke(term, peer, f"has epoch {peer.record.epoch} of a former life, as etcd was restored from a backup")
 
 
 def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
-    """Whether this owner does not understand the node, which is then given up on."""
+    """Give up on the node if this owner does not understand it, and return whether it was given up."""
     if understands(wire_format, term.identity.wire_format):
         return False
     revoke(term, peer, f"speaks wire format {wire_format}, not {term.identity.wire_format}")
@@ -77,7 +77,7 @@ def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
 
 
 def revoke(term: Term, peer: Peer, why: str) -> None:
-    """The node cannot be relied on: what it runs must end with its lease."""
+    """Revoke the node's lease, as it cannot be relied on: what it runs must end with its lease."""
     if peer.phase is not PeerPhase.REVOKED:
         peer.take(PeerEvent.REVOKE)
         term.changed = True
@@ -87,16 +87,17 @@ def revoke(term: Term, peer: Peer, why: str) -> None:
 
 
 def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
-    """From now on the node has to be heard of: one that is cut off from here goes on by itself, and nobody knows how.
+    """Require from now on that the node is heard of: one that is cut off from the owner goes on by itself, and nobody
+    knows how.
 
     Its lease says only that it reaches etcd.
     """
-    if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
+    if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.timeouts.alive_s == inf:
         return
     # One sum for both, or rounding could have it check again at once, for ever.
-    deadline_s = peer.heard_s + term.times.sync_deadline_s
+    deadline_s = peer.heard_s + term.timeouts.sync_deadline_s
     if term.late_s(due_s):
-        again_s = term.now_s + term.times.resend_s
+        again_s = term.now_s + term.timeouts.resend_s
     elif term.read_s >= deadline_s:
         revoke(term, peer, f"was not heard of for {term.read_s - peer.heard_s:.1f} s")
         return
@@ -113,29 +114,29 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
     if not term.current(peer) or peer.synced:
         return
     peer.announced_s += (late_s := term.late_s(due_s))
-    deadline_s = peer.announced_s + term.times.sync_deadline_s
+    deadline_s = peer.announced_s + term.timeouts.sync_deadline_s
     if peer.phase is PeerPhase.ANNOUNCED and term.read_s >= deadline_s:
-        revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
+        revoke(term, peer, f"sent no Sync within {term.timeouts.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
         if late_s:  # the Sync may be there, and only has to be heard
-            wait_s = term.times.resend_s
+            wait_s = term.timeouts.resend_s
         else:
             of = term.identity
             announce = Announce(of.node_id, term.owner_rev, term.election_revision, of.version, of.wire_format)
             term.out.append(SendTo(peer.record, announce))
-            wait_s = term.times.next_resend_s(wait_s or term.times.resend_s)
+            wait_s = term.timeouts.next_resend_s(wait_s or term.timeouts.resend_s)
         again_s = min(term.now_s + wait_s, deadline_s)
     else:
         term.out.append(RevokeLease(peer.record, term.election_revision))
-        again_s = term.now_s + term.times.resend_s
+        again_s = term.now_s + term.timeouts.resend_s
     term.timers.at(again_s, partial(_urge, term, peer, wait_s, again_s))
 
 
 def _abandon(term: Term, peer: Peer) -> None:
     """Expect no answer any more: what the node holds has to drain by itself."""
     term.forget_operations(peer)
-    for shard in term.assignments.held_by(peer.holder):
+    for shard in term.assignments.assigned_to(peer.holder):
         assignment = term.assignments[shard]
         if assignment.state is not ShardState.DRAINING:
             assignment.why = Cause.NODE_GONE
@@ -143,12 +144,12 @@ def _abandon(term: Term, peer: Peer) -> None:
 
 
 def _remove_member(term: Term, peer: Peer) -> None:
-    """The node's lease has ended; what it held is free after the grace.
+    """Remove a node whose lease has ended; its shards are free after the grace.
 
-    A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until
-    the node notices: for TTL - margin since its last renewal, by the TTL that the node's own lease has.
+    A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until the
+    node notices: for TTL - margin since its last renewal, by the TTL that the node's own lease has.
     """
-    grace_s = term.times.margin_s
+    grace_s = term.timeouts.margin_s
     if peer.phase is PeerPhase.REVOKED:
         grace_s = term.grace_s(peer.record)
     if peer.founding and peer.sync_number == 0:
@@ -158,7 +159,7 @@ def _remove_member(term: Term, peer: Peer) -> None:
     term.out.append(Decided(Decision.GONE, peer.record.node_id, why=f"epoch {peer.record.epoch} is over"))
     del term.peers[peer.record.node_id]
     term.gone.setdefault(peer.record.node_id, peer)  # there is one where this life was refused
-    if term.assignments.held_by(peer.holder) or term.copies.at(peer.holder):
+    if term.assignments.assigned_to(peer.holder) or term.copies.at(peer.holder):
         term.settle()
         term.departed[peer.holder] = term.now_s + grace_s
         term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
@@ -173,5 +174,5 @@ def _bury(term: Term, holder: Holder) -> None:
         peer.succeeded = True
     for shard in term.copies.at(holder):
         term.end_copy(shard, holder)
-    for shard in list(term.assignments.held_by(holder)):
+    for shard in list(term.assignments.assigned_to(holder)):
         term.free(term.assignments[shard])

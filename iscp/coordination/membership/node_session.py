@@ -25,7 +25,7 @@ OPERATIONS_IN_FLIGHT_MIN = 10
 
 
 def operations_max(nodes: int) -> int:
-    """How many dispatches each of so many nodes may have in flight."""
+    """Return how many dispatches each of so many nodes may have in flight."""
     return max(OPERATIONS_IN_FLIGHT_MIN, min(OPERATIONS_IN_FLIGHT_MAX, OPERATIONS_OF_ALL_MAX // max(1, nodes)))
 
 
@@ -44,7 +44,7 @@ class PeerPhase(StrEnum):
 
 
 class PeerEvent(StrEnum):
-    """What changes a node's phase. The end of its lease ends the life, in any phase."""
+    """A `PeerEvent` changes a node's phase. The end of its lease ends the life, in any phase."""
 
     SYNC = "Sync"
     REVOKE = "given up on"
@@ -112,7 +112,7 @@ class Peer:
         return Holder(self.record.node_id, self.record.epoch)
 
     def is_life_of(self, record: NodeRecord) -> bool:
-        """Whether it is this very life: a restored etcd can give an epoch twice, never a lease."""
+        """Return whether the record is of this very life: a restored etcd can give an epoch twice, never a lease."""
         return (self.record.epoch, self.record.lease_id) == (record.epoch, record.lease_id)
 
     @property
@@ -121,25 +121,25 @@ class Peer:
 
     @property
     def unknown(self) -> bool:
-        """Whether it may run shards that the owner has not heard of."""
+        """Return whether the node may run shards that the owner has not heard of."""
         return self.sync_number == 0 and (self.phase is PeerPhase.ANNOUNCED or self.founding)
 
     @property
     def awaited(self) -> bool:
-        """Whether nothing may be placed before its Sync.
+        """Return whether nothing may be placed before its Sync.
 
-        Nodes that nobody can reach register again and again: two alternating ones would hold up all others for ever. A
+        Nodes that nobody can reach register again and again: two alternating ones would delay all others for ever. A
         life that began in this term runs only what this owner has dispatched to it.
         """
         return self.unknown and not self.doubted
 
     def ordered(self, shard: ShardId) -> bool | None:
-        """Whether the operation on the shard, on its way or waiting, is a delete; None: there is none."""
+        """Return whether the operation on the shard, on its way or waiting, is a delete; None if there is none."""
         operation = self.in_flight.get(shard)
         return self.queue.get(shard) if operation is None else operation.is_delete
 
     def collect(self, message: Sync) -> tuple[NodeShard, ...] | None:
-        """All shards of a Sync once its last part is there; None before."""
+        """Return all shards of a Sync once its last part is there; None before."""
         parts = self._parts
         if parts and next(iter(parts.values())).number != message.number:
             if next(iter(parts.values())).number > message.number:
@@ -157,7 +157,7 @@ class Peer:
         return shards
 
     def accept(self, message: Checkpoint, came_s: float) -> bool:
-        """Whether this is the next checkpoint; any other is doubled, or comes too early and will be sent again."""
+        """Return whether this is the next checkpoint; any other is a duplicate, or too early and will be sent again."""
         if message.number != self.accepted + 1:
             return False
         if self.accepted == self.recorded:
@@ -166,7 +166,7 @@ class Peer:
         return True
 
     def note_recorded(self, number: int, now_s: float, long_s: float) -> bool:
-        """All up to `number` is recorded; whether that is news. `long_s` as in `own_time_s`."""
+        """Note that all up to `number` is recorded, and return whether that is news. `long_s` as in `own_time_s`."""
         if not self.recorded < number <= self.accepted:
             return False
         self.waited_s += self._waits_s(now_s, long_s)
@@ -174,7 +174,7 @@ class Peer:
         return True
 
     def own_time_s(self, at_s: float, long_s: float) -> float:
-        """The time `at_s` on a clock that stands still while the node waits for its reports to be recorded.
+        """Return the time `at_s` on a clock that stands still while the node waits for its reports to be recorded.
 
         Until they are it cannot say that it has stopped. Waits of up to `long_s` are its own, as every commit takes
         some time: a node that always reports something has to stop in time too.

@@ -1,4 +1,4 @@
-"""Where a shard should be. Only a dispatch makes it so."""
+"""Decide where a shard should be. Only a dispatch makes it so."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from iscp.core.values.ids import ShardId
 from iscp.core.values.ring import Ring
 
 RINGS_KEPT_MAX = 4
-"""Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes; others are built again."""
+"""Sets of nodes whose rings are cached, at 16 MB for 1,000 nodes; others are built again."""
 
 
 @lru_cache(RINGS_KEPT_MAX)
 def ring_of(nodes: frozenset[str]) -> Ring:
-    """A ring does not change, and is the same for the same nodes."""
+    """Return the ring of the nodes, which does not change, and is the same for the same nodes."""
     return Ring(nodes)
 
 
@@ -31,7 +31,7 @@ class Placement:
     ring: Ring | None = None
 
     def target(self, shard: ShardId) -> str:
-        """Where `shard` should be; empty if no node may take any, or it is not known yet."""
+        """Return the node where `shard` should be; empty if no node may take any, or it is not known yet."""
         if self.ring is None or not self.eligible:
             return ""
         pinned = self.overrides.pins.get(shard, "")

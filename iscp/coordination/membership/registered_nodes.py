@@ -1,4 +1,4 @@
-"""Who is registered, as an owner has it: the latest of the snapshots that come to it, by whatever way."""
+"""The registered nodes, as an owner knows them: the latest of the snapshots that it gets, by whatever way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iscp.core.values.members import Moment, NodeRecord
 
 
 class Roll:
-    """`members` as of `moment`."""
+    """The roll has the `members` as of `moment`."""
 
     def __init__(self) -> None:
         self.members: tuple[NodeRecord, ...] = ()
@@ -17,7 +17,7 @@ class Roll:
         self._gone_at_s = -inf
 
     def overtaken(self, moment: Moment) -> bool:
-        """Whether a snapshot is older than what is known: nodes that have come since would seem to be gone."""
+        """Return whether a snapshot is older than what is known: nodes that have come since would seem to be gone."""
         return moment < self.moment
 
     def take(
@@ -29,7 +29,7 @@ class Roll:
         ttl_s: float,
         begins: bool = False,
     ) -> float:
-        """For how many seconds nothing may be placed, now that these are the members.
+        """Take the members, and return for how many seconds nothing may be placed.
 
         A store that was restored from a backup knows nothing of leases since then, whose nodes may still write: for as
         long as the longest lease of anybody who was or is a member, `ttl_s` at the least, and `margin_s`.
@@ -49,6 +49,8 @@ class Roll:
         return max(0.0, hold_until_s - now_s)
 
     def _misses_somebody(self, members: tuple[NodeRecord, ...]) -> bool:
-        """Who left in order has handed over."""
+        """Return whether somebody is gone who did not leave in order; a node that left in order has handed over its
+        shards.
+        """
         there = {(record.node_id, record.epoch) for record in members}
         return any((each.node_id, each.epoch) not in there and not each.leaving for each in self.members)

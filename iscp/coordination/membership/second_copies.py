@@ -16,27 +16,27 @@ from iscp.core.values.ids import ShardId
 class SecondCopies:
     def __init__(self) -> None:
         self._tables: dict[str, dict[ShardId, set[Holder]]] = {}
-        self._held: dict[Holder, dict[ShardId, None]] = {}
+        self._copies: dict[Holder, dict[ShardId, None]] = {}
 
     def __len__(self) -> int:
-        """How many shards have any."""
+        """Return how many shards have a second copy."""
         return sum(len(shards) for shards in self._tables.values())
 
     def __iter__(self) -> Iterator[tuple[ShardId, Holder]]:
-        return ((shard, holder) for holder, shards in self._held.items() for shard in shards)
+        return ((shard, holder) for holder, shards in self._copies.items() for shard in shards)
 
     def add(self, shard: ShardId, holder: Holder) -> None:
         self._tables.setdefault(shard.table_id, {}).setdefault(shard, set()).add(holder)
-        self._held.setdefault(holder, {})[shard] = None
+        self._copies.setdefault(holder, {})[shard] = None
 
     def end(self, shard: ShardId, holder: Holder) -> bool:
-        """The node has stopped it; whether it had it."""
-        held = self._held.get(holder, {})
-        if shard not in held:
+        """Note that the node has stopped it, and return whether it had it."""
+        copies = self._copies.get(holder, {})
+        if shard not in copies:
             return False
-        del held[shard]
-        if not held:
-            del self._held[holder]
+        del copies[shard]
+        if not copies:
+            del self._copies[holder]
         shards = self._tables[shard.table_id]
         shards[shard].discard(holder)
         if not shards[shard]:
@@ -46,9 +46,9 @@ class SecondCopies:
         return True
 
     def at(self, holder: Holder) -> list[ShardId]:
-        return list(self._held.get(holder, ()))
+        return list(self._copies.get(holder, ()))
 
     def in_the_way(self, shard: ShardId) -> ShardId | None:
-        """A shard with a second copy that shares keys with this one."""
+        """Return a shard with a second copy that shares keys with this one."""
         alike = self._tables.get(shard.table_id, ())
         return next((each for each in alike if overlaps(each.range_id, shard.range_id)), None)

@@ -39,7 +39,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class OwnerIdentity:
-    """Who the owner is, and what it understands."""
+    """The identity of the owner, and the wire format that it understands."""
 
     node_id: str
     version: str
@@ -48,7 +48,8 @@ class OwnerIdentity:
 
 @dataclass(slots=True)
 class Term:
-    """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
+    """The owner's term. `out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been
+    read.
 
     `departed`: nodes that are gone and still hold shards, until their grace is over (at that time). `gone`: the last
     life that counted of each node that has none now. `epochs`: those that nodes have had in this term.
@@ -61,13 +62,13 @@ class Term:
 
     `heard_s`: when any other node was heard of; `resigned_s`: when this node last resigned as none was.
 
-    `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
-    `requested`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
-    `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
+    `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served. `requested`:
+    moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with `next_move`
+    taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
 
     identity: OwnerIdentity
-    times: CoordinationTimes
+    timeouts: CoordinationTimes
     owner_rev: int
     election_revision: int
     now_s: float
@@ -103,7 +104,7 @@ class Term:
     resigned_s: float = -inf
 
     def is_new_epoch(self, record: NodeRecord) -> bool:
-        """Whether the node has not had this epoch in this term before, as far as that is remembered."""
+        """Return whether the node has not had this epoch in this term before, as far as that is remembered."""
         epochs = self.epochs.setdefault(record.node_id, {})
         if record.epoch in epochs:
             return False
@@ -113,17 +114,17 @@ class Term:
         return True
 
     def lives(self, node_id: str) -> Iterator[Peer]:
-        """What is known of the node's lives: the present one and the last that is gone."""
+        """Return what is known of the node's lives: the present one and the last that is gone."""
         return (peer for lives in (self.peers, self.gone) if (peer := lives.get(node_id)) is not None)
 
     def current(self, peer: Peer) -> bool:
-        """Whether this is still the node's life that the members know."""
+        """Return whether this is still the node's life that the members know."""
         return self.peers.get(peer.record.node_id) is peer
 
     def look_round(self) -> None:
-        """Whether a Sync is missing, now that a node has come, has gone or has been heard.
+        """Find out whether a Sync is missing, after a node has come, has gone or has been heard.
 
-        Who is not awaited any more never is again in that life: each is passed over once, however many there are.
+        A node that is no longer awaited never is again in that life: each is passed over once, however many there are.
         """
         while self.to_await and not self._is_awaited(self.to_await[0]):
             self.to_await.popleft()
@@ -138,34 +139,36 @@ class Term:
         return (peer := self.peers.get(node_id)) is not None and peer.unknown and peer.founding
 
     def late_s(self, due_s: float) -> float:
-        """How long the owner itself stood still when something was due; 0 where that is not much.
+        """Return how long the owner itself stood still when something was due, in seconds; 0 if that is not much.
 
-        What was sent to it meanwhile may not have come in yet, so that no node is to be blamed for that time. Where it
-        only has much to read, `read_s` stands still instead, and nothing is due.
+        Messages of that time may not have come in yet, so that no node is to be blamed for it. If the owner only has
+        much to read, `read_s` stands still instead, and nothing is due.
         """
         late_s = self.read_s - due_s
-        return late_s if late_s > self.times.resend_s else 0.0
+        return late_s if late_s > self.timeouts.resend_s else 0.0
 
     def forget_operations(self, peer: Peer) -> None:
-        """No answer is expected of the node any more."""
+        """Expect no answer of the node any more."""
         for operation in peer.in_flight.values():
             self.expect_no_answer(operation)
         peer.queue.clear()
         peer.in_flight.clear()
 
     def expect_no_answer(self, operation: Operation) -> None:
-        """It was answered long ago, or is not waited for any more, or will be sent again."""
+        """Expect no answer to the operation: it was answered long ago, or is not waited for any more, or will be sent
+        again.
+        """
         if operation.awaited:
             operation.awaited = False
             self.window.note_lost()
 
     def own_time_s(self, peer: Peer, at_s: float) -> float:
-        """The time that the node has to answer for."""
-        return peer.own_time_s(at_s, self.times.resend_s)
+        """Return the time that the node has to answer for."""
+        return peer.own_time_s(at_s, self.timeouts.resend_s)
 
     def grace_s(self, record: NodeRecord) -> float:
-        """For how long a node may still write whose lease was ended by another's hand: by the TTL of its own lease."""
-        return (record.ttl_s or self.times.lease_ttl_s) + self.times.margin_s
+        """Return for how long a node may still write whose lease another has ended: by the TTL of its own lease."""
+        return (record.ttl_s or self.timeouts.lease_ttl_s) + self.timeouts.margin_s
 
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1
@@ -178,13 +181,15 @@ class Term:
             self.timers.at(until_s, wake)
 
     def free(self, assignment: Assignment) -> None:
-        """Its holder has it no more: it may be placed again, or is forgotten."""
+        """Free the assignment from its holder: the shard may be placed again, or is forgotten."""
         self.assignments.free(assignment)
         if not assignment.wanted:
             self.moving.pop(assignment.shard, None)
 
     def in_the_way(self, shard: ShardId) -> ShardId | None:
-        """What some node still has of the shard's keys: a second copy, or what a split or a merge has made it of."""
+        """Return what some node still has of the shard's keys (a second copy, or what a split or a merge has made of
+        it), or None.
+        """
         return self.copies.in_the_way(shard) or self.assignments.in_the_way(shard)
 
     def end_copy(self, shard: ShardId, holder: Holder) -> None:
@@ -194,10 +199,10 @@ class Term:
     def settle(self) -> None:
         """Take further changes of the members together with this one. They do not prolong the window."""
         if self.now_s >= self.settled_at_s:
-            self.settled_at_s = self.now_s + self.times.settle_s
+            self.settled_at_s = self.now_s + self.timeouts.settle_s
             self.timers.at(self.settled_at_s, wake)
 
     @property
     def placing(self) -> bool:
-        """Whether what nobody holds may be dispatched now, if it is known where to."""
+        """Return whether shards without a holder may be dispatched now, if it is known where to."""
         return not self.awaiting and self.now_s >= max(self.hold_until_s, self.settled_at_s)

@@ -1,4 +1,4 @@
-"""What a machine has to check again, and when: a heap, so that what is idle costs nothing."""
+"""Remember what a machine has to check again, and when: a heap, so that what is idle costs nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 
 def wake() -> None:
-    """For a time at which the machine has to step, and nothing else."""
+    """Do nothing, for a time at which the machine only has to step."""
 
 
 class Timers:

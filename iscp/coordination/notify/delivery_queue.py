@@ -1,6 +1,6 @@
-"""What waits to be sent to one receiver: in order, retried with backoff, and bounded.
+"""Queue what is to be sent to one receiver: in order, retried with backoff, and bounded.
 
-Knows no clock and no network; the random number is passed in.
+The queue knows no clock and no network; the random number is passed in.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DeliveryQueue:
         return len(self._waiting)
 
     def add(self, notification: Notification) -> Notification | None:
-        """The one that had to be dropped for it, if any."""
+        """Add a notification, and return the one that had to be dropped for it, if any."""
         self._waiting.append(notification)
         if len(self._waiting) <= WAITING_MAX:
             return None
@@ -53,11 +53,11 @@ class DeliveryQueue:
         return dropped
 
     def next(self, now_s: float) -> Notification | None:
-        """The one to send now (monotonic seconds)."""
+        """Return the one to send now (monotonic seconds)."""
         return self._waiting[0] if self._waiting and self._due_s <= now_s else None
 
     def pause_s(self, now_s: float) -> float | None:
-        """How long nothing is to be sent; None: until something is added."""
+        """Return for how many seconds nothing is to be sent; None until something is added."""
         return max(0.0, self._due_s - now_s) if self._waiting else None
 
     def accept(self, notification: Notification) -> None:
@@ -66,7 +66,7 @@ class DeliveryQueue:
         self._remove(notification)
 
     def fail(self, notification: Notification, *, refused: bool, now_s: float, draw: float) -> bool:
-        """It was not accepted; answers whether it was given up. `draw` is uniform in [0, 1)."""
+        """Note a failed delivery, and return whether the notification was given up. `draw` is uniform in [0, 1)."""
         pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(self._failures, 64))
         self._failures += 1
         self._due_s = now_s + jittered_s(pause_s, draw)

@@ -1,6 +1,7 @@
-"""Which notifications a change of a job leads to: conditions open and close, and each is said once.
+"""Decide which notifications a change of a job leads to: conditions open and close, and each is reported once.
 
-Knows no clock, no threads and no receivers. One term has one of it; what was open in the term before is opened again.
+The alerts know no clock, no threads and no receivers. Each term has one of them; what was open in the term before is
+opened again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ class JobAlerts:
         self._tables: dict[str, dict[str, _Alerted]] = {}
 
     def begin(self, now_s: float) -> Notification:
-        """What is said first in a term: what follows repeats all that is open."""
+        """Return the first notification of a term: what follows repeats all that is open."""
         origin = self._origin
         parts = (NotificationKind.OWNER_CHANGED, origin.cluster, origin.owner, str(origin.owner_rev))
         return self._notification(NotificationKind.OWNER_CHANGED, _id_of(*parts), now_s)
 
     def observe(self, table_id: str, views: Sequence[JobView], now_s: float) -> list[Notification]:
-        """`views`: all jobs on the table as they are now (Unix seconds); of those that are gone all is closed."""
+        """Return the notifications that `views` lead to: all jobs on the table as they are now (Unix seconds);
+        conditions of jobs that are gone are closed.
+        """
         found: list[Notification] = []
         known = self._tables.get(table_id, {})
         present = {view.job_id for view in views}
@@ -74,7 +77,7 @@ class JobAlerts:
         return found
 
     def _holds(self, kind: NotificationKind, view: JobView, now_s: float) -> bool | None:
-        """Whether the condition holds; None: it cannot be said now, and stays as it was."""
+        """Return whether the condition is met; None if that is not known now, and the condition stays as it was."""
         if kind is NotificationKind.LATE:
             return self._is_late(view, now_s)
         if view.state is JobState.COMPLETED and view.status.error_code == ErrorCode.OK:
@@ -148,7 +151,7 @@ class JobAlerts:
 
 
 def _position(kind: NotificationKind, view: JobView) -> str:
-    """Where a job was when a condition began, which the next owner finds too as long as nothing has moved."""
+    """Return the job's position when a condition began, which the next owner finds too as long as nothing has moved."""
     status = view.status
     if kind is NotificationKind.LATE:
         return f"{view.applied_version} {view.applied_at_s!r} {status.doubted_at_s!r}"

@@ -1,7 +1,7 @@
-"""What moves, and how much of it at a time: carries out what the policies want.
+"""Decide what moves, and how much of it at a time: carry out what the policies want.
 
-A move is a drain, a wait for the node's word, and a dispatch. Policies are evaluated again when the members, or what
-operators have said, have changed, and only then.
+A move is a drain, a wait for the node's answer, and a dispatch. Policies are evaluated again only when the members, or
+what operators have requested, have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def reconsider(term: Term) -> None:
     term.placement = replace(before, eligible=eligible(term))
     if term.placement.eligible != before.eligible:
         term.placement, term.ring_requested = replace(term.placement, ring=None), None
-        rebalance_at(term, term.now_s + term.times.rebalance_after_s)
+        rebalance_at(term, term.now_s + term.timeouts.rebalance_after_s)
     term.plan = _policies(term)
 
 
@@ -43,7 +43,9 @@ def take_ring(term: Term, ring: Ring) -> None:
 
 
 def _knows_where(term: Term) -> bool:
-    """Whether there is a ring to go by, which is requested when it is needed: nodes are heard one after the other."""
+    """Return whether there is a ring to place by, which is requested when it is needed: nodes are heard one after the
+    other.
+    """
     placement = term.placement
     if placement.ring is None and term.ring_requested != placement.eligible:
         term.ring_requested = placement.eligible
@@ -64,7 +66,9 @@ def _rebalance(term: Term, at_s: float) -> None:
 
 
 def eligible(term: Term) -> frozenset[str]:
-    """Who may take shards. Where all others are gone, also the nodes that were to have none (tiflow#6112)."""
+    """Return the nodes that may take shards. If all others are gone, they include the nodes that were to have none
+    (tiflow#6112).
+    """
     records = [each.record for each in term.peers.values() if each.synced]
     staying = {each.node_id for each in records if not each.leaving}
     return frozenset(staying - term.placement.overrides.closed or staying)

@@ -1,4 +1,4 @@
-"""What the machines want done. Effects of one step are carried out in their order."""
+"""The effects that the machines give. Effects of one step are carried out in their order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StartShard:
 
 @dataclass(frozen=True, slots=True)
 class UpdateShard:
-    """From now on the shard's jobs are these; follows a StartShard."""
+    """Run these jobs of the shard from now on; the effect follows a StartShard."""
 
     shard: ShardId
     table_epoch: TableEpoch
@@ -55,7 +55,7 @@ class StopShard:
 
 @dataclass(frozen=True, slots=True)
 class StopAllShards:
-    """As StopShard, for each of them; what was begun must never commit, not even if the lease comes back."""
+    """Stop each shard as StopShard does; what was begun must never commit, not even if the lease comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the owner has seen or decided, of which node or shard, and why; for views."""
+    """A `Decided` is what the owner has seen or decided, of which node or shard, and why; it is for views."""
 
     what: Decision
     node_id: str

@@ -1,4 +1,4 @@
-"""What can happen to the machines. Their loops turn the world into these, one at a time."""
+"""The events that can happen to the machines. Their loops turn the world into these, one at a time."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class ShardWanted:
 
 @dataclass(frozen=True, slots=True)
 class RowsMoved:
-    """Statuses or watermarks moved in the rows: kept for the next dispatch, sent to nobody now."""
+    """Statuses or watermarks changed in the rows: they are stored for the next dispatch, and sent to nobody now."""
 
     shard: ShardId
     jobs: tuple[JobRow, ...]
@@ -160,7 +160,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class OverridesChanged:
-    """What operators have said of nodes and shards by now; it is in etcd already."""
+    """Operators changed what they want of nodes and shards; it is in etcd already."""
 
     overrides: Overrides
 

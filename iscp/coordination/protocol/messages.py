@@ -1,8 +1,8 @@
-"""What owner and nodes say to each other (after TiCDC's distributed scheduling).
+"""The messages between owner and nodes (after TiCDC's distributed scheduling).
 
-The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the
-receiver drops what it has seen or what is stale. Every message names the owner's term and the node's epoch that
-it belongs to, so that it can be judged by itself.
+The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the receiver drops
+what it has seen or what is stale. Every message names the owner's term and the node's epoch that it belongs to, so that
+it can be judged by itself.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ class FurtherSeen:
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
+    """A `SourceSeen` is what a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
 
     `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
     `repair_version`: the newest repair (iscp.core.job.commit_route) that some job has not applied, 0 if there is none.
-    `unreached`: it cannot be probed since: nobody knows what was committed after `checked_at_s`, which is 0 where this
-    node never could.
+    `unreached`: the source cannot be probed any more, and nobody knows what was committed after `checked_at_s`, which
+    is 0 if this node never could.
     """
 
     shard: ShardId
@@ -131,7 +131,7 @@ class SourceSeen:
     unreached: bool = False
 
     def moved_since(self, before: SourceSeen) -> bool:
-        """Whether a table has another version or repair, cannot or can be reached, or a lag has begun or ended."""
+        """Return whether a table's version, repair or reachability has changed, or a lag has begun or ended."""
         return self._marks() != before._marks()
 
     def _marks(self) -> tuple[object, ...]:
@@ -140,7 +140,7 @@ class SourceSeen:
 
 
 def exact_seen(seen: SourceSeen) -> SourceSeen:
-    """As it may be kept, or ValueError."""
+    """Return `seen` as it may be stored. Raises ValueError."""
     version = exact_int(seen.source_version, "source_version", -1)
     lag_s = exact_float(seen.lag_s, "lag_s", 0.0)
     further = tuple(
@@ -159,7 +159,7 @@ def exact_seen(seen: SourceSeen) -> SourceSeen:
 
 @dataclass(frozen=True, slots=True)
 class ShardCheckpoint:
-    """What a node reports of one shard: the jobs' newest state, their new history, the source."""
+    """A node's report of one shard: the jobs' newest state, their new history, the source."""
 
     shard: ShardId
     reports: tuple[JobReport, ...] = ()

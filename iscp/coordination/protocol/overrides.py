@@ -1,4 +1,4 @@
-"""What operators have said of nodes and shards."""
+"""Store what operators have decided of nodes and shards."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from iscp.core.values.ids import ShardId
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """It outlives owners and the nodes' lives.
+    """The operators' decisions, which outlive owners and the nodes' lives.
 
-    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node
-    that a shard should be on whatever the ring says.
+    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node that a
+    shard should be on whatever the ring says.
     """
 
     cordoned: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""How long the protocol waits for what; all of it is configuration."""
+"""The times that the protocol waits; all of them are configuration."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ class CoordinationTimes:
     """Durations in seconds."""
 
     lease_ttl_s: float = 10.0
-    """How long a node's lease lasts without renewal; `etcd.lease_ttl_s` sets it."""
+    """Seconds that a node's lease lasts without renewal; `etcd.lease_ttl_s` sets it."""
 
     margin_s: float = 2.0
     """A node writes until TTL - margin after it sent the last confirmed renewal; `etcd.margin_s` sets it."""
 
     sync_deadline_s: float = 10.0
-    """How long a node may leave an Announce or a dispatch unanswered, or stay silent; then its lease is revoked."""
+    """Seconds that a node may leave an Announce or a dispatch unanswered, or stay silent; then its lease is revoked."""
 
     operation_deadline_s: float = 120.0
-    """How long a shard may take to start or to stop; then its node's lease is revoked."""
+    """Seconds that a shard may take to start or to stop; then its node's lease is revoked."""
 
     settle_s: float = 0.5
-    """How long changes of membership are gathered before shards are placed."""
+    """Seconds for which changes of membership are gathered before shards are placed."""
 
     rebalance_after_s: float = 5.0
-    """How long the nodes have to stay the same before shards are rebalanced to their preferred nodes."""
+    """Seconds that the nodes have to stay the same before shards are rebalanced to their preferred nodes."""
 
     resend_s: float = 1.0
     """Pause before what was not confirmed is sent again; it doubles up to `resend_max_s`, four times as long."""
 
     checkpoint_s: float = 0.02
-    """How long reports are gathered before they travel together."""
+    """Seconds for which reports are gathered before they travel together."""
 
     alive_s: float = 2.0
-    """How often a node reports that it is there (inf: never)."""
+    """Seconds between a node's reports that it is there (inf: never)."""
 
     @property
     def alone_s(self) -> float:
-        """How long an owner may hear of none of several nodes before it resigns: less than it waits for each."""
+        """Return for how many seconds an owner may hear of none of several nodes before it resigns: less than it waits
+        for each.
+        """
         return 0.8 * self.sync_deadline_s
 
     @property
     def resend_max_s(self) -> float:
-        """What is repeated is repeated ever more rarely, up to this."""
+        """Return the most seconds between two repetitions, which become ever rarer up to this."""
         return 4 * self.resend_s
 
     def next_resend_s(self, waited_s: float) -> float:
-        """How long to wait before the next repetition, after one that was waited for so long.
+        """Return how many seconds to wait before the next repetition, after one that was waited for so long.
 
-        Who has much to take in would only have more of it by what is repeated at a fixed pace.
+        A receiver with much to take in would only get more of it from repetitions at a fixed pace.
         """
         return min(2 * waited_s, self.resend_max_s)
 

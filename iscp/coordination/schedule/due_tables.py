@@ -1,7 +1,7 @@
 """Tables by the time at which they have to be visited, so that a pass costs only what is due.
 
 Due times of idle tables lie on a grid, so that many share one: the heap holds times, each with the tables that are due
-then, in the order in which they came. Of a hundred thousand idle tables it has some hundreds of times.
+then, in the order in which they came. A hundred thousand idle tables have some hundreds of times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class DueTables:
         return self._live
 
     def set(self, table: TrackedTable, due_s: float, now_s: float) -> None:
-        """Never in the past, and never nothing: raises InvariantBroken if `due_s` is no time."""
+        """Set when the table is due: never in the past, and never not at all. Raises InvariantBroken if `due_s` is no
+        time.
+        """
         due_s = max(due_s, now_s)
         if not isfinite(due_s):
             raise InvariantBroken(f"{table.uri} would never be visited again")
@@ -56,7 +58,7 @@ class DueTables:
             table.due_s = inf
 
     def pop(self, now_s: float) -> TrackedTable | None:
-        """A table that is due, the longest overdue first."""
+        """Return a table that is due, the longest overdue first."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
@@ -82,11 +84,11 @@ class DueTables:
         return None
 
     def _remove_stale(self) -> None:
-        kept = {
+        waiting = {
             due_s: [table for table in dict.fromkeys(tables) if table.due_s == due_s]
             for due_s, tables in self._tables.items()
         }
-        self._tables = {due_s: tables for due_s, tables in kept.items() if tables}
+        self._tables = {due_s: tables for due_s, tables in waiting.items() if tables}
         self._times = list(self._tables)
         heapq.heapify(self._times)
         self._entries = sum(map(len, self._tables.values()))

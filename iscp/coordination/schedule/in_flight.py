@@ -87,7 +87,7 @@ class InFlightIterations:
         return self._numbers + 1
 
     def verifying(self, job: TrackedJob) -> bool:
-        """Whether the job's target is being compared: the table's others need not wait for that."""
+        """Return whether the job's target is being compared: the table's others need not wait for that."""
         run = self._open.get(job.in_flight)
         return run is not None and run.iteration.purpose is not Purpose.APPLY
 
@@ -102,11 +102,11 @@ class InFlightIterations:
         run = self._open.pop(number, None)
         if run is not None:
             run.table.in_flight -= 1
-            run.table.moved = True
+            run.table.ran_since_probe = True
         return run
 
     def of_job(self, table: TrackedTable, key: JobKey) -> int:
-        """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
+        """Return the number of the iteration that a job of this name is still in, whichever registration; 0: none."""
         flights = self._open.values() if table.in_flight else ()
         mine = (run.iteration for run in flights if run.table is table)
         return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
@@ -121,13 +121,13 @@ class InFlightIterations:
         return job.in_flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
 
     def next_due_s(self) -> float | None:
-        """When the next one is to be announced."""
+        """Return when the next iteration is to be announced, or None if none is."""
         while self._announce and self._announce[0][1] not in self._open:
             heapq.heappop(self._announce)
         return self._announce[0][0] if self._announce else None
 
     def pop_due(self, now_s: float) -> InFlightIteration | None:
-        """One that is to be announced now."""
+        """Return one that is to be announced now."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
@@ -135,7 +135,7 @@ class InFlightIterations:
 
 
 def announcement(run: InFlightIteration) -> list[JobReport]:
-    """The reports that the iteration's jobs wait, or run."""
+    """Return the reports that the iteration's jobs wait, or run."""
     if run.canceled:
         return []
     started = run.started_at_s > 0

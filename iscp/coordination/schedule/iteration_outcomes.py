@@ -1,4 +1,4 @@
-"""What an iteration's outcomes mean for its jobs: their next attempt, and what is reported of them."""
+"""Derive from an iteration's outcomes what they mean for its jobs: their next attempt, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
 
 BUILD_LOOK_S = 5.0
-"""How long a job that is built by ranges waits before it sees if all are there; sooner where it is notified."""
+"""Seconds that a job built by ranges waits before it checks that all are there; sooner if it is notified."""
 
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
 
@@ -30,10 +30,9 @@ def apply_triggers(
     at_s: float,
     draw: Callable[[], float],
 ) -> list[JobReport]:
-    """Forget waits that are over, and let the jobs' triggers say whether they hold anything back.
+    """Forget waits that are over, and let the jobs' triggers decide whether they delay anything.
 
-    What a trigger of the user's own does wrong is its job's fault, and holds up no other: it is called again by
-    backoff.
+    A fault of a user's own trigger is its job's fault, and delays no other: the trigger is called again by backoff.
     """
     reports: list[JobReport | None] = []
     for job in (job for job in table.jobs if job.runnable):
@@ -76,7 +75,7 @@ class Settlement:
     def settle_all(
         self, outcomes: Mapping[str, JobOutcome], error: IscpError | None, draw: Callable[[], float]
     ) -> None:
-        """`outcomes` by job_id; a job without one has failed by `error`."""
+        """Settle `outcomes` by job_id; a job without one has failed by `error`."""
         code = error.code if error else ErrorCode.INTERNAL
         message = str(error or "the iteration gave no outcome")
         iteration, table = self._run.iteration, self._run.table
@@ -107,14 +106,14 @@ class Settlement:
         if outcome.ok and self._stalled(job, before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
         if code == ErrorCode.OK:
-            self._record_success(job, outcome, moved=outcome.seq != before.seq)
+            self._record_success(job, outcome, changed=outcome.seq != before.seq)
         elif code in _NOT_THE_JOBS_FAULT:
             self._record_interruption(job, draw)
         else:
             self._record_failure(job, outcome, code, message, draw)
 
     def settle_verification(self, job: TrackedJob, outcome: JobOutcome) -> None:
-        """Of a comparison only a repair that it led to is reported; it says nothing else of the job."""
+        """Report only the repair that a comparison led to; a comparison says nothing else of the job."""
         if outcome.seq == job.row.seq:
             return
         job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
@@ -124,7 +123,7 @@ class Settlement:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _stalled(self, job: TrackedJob, before: JobRow, outcome: JobOutcome) -> bool:
-        """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
+        """Return whether all that was known to be outstanding still is: going on at once would never end."""
         target = self._run.iteration.to_version
         wanted = self._run.newest if target is None else target
         after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
@@ -135,15 +134,15 @@ class Settlement:
             stalled = stalled if of_further is None else of_further and unmoved
         return after.version < 0 or stalled
 
-    def _record_success(self, job: TrackedJob, outcome: JobOutcome, moved: bool) -> None:
+    def _record_success(self, job: TrackedJob, outcome: JobOutcome, changed: bool) -> None:
         target = self._run.iteration.to_version
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         job.request_build(None)
         self._record_run(job, up_to_date=job.near)
         job.await_time(outcome.due_at_s, self._now_s, self._at_s)
-        moved |= self._take_marks(job, outcome)
-        if moved or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
+        changed |= self._take_marks(job, outcome)
+        if changed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
         else:
@@ -153,7 +152,7 @@ class Settlement:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _take_marks(self, job: TrackedJob, outcome: JobOutcome) -> bool:
-        """How far each of several tables was read, if the outcome says so; whether that is news."""
+        """Take how far each of several tables was read, if the outcome says so, and return whether that is news."""
         if job.several is None or not outcome.sources:
             return False
         news = job.several.marks != outcome.sources
@@ -163,7 +162,7 @@ class Settlement:
         return news
 
     def _record_build(self, job: TrackedJob, outcome: JobOutcome) -> None:
-        """It waits for its first rows, which is no fault, and is said once."""
+        """Record that the job waits for its first rows, which is no fault, and is reported once."""
         reported = job.reported_state, job.reported_reason
         news = outcome.build != job.build or reported != (JobState.PENDING, Reason.BUILDING)
         job.request_build(outcome.build)

@@ -1,7 +1,8 @@
-"""What has to be done again and again, each at its own time (after the heaps of TiDB MVS): refreshes, or purges.
+"""Schedule what has to be done again and again, each at its own time (after the heaps of TiDB MVS): refreshes, or
+purges.
 
-It knows neither clock nor threads, and nothing of what is done: only when, and that one thing is done once at a time.
-What is due and has no slot yet waits in a queue (iscp.coordination.schedule.maintenance_queue).
+The heap knows neither clock nor threads, and nothing of what is done: only when, and that one thing is done once at a
+time. Items that are due and have no slot yet wait in a queue (iscp.coordination.schedule.maintenance_queue).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STALE_MAX = 1_000
 """Outdated entries of the heap, in addition to one for each waiting item; beyond them they are removed."""
 
 
-# state diagram of UPKEEP_PHASES
+# state diagram of MAINTENANCE_PHASES
 #
 #   waits         ── its time comes ─▶  due
 #   due           ── gets a slot ────▶  runs
@@ -42,8 +43,8 @@ class Phase(Enum):
     HANGS = "hangs"
 
 
-class UpkeepEvent(Enum):
-    """What happens to an item."""
+class MaintenanceEvent(Enum):
+    """A `MaintenanceEvent` is what happens to an item."""
 
     FALL_DUE = "its time comes"
     BEGIN = "gets a slot"
@@ -52,19 +53,21 @@ class UpkeepEvent(Enum):
     GIVE_UP = "timeout"
 
 
-UPKEEP_PHASES: StateTable[Phase, UpkeepEvent] = StateTable(
+MAINTENANCE_PHASES: StateTable[Phase, MaintenanceEvent] = StateTable(
     {
-        UpkeepEvent.FALL_DUE: {Phase.WAITS: Phase.DUE},
-        UpkeepEvent.BEGIN: {Phase.DUE: Phase.RUNS},
-        UpkeepEvent.REJECT: {Phase.DUE: Phase.WAITS},
-        UpkeepEvent.END: {Phase.RUNS: Phase.WAITS, Phase.HANGS: Phase.WAITS},
-        UpkeepEvent.GIVE_UP: {Phase.RUNS: Phase.HANGS},
+        MaintenanceEvent.FALL_DUE: {Phase.WAITS: Phase.DUE},
+        MaintenanceEvent.BEGIN: {Phase.DUE: Phase.RUNS},
+        MaintenanceEvent.REJECT: {Phase.DUE: Phase.WAITS},
+        MaintenanceEvent.END: {Phase.RUNS: Phase.WAITS, Phase.HANGS: Phase.WAITS},
+        MaintenanceEvent.GIVE_UP: {Phase.RUNS: Phase.HANGS},
     }
 )
 
 
 class _Item:
-    """`due_s` is None unless it waits for its time; `wanted` is False where it was given up meanwhile."""
+    """An item of the heap. `due_s` is None unless it waits for its time; `wanted` is False if it was given up
+    meanwhile.
+    """
 
     __slots__ = (
         "completed",
@@ -91,12 +94,12 @@ class _Item:
         self.error: IscpError | None = None
         self.submitted = self.completed = self.failed = self.timeout = self.rejected = 0
 
-    def take(self, event: UpkeepEvent) -> None:
+    def take(self, event: MaintenanceEvent) -> None:
         """Raises InvariantBroken where it must not come in this phase."""
-        self.phase = UPKEEP_PHASES.after(self.phase, event, "an upkeep")
+        self.phase = MAINTENANCE_PHASES.after(self.phase, event, "a maintenance")
 
 
-class UpkeepHeap(Generic[T]):
+class MaintenanceHeap(Generic[T]):
     """Times are of one clock that never steps back.
 
     Invariants: an item that waits has one entry with its `due_s`, its other entries count for nothing; an item is
@@ -117,7 +120,7 @@ class UpkeepHeap(Generic[T]):
         return found is not None and found.wanted
 
     def add(self, item: T, now_s: float) -> None:
-        """Due at once; one that is there keeps its time."""
+        """Add an item that is due at once; one that is there keeps its time."""
         found = self._items.get(item)
         if found is None:
             self._items[item] = _Item(now_s)
@@ -143,30 +146,32 @@ class UpkeepHeap(Generic[T]):
             del self._items[item]
 
     def hasten(self, item: T, now_s: float) -> None:
-        """Due as soon as its interval is over, if it waits for its time; what has failed keeps its wait."""
+        """Have the item due as soon as its interval is over, if it waits for its time; a failed one keeps its wait."""
         found = self._items.get(item)
         if found is not None and found.due_s is not None and not found.failures:
             self._wait(item, min(found.due_s, max(now_s, found.earliest_s)))
 
     def take_due(self, now_s: float) -> list[T]:
-        """All whose time has come, the longest overdue first; each waits for a slot until `begin` or `reject`."""
+        """Return all whose time has come, the longest overdue first; each waits for a slot until `begin` or
+        `reject`.
+        """
         taken = []
         while (due_s := self.next_due_s()) is not None and due_s <= now_s:
             item = heapq.heappop(self._heap)[2]
             found = self._items[item]
-            found.take(UpkeepEvent.FALL_DUE)
+            found.take(MaintenanceEvent.FALL_DUE)
             found.due_s = None
             found.submitted += 1
             taken.append(item)
         return taken
 
     def begin(self, item: T) -> bool:
-        """It gets a slot. False: it was given up meanwhile, and is forgotten."""
+        """Give the item a slot. Return False if it was given up meanwhile, and is forgotten."""
         found = self._items[item]
         if not found.wanted:
             del self._items[item]
             return False
-        found.take(UpkeepEvent.BEGIN)
+        found.take(MaintenanceEvent.BEGIN)
         return True
 
     def complete(self, item: T, wait_s: float, now_s: float) -> None:
@@ -177,34 +182,36 @@ class UpkeepHeap(Generic[T]):
         self._end(item, max(now_s + wait_s, found.earliest_s))
 
     def fail(self, item: T, error: IscpError, now_s: float) -> float:
-        """After how long it is tried again: by backoff, and rarely where it keeps failing, or failed for good."""
+        """Note a failure, and return after how many seconds the item is tried again: by backoff, and rarely if it fails
+        again and again, or for good.
+        """
         found = self._items[item]
         found.failed += 1
         self._note(found, error)
         return self._again(item, now_s)
 
     def reject(self, item: T, error: IscpError, now_s: float) -> float:
-        """It gets no slot now; after how long it is tried again."""
+        """Reject the item, which gets no slot now, and return after how many seconds it is tried again."""
         found = self._items[item]
         found.rejected += 1
         found.error = error
         wait_s = jittered_s(self._backoff.cap_s, self._draw())
-        self._end(item, now_s + wait_s, UpkeepEvent.REJECT)
+        self._end(item, now_s + wait_s, MaintenanceEvent.REJECT)
         return wait_s
 
     def give_up(self, item: T, error: IscpError) -> None:
-        """It takes too long: what it answers when it ends, if it does, counts for nothing."""
+        """Give up an item that takes too long: what it answers when it ends, if it does, counts for nothing."""
         found = self._items[item]
-        found.take(UpkeepEvent.GIVE_UP)
+        found.take(MaintenanceEvent.GIVE_UP)
         found.timeout += 1
         self._note(found, error)
 
     def end_late(self, item: T, now_s: float) -> float:
-        """One that was given up has ended after all; after how long it is tried again."""
+        """End one that was given up, after all, and return after how many seconds it is tried again."""
         return self._again(item, now_s)
 
     def figures(self, item: T, now_s: float, at_s: float) -> UpkeepFigures | None:
-        """`at_s` is what `now_s` is in Unix time. None: there is no such item."""
+        """Return the item's figures, or None if there is no such item; `at_s` is what `now_s` is in Unix time."""
         found = self._items.get(item)
         if found is None:
             return None
@@ -243,7 +250,7 @@ class UpkeepHeap(Generic[T]):
         self._end(item, now_s + wait_s)
         return wait_s
 
-    def _end(self, item: T, due_s: float, event: UpkeepEvent = UpkeepEvent.END) -> None:
+    def _end(self, item: T, due_s: float, event: MaintenanceEvent = MaintenanceEvent.END) -> None:
         found = self._items[item]
         found.take(event)
         if found.wanted:

@@ -1,7 +1,7 @@
-"""Which of the refreshes, or purges, that are due is begun next: fair between accounts, and past those that do not end.
+"""Decide which due refresh or purge begins next: fair between accounts, and past those that do not end.
 
 Nothing can end a thread that runs code of others. One that takes long therefore leaves its slot to the next, and only
-so many may do so: what is one kind of consumer's fault must not take the node's threads from the others.
+so many may do so: one kind of consumer's fault must not take the node's threads from the others.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ and with so many given up each is rejected.
 """
 
 LONG_MAX = 64
-"""As LONG_OF_KIND_MAX, of all kinds together."""
+"""The limit of LONG_OF_KIND_MAX for all kinds together."""
 
 
-class UpkeepQueue(Generic[T]):
+class MaintenanceQueue(Generic[T]):
     """Invariants: an item is in the queue, has a slot, or has left it and runs on; at most `at_once` have slots."""
 
     def __init__(self, at_once: int) -> None:
@@ -37,12 +37,12 @@ class UpkeepQueue(Generic[T]):
 
     @property
     def running(self) -> int:
-        """All that have not ended and were not given up."""
+        """Return how many have not ended and were not given up."""
         return len(self._in_slots) + len(self._long) - len(self._given_up)
 
     @property
     def hanging(self) -> int:
-        """Those that were given up and have not ended."""
+        """Return how many were given up and have not ended."""
         return len(self._given_up)
 
     def put(self, item: T, account: str, kind: str) -> None:
@@ -50,13 +50,14 @@ class UpkeepQueue(Generic[T]):
         self._waiting.setdefault((account, kind), deque()).append(item)
 
     def next(self) -> T | None:
-        """One that has a slot from now on, until `end` or `leave`; None where no slot is free, or nobody may begin.
+        """Return an item that has a slot from now on, until `end` or `leave`; None if no slot is free, or none may
+        begin.
 
-        It is of the account that has the fewest at work, and of those of the one that was served longest ago.
+        The item is of the account that has the fewest at work, and of those of the one that was served longest ago.
         """
         if len(self._in_slots) >= self._at_once:
             return None
-        able = [each for each in self._waiting if not self._held_back(each[1])]
+        able = [each for each in self._waiting if not self._must_wait(each[1])]
         if not able:
             return None
         about = min(able, key=lambda each: self._running_of[each[0]])  # the first of them, in their order
@@ -68,8 +69,10 @@ class UpkeepQueue(Generic[T]):
         self._running_of[about[0]] += 1
         return item
 
-    def _held_back(self, kind: str) -> bool:
-        """Whether those of the kind wait in the queue; what hangs is not waited for, but `refused` by."""
+    def _must_wait(self, kind: str) -> bool:
+        """Return whether items of the kind wait in the queue; they do not wait for what hangs, but are `refused`
+        because of it.
+        """
         full = self._long_of[kind] >= LONG_OF_KIND_MAX or len(self._long) >= LONG_MAX
         return full and not self._exhausted(kind)
 
@@ -77,11 +80,11 @@ class UpkeepQueue(Generic[T]):
         return self._given_up_of[kind] >= LONG_OF_KIND_MAX or len(self._given_up) >= LONG_MAX
 
     def refused(self, item: T) -> bool:
-        """Whether one that has just got a slot is not to be begun, for those that hang."""
+        """Return whether an item that has just got a slot must not begin, because of those that hang."""
         return self._exhausted(self._about[item][1])
 
     def leave(self, item: T) -> None:
-        """It takes long: its slot is the next one's."""
+        """Note that the item takes long: its slot is the next one's."""
         account, kind = self._about[item]
         self._in_slots.discard(item)
         _less(self._running_of, account)

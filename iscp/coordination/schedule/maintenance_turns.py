@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from iscp.coordination.schedule.maintenance_heap import UpkeepHeap
-from iscp.coordination.schedule.maintenance_queue import UpkeepQueue
+from iscp.coordination.schedule.maintenance_heap import MaintenanceHeap
+from iscp.coordination.schedule.maintenance_queue import MaintenanceQueue
 from iscp.core.job.maintenance_figures import UpkeepFigures
 from iscp.core.settings.config import BackoffConfig, UpkeepConfig
 from iscp.core.values.errors import IscpError, QueueFull, TimedOut
@@ -21,26 +21,26 @@ T = TypeVar("T", bound=Hashable)
 
 
 SLOT_S = 10.0
-"""How long a refresh or a purge has its slot; then it runs on without one, and the next begins."""
+"""Seconds that a refresh or a purge has its slot; then it runs on without one, and the next begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[T]):
-    """What is to `begin` now, and what was `given_up` or `rejected`."""
+    """A `Turn` is what is to `begin` now, and what was `given_up` or `rejected`."""
 
     begin: tuple[T, ...] = ()
     given_up: tuple[T, ...] = ()
     rejected: tuple[T, ...] = ()
 
 
-class UpkeepTurns(Generic[T]):
+class MaintenanceTurns(Generic[T]):
     """Times are of one clock that never steps back."""
 
     def __init__(
         self, interval_s: float, config: UpkeepConfig, backoff: BackoffConfig, draw: Callable[[], float]
     ) -> None:
-        self._heap: UpkeepHeap[T] = UpkeepHeap(interval_s, backoff, draw)
-        self._queue: UpkeepQueue[T] = UpkeepQueue(config.concurrency)
+        self._heap: MaintenanceHeap[T] = MaintenanceHeap(interval_s, backoff, draw)
+        self._queue: MaintenanceQueue[T] = MaintenanceQueue(config.concurrency)
         self._timeout_s = config.timeout_s if config.timeout_s > 0 else inf
         self._slot_s = min(SLOT_S, self._timeout_s)
         self._about: dict[T, tuple[str, str]] = {}
@@ -49,7 +49,7 @@ class UpkeepTurns(Generic[T]):
 
     @property
     def running(self) -> int:
-        """All that have not ended and were not given up."""
+        """Return how many have not ended and were not given up."""
         return self._queue.running
 
     @property
@@ -57,7 +57,9 @@ class UpkeepTurns(Generic[T]):
         return self._queue.hanging
 
     def add(self, item: T, account: str, kind: str, now_s: float) -> None:
-        """Due at once; one that is there keeps its time. `kind`: of consumer, which answers for it."""
+        """Add an item that is due at once; one that is there keeps its time. `kind` is the kind of consumer, which
+        answers for it.
+        """
         self._about[item] = account, kind
         self._heap.add(item, now_s)
 
@@ -72,7 +74,7 @@ class UpkeepTurns(Generic[T]):
         self._heap.hasten(item, now_s)
 
     def turn(self, now_s: float) -> Turn[T]:
-        """Each of `begin` is being done from now on, until `end` is called."""
+        """Return the turn now: each of `begin` is being done from now on, until `end` is called."""
         for item in _due(self._leaves_s, now_s):
             self._queue.leave(item)
         given_up = _due(self._until_s, now_s)
@@ -96,9 +98,10 @@ class UpkeepTurns(Generic[T]):
         return Turn(tuple(begin), tuple(given_up), tuple(rejected))
 
     def end(self, item: T, result: float | IscpError, now_s: float) -> float:
-        """After how long it is done again; `result`: how long it wants to wait, or its fault.
+        """End an item, and return after how many seconds it is done again. `result` is how long it wants to wait, or
+        its fault.
 
-        Of one that was given up the result counts for nothing.
+        The result of an item that was given up counts for nothing.
         """
         self._queue.end(item)
         self._leaves_s.pop(item, None)
@@ -113,7 +116,7 @@ class UpkeepTurns(Generic[T]):
         return self._heap.figures(item, now_s, at_s)
 
     def next_due_s(self) -> float | None:
-        """When the next turn is due, if nothing ends before; None: not at all."""
+        """Return when the next turn is due if nothing ends before, or None if none is."""
         due_s = self._heap.next_due_s()
         times = [*self._leaves_s.values(), *self._until_s.values(), inf if due_s is None else due_s]
         return None if min(times) == inf else min(times)

@@ -1,4 +1,4 @@
-"""Which probes have not been answered in time, whatever holds them up. Pure; a part of the schedule."""
+"""Find probes that were not answered in time, whatever delays them. Pure; a part of the schedule."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ProbeDeadlines:
         return None
 
     def pop_late(self, now_s: float) -> TrackedTable | None:
-        """A table whose probe has just become late."""
+        """Return a table whose probe has just become late."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None

@@ -1,11 +1,11 @@
-"""Which probes are made on which threads, so that storage that hangs holds up only its own tables. A pure machine.
+"""Decide which probes are made on which threads, so that storage that hangs delays only its own tables. A pure machine.
 
-Tables on local storage are probed one after the other, many in one turn of the common thread: that is what a hundred
-thousand idle tables cost least with. A probe that holds its thread up for STALL_S keeps it, charged to its account's
-share at its place (`thread_shares`), and another thread goes on with the next table. Until it
-has ended and been quick for a while, its table is probed on a thread of its account for that place; so are all tables
-of an account that has several slow ones there, and those at a place where several accounts' hang. Of tables behind a
-network each probe has a thread. What finds no thread waits: it is held, and no other is.
+Tables on local storage are probed one after the other, many in one turn of the common thread: a hundred thousand idle
+tables cost least that way. A probe that blocks its thread for STALL_S keeps it, charged to its account's share at its
+place (`thread_shares`), and another thread goes on with the next table. Until it has ended and been quick for a while,
+its table is probed on a thread of its account for that place; so are all tables of an account that has several slow
+ones there, and those at a place where several accounts' hang. Each probe of a table behind a network has a thread. A
+probe that finds no thread waits, and delays no other.
 
 A table that hangs is not probed a second time. `late` says which do, and what waits for them.
 """
@@ -24,17 +24,18 @@ BATCH_MAX = 1_000
 """Tables that are probed in one turn of a thread; their answers are taken together."""
 
 STALL_S = 0.1
-"""How long a probe may hold up others on its thread; then another thread goes on with the next table."""
+"""Seconds that a probe may delay others on its thread; then another thread goes on with the next table."""
 
 SLOW_S = 0.05
-"""A probe on local storage that took longer was slow: its table is kept off the common thread for a while."""
+"""Seconds from which on a probe on local storage was slow: its table is moved off the common thread for a while."""
 
 
 @dataclass(slots=True, eq=False)
 class ProbeTurn:
-    """What one thread has to do: `probes`, in order. `share`: whose thread it is; None: the common one.
+    """The work of one thread: `probes`, in order. `share` says whose thread it is; None is the common one.
 
-    `hung`: it had a thread for many tables, and keeps it with its last. `late`: it was said that it is.
+    `hung` means that it had a thread for many tables, and keeps it with its last. `late` means that it was reported as
+    late.
     """
 
     probes: Sequence[Probe]
@@ -45,12 +46,13 @@ class ProbeTurn:
 
     @property
     def single(self) -> bool:
-        """Whether no other table waits for it to end."""
+        """Return whether no other table waits for it to end."""
         return self.hung or (self.share is not None and self.share.far)
 
 
 class ProbeTurns:
-    """`far` gives the place of a probe that goes over a network, else nothing; `places` those of all its tables.
+    """The turns of probes. `far` gives the place of a probe that goes over a network, else nothing; `places` gives
+    those of all its tables.
 
     Times are of one clock that never steps back.
     """
@@ -76,7 +78,7 @@ class ProbeTurns:
 
     @property
     def busy(self) -> bool:
-        """Whether the common thread has yet to probe tables, or to hand their answers in."""
+        """Return whether the common thread has yet to probe tables, or to hand their answers in."""
         return self._common_turn is not None or bool(self._common)
 
     @property
@@ -93,7 +95,7 @@ class ProbeTurns:
                 self._common.append(probe)
 
     def begin(self, now_s: float) -> ProbeTurn | None:
-        """What another thread has to do now; None: nothing."""
+        """Return what another thread has to do now, or None if that is nothing."""
         if self._common and self._common_turn is None and (batch := self._cut(now_s)):
             self._common_turn = ProbeTurn(batch, now_s)
             return self._common_turn
@@ -117,7 +119,8 @@ class ProbeTurns:
         self._single[hanging.uri] += 1
 
     def end(self, turn: ProbeTurn, answered: int, place: str, *, slow: bool, now_s: float) -> bool:
-        """A thread has made so many of its turn's probes; what it has not, another does. `slow`: the last one was.
+        """End a thread's turn, which has made so many of its probes; what it has not, another does. `slow`: the last
+        one was.
 
         `place`: where that lies. False: its last answer is out of date, as the table came back meanwhile.
         """
@@ -161,27 +164,27 @@ class ProbeTurns:
         return found
 
     def next_late_s(self) -> float:
-        """When the next one will be late; inf: none runs."""
+        """Return when the next one will be late; inf if none runs."""
         begun_s = (turn.begun_s for turn in self._turns if turn.single and not turn.late)
         return min(begun_s, default=inf) + self._timeout_s
 
     # --- which thread ------------------------------------------------------------------------------------------
 
     def _cut(self, now_s: float) -> list[Probe]:
-        """The next of the common thread; those that need another are put where they wait for it."""
+        """Return the next probes of the common thread; those that need another are put where they wait for it."""
         while self._common:
             batch = _pop_batch(self._common)
             if not self._shares.troubled:
                 return batch
             self._shares.forget_slow(now_s)
-            kept = []
+            cut = []
             for probe in batch:
                 if (share := self._share_apart(probe)) is not None:
                     self._put_apart(probe, share)
                 else:
-                    kept.append(probe)
-            if kept:
-                return kept
+                    cut.append(probe)
+            if cut:
+                return cut
         return []
 
     def _share_apart(self, probe: Probe) -> Share | None:
@@ -202,7 +205,7 @@ class ProbeTurns:
             self._waiting[share] = None
 
     def _put_back(self, turn: ProbeTurn, begun: int) -> None:
-        """What a thread has not begun goes before what waits."""
+        """Put what a thread has not begun before what waits."""
         if not (rest := turn.probes[begun:]):
             return
         if turn.share is None:
@@ -234,7 +237,7 @@ class ProbeTurns:
         return turn
 
     def _end_single(self, uri: str) -> list[Probe]:
-        """What waits behind it, and may go on."""
+        """End the table's single probe, and return what waits behind it, and may go on."""
         self._single[uri] -= 1
         if self._single[uri]:
             return []

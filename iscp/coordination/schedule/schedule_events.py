@@ -1,6 +1,6 @@
 """The events and effects of the schedule.
 
-It is behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
+The schedule is behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
 report to the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
 
 A probe and its answer are named tuples, which are made in C: a hundred thousand idle tables cost little else.
@@ -34,7 +34,7 @@ class Notified:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What runs of this job by another spec than `spec_json` is to end now; that spec may still be on its way."""
+    """End now what runs of this job by another spec than `spec_json`; that spec may still be on its way."""
 
     shard: ShardId
     job_id: str
@@ -58,7 +58,9 @@ class VerifyWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class TargetAnswer:
-    """What was found at a job's target; by `error` it does not hold what was applied, or nobody can say."""
+    """An answer of a probe to a job's target. If `error` is set, the target does not hold what was applied, or nobody
+    can say.
+    """
 
     job_id: str
     seen: TargetSeen | None
@@ -87,7 +89,7 @@ class ProbeLate:
 
 @dataclass(frozen=True, slots=True)
 class IterationStarted:
-    """It has left the queue."""
+    """The iteration has left the queue."""
 
     number: int
 
@@ -101,7 +103,7 @@ class JobCommitted:
 
 @dataclass(frozen=True, slots=True)
 class IterationEnded:
-    """Nothing of it runs any more. `error`: it failed as a whole, and `outcomes` lacks jobs."""
+    """Nothing of the iteration runs any more. If `error` is set, it failed as a whole, and `outcomes` lacks jobs."""
 
     number: int
     outcomes: tuple[JobOutcome, ...] = ()
@@ -110,7 +112,7 @@ class IterationEnded:
 
 @dataclass(frozen=True, slots=True)
 class IterationRejected:
-    """It was turned away, for the queue is full or closed; it has not run."""
+    """The iteration was turned away, for the queue is full or closed; it has not run."""
 
     number: int
 
@@ -141,8 +143,8 @@ ScheduleEvent = (
 class Probe(NamedTuple):
     """Probe whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
 
-    It has to say of those targets and `further` tables alone that have moved, or cannot be reached. `account`: the one
-    whose jobs it is made for.
+    The answer has only the targets and `further` tables that have moved, or cannot be reached. `account` is the one for
+    whose jobs the probe is made.
     """
 
     shard: ShardId
@@ -169,7 +171,7 @@ class CancelIteration:
 
 @dataclass(frozen=True, slots=True)
 class VerifyAnswered:
-    """For the caller that waits under `verify_id`."""
+    """Answer the caller that waits under `verify_id`."""
 
     verify_id: str
     answer: VerifyReport | IscpError

@@ -1,9 +1,10 @@
-"""When what runs on this node: which sources are probed, which iterations start, when a shard has really stopped.
+"""Decide what runs on this node, and when: which sources are probed, which iterations start, when a shard has really
+stopped.
 
-A pure machine: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything that is
-due goes by it; `at_s` is Unix time, and is only reported. What starts is decided by `core.start_rule`; when it is
-evaluated is decided here. Cost: a step touches one table, a Tick only tables that are due, and at most `due_max` of
-them.
+The machine is pure: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything
+that is due goes by it; `at_s` is Unix time, and is only reported. The rule `core.start_rule` decides what starts; this
+machine decides when the rule is evaluated. Cost: a step touches one table, a Tick only tables that are due, and at most
+`due_max` of them.
 
 - A source is probed every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
   its jobs brings it back. After an iteration it is probed at once.
@@ -58,20 +59,20 @@ class Schedule:
         probe: ProbeConfig,
         backoff: BackoffConfig,
         draw: Callable[[], float],
-        times: ScheduleTimes | None = None,
+        pacing: ScheduleTimes | None = None,
         evaluate_trigger: EvaluateTrigger = no_triggers,
     ) -> None:
-        times = times or ScheduleTimes()
-        flights = InFlightIterations(times.announce_s)
+        pacing = pacing or ScheduleTimes()
+        flights = InFlightIterations(pacing.announce_s)
         out = ProbeDeadlines(probe.timeout_s)
-        self._state = ScheduleState(node_id, probe, backoff, draw, times, evaluate_trigger, flights, out)
+        self._state = ScheduleState(node_id, probe, backoff, draw, pacing, evaluate_trigger, flights, out)
 
     @property
     def probe_timeout_s(self) -> float:
         return self._state.probe.timeout_s
 
     def step(self, event: ScheduleEvent, now_s: float, at_s: float) -> list[ScheduleEffect]:
-        """What to do about `event`, in this order. Raises InvariantBroken."""
+        """Return what to do about `event`, in this order. Raises InvariantBroken."""
         state = self._state
         state.now_s, state.at_s, state.out = max(now_s, state.now_s), at_s, []
         match event:
@@ -102,7 +103,7 @@ class Schedule:
         return state.out
 
     def next_due_s(self) -> float | None:
-        """When the next Tick is due; None while nothing is."""
+        """Return when the next Tick is due, or None if none is."""
         state = self._state
         due = state.due.next_due_s(), state.in_flight.next_due_s(), state.probes_out.next_due_s()
         return min((due_s for due_s in due if due_s is not None), default=None)
@@ -131,7 +132,7 @@ class Schedule:
         return None
 
     def _hold_table(self, shard: ShardId, uri: str, why: str) -> None:
-        """Nothing of it starts, and its lag grows, until it is answered."""
+        """Start nothing of the table, and let its lag grow, until the probe is answered."""
         state = self._state
         if (table := self._probed_table(shard, uri)) is not None:
             table.overdue = True
@@ -157,7 +158,7 @@ class Schedule:
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
             reported = table.reported
-            lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s
+            lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.pacing.seen_every_s
             if event.further or not lately or (reported is not None and reported.unreached):
                 state.report_seen(table)
             return
@@ -170,17 +171,17 @@ class Schedule:
 
     def _tick(self) -> None:
         state = self._state
-        for _ in range(state.times.due_max):
+        for _ in range(state.pacing.due_max):
             table = state.due.pop(state.now_s)
             if table is None:
                 break
             table_visits.visit(state, table)
-        for _ in range(state.times.due_max):
+        for _ in range(state.pacing.due_max):
             run = state.in_flight.pop_due(state.now_s)
             if run is None:
                 break
             state.report(run.table, announcement(run))
-        for _ in range(state.times.due_max):
+        for _ in range(state.pacing.due_max):
             late = state.probes_out.pop_late(state.now_s)
             if late is None:
                 break

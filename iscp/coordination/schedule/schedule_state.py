@@ -25,13 +25,13 @@ from iscp.core.values.ids import ShardId
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTimes:
-    """How often the schedule reports, and how much one of its steps does."""
+    """Limits of how often the schedule reports, and of how much one of its steps does."""
 
     announce_s: float = 1.0
     """Time after which an iteration is reported as pending or running; most are over before."""
 
     seen_every_s: float = 60.0
-    """Least time between two reports that a source has not moved."""
+    """Least seconds between two reports that a source has not moved."""
 
     due_max: int = 1_000
     """Due tables that one Tick visits; the next one goes on with the others."""
@@ -39,17 +39,19 @@ class ScheduleTimes:
 
 @dataclass(slots=True)
 class ScheduleState:
-    """`out` gathers the effects of the step at `now_s` (monotonic), which is `at_s` in Unix time.
+    """The state of the schedule. `out` gathers the effects of the step at `now_s` (monotonic), which is `at_s` in Unix
+    time.
 
-    `shards`: the tables of each that runs here, until it has stopped; `stopping`: those that are to. `held`: while
-    iterations are held back, the tables that would have been visited; None while they are not.
+    `shards` has the tables of each shard that runs here, until it has stopped; `stopping` has the shards that are to
+    stop. `postponed` has the tables that would have been visited while iterations are postponed, and is None while they
+    are not.
     """
 
     node_id: str
     probe: ProbeConfig
     backoff: BackoffConfig
     draw: Callable[[], float]
-    times: ScheduleTimes
+    pacing: ScheduleTimes
     evaluate_trigger: EvaluateTrigger
     in_flight: InFlightIterations
     probes_out: ProbeDeadlines
@@ -57,7 +59,7 @@ class ScheduleState:
     due: DueTables = field(default_factory=DueTables)
     stopping: set[ShardId] = field(default_factory=set)
     verify_queue: VerifyQueue = field(default_factory=VerifyQueue)
-    held: dict[TrackedTable, None] | None = None
+    postponed: dict[TrackedTable, None] | None = None
     now_s: float = 0.0
     at_s: float = 0.0
     out: list[ScheduleEffect] = field(default_factory=list)
@@ -67,7 +69,7 @@ class ScheduleState:
             self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
 
     def report_seen(self, table: TrackedTable) -> None:
-        news = report_seen(table, self.at_s, self.times.seen_every_s)
+        news = report_seen(table, self.at_s, self.pacing.seen_every_s)
         if news is not None:
             self.out.append(Seen(news))
 

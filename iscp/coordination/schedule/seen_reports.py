@@ -1,4 +1,4 @@
-"""What is reported of a table's source: up to when it is known, and how far its jobs lie behind."""
+"""Report a table's source: up to when it is known, and how far its jobs lie behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iscp.core.values.watermark import Watermark
 def report_seen(table: TrackedTable, at_s: float, every_s: float) -> SourceSeen | None:
     """Return what is known of the source: when it moved, when a lag begins or ends, and every now and then.
 
-    Of one that cannot be reached, and never was from here, only that is said.
+    If it cannot be reached, and never was from here, only that is reported.
     """
     unreached = table.overdue or bool(table.fault)
     if table.seen is None or not table.probed_at_s:

@@ -1,4 +1,4 @@
-"""What the worker machine orders of shards: start, update, stop, and hold back iterations."""
+"""Carry out what the worker machine orders of shards: start, update, stop, and postpone iterations."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def carry_out(
 
 
 def _hold(state: ScheduleState, hold: bool) -> None:
-    held, state.held = state.held, (state.held or {}) if hold else None
-    for table in held if held and not hold else ():
+    postponed, state.postponed = state.postponed, (state.postponed or {}) if hold else None
+    for table in postponed if postponed and not hold else ():
         if table.jobs and table.shard not in state.stopping:
             state.due.set(table, state.now_s, state.now_s)
 
@@ -102,8 +102,8 @@ def _stop(state: ScheduleState, shard: ShardId) -> None:
         state.out += state.verify_queue.give_up(job.row.job_id)
     for table in tables:
         state.due.clear(table)
-        if state.held:
-            state.held.pop(table, None)
+        if state.postponed:
+            state.postponed.pop(table, None)
     # The last first: what still waits must not run in a slot that one before it leaves.
     for number in sorted({job.in_flight for table in tables for job in table.jobs}, reverse=True):
         state.cancel(number)

@@ -1,7 +1,7 @@
-"""What the schedule keeps of each table.
+"""The state that the schedule stores of each table.
 
-Decides how a source's answers change the pace at which it is probed, and what is reported of it; when tables are
-visited is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
+The table decides how a source's answers change the pace at which it is probed, and what is reported of it; when tables
+are visited is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
 derived.
 """
 
@@ -28,17 +28,17 @@ GRIDS_PER_INTERVAL = 20
 
 
 PROBE_LEAST_S = 0.1
-"""Least time between two probes of a source, however small a target lag is."""
+"""Least seconds between two probes of a source, however small a target lag is."""
 
 
 TARGETS_EVERY_S = 86_400.0
-"""How long a table may stay without an iteration; then one checks its targets, and renews what their logs will lose:
-far less than logs are kept.
+"""Seconds that a table may stay without an iteration; then one checks its targets, and renews what their logs will
+lose: far less than logs are retained.
 """
 
 
 RECREATED_AFTER_S = 60.0
-"""By how much a commit's file may be younger than its commit, which has its time from another clock; beyond it the
+"""Seconds by which a commit's file may be younger than its commit, which has its time from another clock; beyond it the
 source counts as recreated.
 """
 
@@ -49,8 +49,8 @@ class TrackedTable:
     Invariants: `probing` while a Probe is unanswered; `due_s` is the time at which the table is visited (inf: not
     before something happens); `in_flight` counts iterations that have not ended. `wake`: it has to be decided again
     what starts. `waiting`: some job may have to wait for a time. `again`: what is probed now may be answered from
-    before a change. `moved`: an iteration ended since the source was probed. `behind_at_s`: Unix time of the oldest
-    commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
+    before a change. `ran_since_probe`: an iteration ended since the source was probed. `behind_at_s`: Unix time of the
+    oldest commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
     `probed_at_s`: Unix time of the probe whose answer came last (0: not yet).
     `targets_at_s`: when the targets are doubted, if the source does not move until then (0: it has moved ever since).
     `rested`: the source had not moved when it was last probed; the targets are probed with it then.
@@ -67,13 +67,13 @@ class TrackedTable:
         "in_flight",
         "interval_s",
         "jobs",
-        "moved",
         "overdue",
         "probe_at_s",
         "probe_failures",
         "probe_sent_at_s",
         "probed_at_s",
         "probing",
+        "ran_since_probe",
         "reported",
         "rested",
         "seen",
@@ -100,7 +100,7 @@ class TrackedTable:
         self.overdue = False
         self.wake = False
         self.waiting = False
-        self.moved = False
+        self.ran_since_probe = False
         self.rested = False
         self.in_flight = 0
         self.probe_failures = 0
@@ -120,12 +120,12 @@ class TrackedTable:
         return self.seen.version if self.seen else None
 
     @property
-    def held(self) -> bool:
-        """The storage does not answer: what is started would wait for it as well."""
+    def unreachable(self) -> bool:
+        """Return whether the storage does not answer: what is started would wait for it as well."""
         return self.overdue and bool(self.fault)
 
     def retry_at_s(self) -> float:
-        """When the next job may run that has to wait for a time; inf if none does."""
+        """Return when the next job may run that has to wait for a time; inf if none does."""
         at_s = inf
         if self.waiting:
             for job in self.jobs:
@@ -135,7 +135,7 @@ class TrackedTable:
         return at_s
 
     def bring_back(self, config: ProbeConfig, now_s: float) -> None:
-        """Something has happened: probe at once, and often again."""
+        """Probe at once, and often again, after something has happened."""
         self.interval_s = config.interval_min_s
         self.probe_at_s = now_s
         self.wake = True
@@ -143,7 +143,7 @@ class TrackedTable:
         self.rested = False
 
     def update_target_lag(self) -> None:
-        """Its jobs have changed."""
+        """Compute what follows from the jobs, after they have changed."""
         self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
         several = self.jobs_of_several()
         self.further = (self.further or FurtherTables()) if several else None
@@ -154,20 +154,20 @@ class TrackedTable:
         return [job.several for job in self.jobs if job.several]
 
     def deadline_s(self, jobs: Sequence[TrackedJob], at_s: float) -> float:
-        """Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
+        """Return the Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
         applied_at_s = min(job.row.watermark.at_s for job in jobs)
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
 
     def outstanding_since_s(self, job: TrackedJob, at_s: float) -> float:
-        """Unix time of the oldest commit that the job may not have applied; `at_s` where none is known."""
+        """Return the Unix time of the oldest commit that the job may not have applied; `at_s` where none is known."""
         further = self.further.behind_at_s if self.further and job.several else {}
         uris = job.several.further if job.several else ()
         known = [self.behind_at_s, *(further.get(uri, 0.0) for uri in uris)]
         return min((each for each in known if each > 0.0), default=at_s)
 
     def begin_probe(self, at_s: float) -> Probe:
-        self.probing, self.again, self.moved = True, False, False
+        self.probing, self.again, self.ran_since_probe = True, False, False
         self.probe_sent_at_s = at_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
         queries = tuple([TargetQuery(job.row, job.target) for job in idle])
@@ -175,13 +175,13 @@ class TrackedTable:
         return Probe(self.shard, self.uri, self.seen, account, queries, further)
 
     def note_answer(self, state: ProbeState | None) -> None:
-        """What the answer says was so when the source was probed, and perhaps not any more when the answer came."""
+        """Note an answer: the source was so when it was probed, and perhaps not any more when the answer came."""
         self.probing = self.overdue = False
         if state is not None:
             self.probed_at_s = self.probe_sent_at_s
 
     def take_targets(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
-        """What was found at targets; jobs whose target is in doubt have to run."""
+        """Take what was found at targets, and return reports; jobs whose target is in doubt have to run."""
         found = {answer.job_id: answer for answer in answers}
         taken = [job.take_target(found[job.row.job_id], at_s) for job in self.jobs if job.row.job_id in found]
         reports = [report for report in taken if report]
@@ -189,10 +189,12 @@ class TrackedTable:
         return reports
 
     def take_further(self, answers: Sequence[FurtherAnswer], config: ProbeConfig) -> None:
-        """What was found at further tables that have moved: their jobs have to run, and they are probed often again."""
+        """Take what was found at further tables that have moved: their jobs have to run, and the tables are probed
+        often again.
+        """
         if self.further is None:
             return
-        doubted = self.further.take(answers, self.jobs_of_several(), moved=self.moved)
+        doubted = self.further.take(answers, self.jobs_of_several(), ran_since_probe=self.ran_since_probe)
         for job in self.jobs:
             job.stale |= job.several is not None and not doubted.isdisjoint(job.several.further)
         if any(answer.state for answer in answers):
@@ -231,7 +233,7 @@ class TrackedTable:
     def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:
         seen, self.seen = self.seen, state
         self.probe_failures = 0
-        behind = state.version < self.top and not self.moved
+        behind = state.version < self.top and not self.ran_since_probe
         recreated = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
         if behind or recreated or (seen is not None and not seen.stamp and self._looks_recreated(state)):
             self.doubt_targets()
@@ -242,9 +244,10 @@ class TrackedTable:
         self.again, self.wake, self.rested = False, True, False
 
     def _looks_recreated(self, state: ProbeState) -> bool:
-        """Whether, at a first probe, the version that was applied last was written long after it was applied.
+        """Return whether, at a first probe, the version that was applied last was written long after it was applied.
 
-        No probe ran while it may have been recreated. That a copied file seems so too costs one iteration.
+        No probe ran while the source may have been recreated. A copied file seems recreated too, which costs one
+        iteration.
         """
         marks = [job.row.watermark for job in self.jobs]
         applied_at_s = max((mark.at_s for mark in marks if mark.version == state.version), default=0.0)
@@ -257,14 +260,14 @@ class TrackedTable:
         self.again = False
 
     def note_fault(self, message: str, at_s: float) -> tuple[JobReport, ...]:
-        """The source cannot be reached: every job says so, once, until it can be again."""
+        """Note that the source cannot be reached: every job reports so, once, until it can be again."""
         if self.fault == message:
             return ()
         self.fault = message
         return self._fault_reports(self.jobs, at_s)
 
     def fault_reports(self, at_s: float) -> tuple[JobReport, ...]:
-        """Of jobs that came later."""
+        """Return reports of the table's fault for jobs that came later."""
         return self._fault_reports([job for job in self.jobs if job.reported_state is not JobState.ERROR], at_s)
 
     def _fault_reports(self, jobs: Sequence[TrackedJob], at_s: float) -> tuple[JobReport, ...]:

@@ -25,7 +25,7 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
     if not table.jobs or (state.stopping and table.shard in state.stopping):
         state.due.clear(table)
         return
-    if table.held:
+    if table.unreachable:
         state.report(table, table.fault_reports(state.at_s))
         state.due.clear(table)
         return
@@ -46,9 +46,9 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
 def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
     news = apply_triggers(table, state.evaluate_trigger, state.backoff, state.now_s, state.at_s, state.draw)
     state.report(table, news)
-    table.wake = state.held is not None
-    if state.held is not None:
-        state.held[table] = None
+    table.wake = state.postponed is not None
+    if state.postponed is not None:
+        state.postponed[table] = None
         return
     _start_verifying(state, table, served=False)
     jobs = [job for job in table.jobs if job.runnable and not state.in_flight.verifying(job)]

@@ -1,4 +1,4 @@
-"""Who uses the threads that probe tables: each account has a share of them at each place where tables lie.
+"""Share the threads that probe tables: each account has a share of them at each place where tables lie.
 
 A place is a mounted file system, or a bucket. Pure; a part of `iscp.coordination.schedule.probe_turns`.
 """
@@ -15,24 +15,26 @@ THREADS_MAX = 256
 """Threads of a node that probe tables on their own at a time, those that hang among them; what is more waits."""
 
 SHARE_MAX = 16
-"""Of these the threads of one account at one place."""
+"""Threads of one account at one place, at most."""
 
 SLOW_TABLES_MAX = 4
-"""Slow tables of one account at one place; with so many, all of its tables there are kept off the common thread."""
+"""Slow tables of one account at one place from which on all of its tables there are moved off the common thread."""
 
 SLOW_FOR_S = 60.0
-"""How long a table counts as slow after a slow probe."""
+"""Seconds that a table counts as slow after a slow probe."""
 
 HUNG_ACCOUNTS = 2
-"""A place where probes of so many accounts hang counts as hung: all tables there are kept off the common thread."""
+"""Accounts whose probes hang at a place from which on it counts as hung: all tables there are moved off the common
+thread.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one account has at one place: `running` are its threads, `hanging` those of them that were for many tables,
-    and hang at one. `shared`: one is for all its tables that wait. `waiting`: in order; of the first `announced` it was
-    said that they wait for those that hang. `slow`: tables by URI, and until when they count as slow. `far`: behind a
-    network.
+    """An account's share of threads at one place. `running` counts its threads, `hanging` those of them that were for
+    many tables, and hang at one. `shared` means that one is for all its tables that wait. `waiting` is in order; the
+    first `announced` of it were reported as waiting for those that hang. `slow` has tables by URI, and until when they
+    count as slow. `far` means behind a network.
     """
 
     account: str
@@ -68,15 +70,15 @@ class ThreadShares:
 
     @property
     def troubled(self) -> bool:
-        """Whether any table that is not behind a network is slow, or hangs."""
+        """Return whether any table that is not behind a network is slow, or hangs."""
         return any(share.slow or share.hanging for share in self._shares.values())
 
     def is_full(self, place: str) -> bool:
-        here = self._running_at.get(place, 0)
-        return here > 0 and here >= (self._threads_max - (self.running - here)) // 2
+        running_there = self._running_at.get(place, 0)
+        return running_there > 0 and running_there >= (self._threads_max - (self.running - running_there)) // 2
 
     def is_hung(self, place: str) -> bool:
-        """Whether a probe there would hang, for all that is known, whoever's table it is of."""
+        """Return whether a probe there would hang, for all that is known, whoever's table it is."""
         return self._hanging_at.get(place, 0) >= HUNG_ACCOUNTS or self.is_full(place)
 
     def may_begin(self, share: Share) -> bool:

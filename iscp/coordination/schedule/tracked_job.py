@@ -1,6 +1,6 @@
-"""What the schedule keeps of each job.
+"""The state that the schedule stores of each job.
 
-Decides what is reported of a job, and whether it may start something; when it does is the schedule's business. A
+The job decides what is reported of it, and whether it may start something; when it does is the schedule's business. A
 hundred thousand of these lie idle in one node: slots, and nothing that can be derived.
 """
 
@@ -40,7 +40,6 @@ class TrackedJob:
 
     __slots__ = (
         "awaited_spec",
-        "company",
         "doubted_at_s",
         "due_at_s",
         "due_s",
@@ -56,6 +55,7 @@ class TrackedJob:
         "retry_at_s",
         "row",
         "several",
+        "sharing_group",
         "stale",
         "target",
         "target_lag_s",
@@ -72,7 +72,7 @@ class TrackedJob:
         self.doubted_at_s = row.status.doubted_at_s if "doubted_at" in row.status_json else 0.0
         self.stale = self.doubted_at_s > 0
         self.due_at_s, self.due_s = 0.0, 0.0
-        self.company = SharingGroup.TABLE
+        self.sharing_group = SharingGroup.TABLE
         self.target_lag_s: float | None = None
         self.pace: Pace | None = None
         self.several: SeveralTables | None = None
@@ -114,12 +114,12 @@ class TrackedJob:
 
     @property
     def waits_until_s(self) -> float:
-        """The time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
-        return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
+        """Return the time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
+        return self.retry_at_s or (self.pace.delayed_until_s if self.pace else 0.0)
 
     @property
     def wakes_at_s(self) -> float:
-        """The time at which it may have to start something, though nothing happens until then; 0: none."""
+        """Return the time at which it may have to start something, though nothing happens until then; 0: none."""
         return self.waits_until_s or self.due_s
 
     def go_by_spec(self, now_s: float, at_s: float) -> None:
@@ -128,7 +128,7 @@ class TrackedJob:
             spec = run_spec(self.row.spec_json)
         except IscpError:
             spec = None
-        self.company = company_of(spec)
+        self.sharing_group = company_of(spec)
         self._note_further_tables()
         self.await_time(self.due_at_s or recorded_due_at_s(self.row, at_s), now_s, at_s)
         self.target_lag_s = spec.target_lag_s if spec else None
@@ -144,18 +144,18 @@ class TrackedJob:
             self.several = None
             return
         self.several = SeveralTables(further, self.several.marks if self.several else self.row.sources)
-        if self.company is SharingGroup.TABLE:
-            self.company = SharingGroup.NONE  # it shares no read, and runs when others have nothing to do
+        if self.sharing_group is SharingGroup.TABLE:
+            self.sharing_group = SharingGroup.NONE  # it shares no read, and runs when others have nothing to do
 
     def await_time(self, due_at_s: float, now_s: float, at_s: float) -> None:
-        """Its rows are as they have to be until then (Unix seconds; 0: for as long as no table changes)."""
+        """Wait until the job's rows may have to change (Unix seconds; 0: not before a table changes)."""
         self.due_at_s = due_at_s
         self.due_s = now_s + max(LEAST_WAIT_S, due_at_s - at_s) if due_at_s else 0.0
-        if due_at_s and self.company is SharingGroup.TABLE:
-            self.company = SharingGroup.NONE  # others have nothing to do then
+        if due_at_s and self.sharing_group is SharingGroup.TABLE:
+            self.sharing_group = SharingGroup.NONE  # others have nothing to do then
 
     def heed_time(self, now_s: float) -> None:
-        """It has to run where its rows may be others by now; an outcome of what is in flight says when that is next."""
+        """Run the job if its rows may have to change by now; an outcome of what is in flight says when that is next."""
         if self.due_s and self.due_s <= now_s and not self.in_flight:
             self.stale, self.due_s = True, 0.0
 
@@ -170,7 +170,7 @@ class TrackedJob:
         """
         if self.pace is None:
             return None
-        self.pace.held_until_s = 0.0
+        self.pace.delayed_until_s = 0.0
         candidate = self.candidate(now_s)
         if candidate.built and newest is not None and not candidate.outstanding(newest):
             self.pace.settle()
@@ -190,12 +190,12 @@ class TrackedJob:
             failing=self.failures > 0,
             near=self.near,
             stale=self.has_to_run,
-            company=self.company,
-            held=self.pace is not None and self.pace.held_until_s > now_s,
+            company=self.sharing_group,
+            held=self.pace is not None and self.pace.delayed_until_s > now_s,
         )
 
     def take(self, row: JobRow, backoff: BackoffConfig) -> JobReport | None:
-        """`row` is this registration's as the owner has it now; what it lacks of the progress here is reported again.
+        """Take `row`, this registration's as the owner has it now; progress that it lacks is reported again.
 
         An owner may have ended before it wrote that down, and a source that stays idle would never lead to a report. A
         row without the fault that was reported says that a person wants another try; of a job that is retried anyway it
@@ -214,9 +214,9 @@ class TrackedJob:
         lacks_build = self.build is not None and row.watermark.version < 0 and row.build is None
         if lacks_build:
             row = _with_build(row, self.build)
-        there, here = (row.seq, row.watermark.version), (self.row.seq, self.row.watermark.version)
-        marks = self.several.marks if self.several and there <= here else row.sources
-        behind = there < here or marks != row.sources
+        of_owner, of_node = (row.seq, row.watermark.version), (self.row.seq, self.row.watermark.version)
+        marks = self.several.marks if self.several and of_owner <= of_node else row.sources
+        behind = of_owner < of_node or marks != row.sources
         self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq) if behind else row
         lacks_end = self.failed and not (row.failed_for_good or row.paused)
         if not (behind or lacks_build or lacks_end):
@@ -227,7 +227,7 @@ class TrackedJob:
         return self.repeat_report(replace(last, sources=marks) if news else None)
 
     def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
-        """What was found at its target; an iteration that runs by now knows better."""
+        """Take what was found at its target; the result of an iteration that runs by now is newer."""
         if not self.idle:
             return None
         self.target = answer.seen
@@ -243,7 +243,7 @@ class TrackedJob:
         return self.repeat_report(status)
 
     def repeat_report(self, status: JobStatus | None = None) -> JobReport:
-        """The state is as it was reported last."""
+        """Return a report of the state as it was reported last."""
         row = self.row
         if status is not None and self.due_at_s:
             status = replace(status, due_at_s=self.due_at_s)
@@ -253,14 +253,14 @@ class TrackedJob:
         return JobReport(row.key, row.job_id, row.watermark, row.seq, self.reported_state, self.reported_reason, status)
 
     def correction(self) -> JobReport | None:
-        """Where the row still says that an iteration of an earlier node is under way."""
+        """Return a report if the row still says that an iteration of an earlier node is under way, else None."""
         if self.row.state not in _UNFINISHED or self.row.reason is Reason.BUILDING:
             return None
         return self.report(JobEvent.TAKE_OVER, self.row.reason)
 
     @property
     def build(self) -> BuildRequest | None:
-        """What it has requested, as long as it is not built."""
+        """Return what it has requested, as long as it is not built."""
         return self.row.build
 
     def request_build(self, wanted: BuildRequest | None) -> None:
@@ -269,7 +269,7 @@ class TrackedJob:
             self.row = _with_build(self.row, wanted)
 
     def look_for_build(self) -> None:
-        """Its build may have been finished: it need not wait to see that."""
+        """Check the build at once, without waiting: it may have been finished."""
         if self.build and not self.failures:
             self.retry_at_s = 0.0
 
@@ -277,7 +277,7 @@ class TrackedJob:
         self.retry_at_s = now_s + wait_s
 
     def retry_due_at_s(self, now_s: float, at_s: float) -> float:
-        """As Unix time, at `at_s`; 0: it waits for none."""
+        """Return the time of the retry in Unix seconds, at `at_s`; 0 if it waits for none."""
         return at_s + self.retry_at_s - now_s if self.retry_at_s else 0.0
 
     def heed_move(self, config: BackoffConfig, now_s: float) -> None:

@@ -1,9 +1,9 @@
-"""When a job's trigger lets it start, where that is not simply whenever its source is ahead of it.
+"""Decide when a job's trigger lets it start, unless that is simply whenever its source is ahead of it.
 
-Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead,
-at the multiples of their interval: so they come due together, whenever each was made, and once one iteration has
-brought each to the newest version they are at one watermark and go on in one. By cron: at the next of its times after
-what is outstanding came to be; however many of them were missed, once. Custom: a class decides.
+Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead, at
+the multiples of their interval: so they come due together, whenever each was made, and once one iteration has brought
+each to the newest version they are at one watermark and go on in one. Cron: at its next time after what is outstanding
+came to be; however many times were missed, it runs once. Custom: a class decides.
 
 No time of another clock (a node's that ran the job before, a commit's) counts as later than this node's now: a clock
 that was ahead for one iteration, or one commit of the future, would have the job wait until it is so late.
@@ -32,15 +32,15 @@ def no_triggers(name: str, facts: TriggerFacts) -> object:
 
 
 LEAST_WAIT_S = 0.001
-"""Least time until a trigger is checked again; what is due within it counts as due, as clocks are not exact."""
+"""Least seconds until a trigger is checked again; what is due within it counts as due, as clocks are not exact."""
 
 
 class Pace:
-    """What one job's trigger goes by. Times ending in `_now_s` are monotonic, those in `_at_s` are Unix time.
+    """The times that one job's trigger goes by. Times ending in `_now_s` are monotonic, those in `_at_s` are Unix time.
 
-    `held_until_s` (monotonic): what is outstanding is not started before it (0: it may start). `faults` counts those of
-    a trigger of the user's own, in a row. `_settled`: at some time while this node had the job nothing was outstanding.
-    `_since_at_s`: since when something is, as far as is known (0: nothing is).
+    `delayed_until_s` (monotonic): what is outstanding is not started before it (0: it may start). `faults` counts those
+    of a trigger of the user's own, in a row. `_settled`: at some time while this node had the job nothing was
+    outstanding. `_since_at_s`: since when something is, as far as is known (0: nothing is).
     """
 
     __slots__ = (
@@ -49,15 +49,15 @@ class Pace:
         "_ran_at_s",
         "_settled",
         "_since_at_s",
+        "delayed_until_s",
         "faults",
-        "held_until_s",
         "trigger",
     )
 
     def __init__(self, trigger: TriggerSpec, row: JobRow, now_s: float, at_s: float) -> None:
-        """As of `row`: a node that takes a job over goes on with the wait that was under way."""
+        """Begin with `row`: a node that takes a job over goes on with the wait that was under way."""
         self.trigger = trigger
-        self.held_until_s = 0.0
+        self.delayed_until_s = 0.0
         self.faults = 0
         self._settled = False
         self._since_at_s = 0.0
@@ -75,7 +75,7 @@ class Pace:
             self.settle()
 
     def settle(self) -> None:
-        """Nothing is outstanding."""
+        """Note that nothing is outstanding."""
         self._settled, self._since_at_s = True, 0.0
 
     def hold(
@@ -87,7 +87,8 @@ class Pace:
         at_s: float,
         evaluate: EvaluateTrigger,
     ) -> None:
-        """Something is outstanding, as far as is known since `since_s` (Unix time): set until when it has to wait.
+        """Note that something is outstanding, as far as is known since `since_s` (Unix time): set until when it has to
+        wait.
 
         Raises IscpError if a trigger cannot say.
         """
@@ -110,7 +111,7 @@ class Pace:
             wait_s = max(LEAST_WAIT_S, (turn + 1) * interval_s - at_s) if same else 0.0
         else:
             wait_s = self._applied_now_s + interval_s - now_s
-        self.held_until_s = now_s + wait_s if wait_s > 0.0 else 0.0
+        self.delayed_until_s = now_s + wait_s if wait_s > 0.0 else 0.0
 
     def _facts(self, row: JobRow, newest: int | None, at_s: float) -> TriggerFacts:
         return TriggerFacts(
@@ -128,9 +129,10 @@ class Pace:
 
 
 def recorded_due_at_s(row: JobRow, at_s: float) -> float:
-    """Until when the job's rows are as they have to be, as its last iteration has recorded it.
+    """Return until when the job's rows need no change, as its last iteration has recorded it.
 
-    Unix seconds; 0: for as long as no table changes. Now, where the clock of that iteration was ahead.
+    The time is in Unix seconds; 0 means for as long as no table changes. If the clock of that iteration was ahead, it
+    is now.
     """
     if '"due_at"' not in row.status_json:
         return 0.0

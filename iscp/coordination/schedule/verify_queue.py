@@ -1,4 +1,4 @@
-"""Which callers wait for which job's target to be compared with its source. Pure; a part of the schedule."""
+"""Remember which callers wait for which job's target to be compared with its source. Pure; a part of the schedule."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class VerifyQueue:
         self._waiting.setdefault(request.job_id, deque()).append(request)
 
     def is_awaited(self, job_id: str, served: bool) -> bool:
-        """Whether somebody waits for the job, and it was, or was not, just verified."""
+        """Return whether somebody waits for the job, and it was, or was not, just verified."""
         return job_id in self._waiting and (job_id in self._served) is served
 
     def begin(self, job_id: str, number: int) -> Purpose:
-        """The iteration `number` answers the first that waits, and those that want the same."""
+        """Begin the iteration `number`, which answers the first that waits, and those that want the same."""
         waiting = self._waiting.pop(job_id)
         repair = waiting[0].repair
         self._answering[number] = tuple(each for each in waiting if each.repair is repair)
@@ -48,19 +48,19 @@ class VerifyQueue:
         self._served.difference_update(job_ids)
 
     def answers(self, number: int, outcomes: Sequence[JobOutcome], error: IscpError | None) -> list[VerifyAnswered]:
-        """What an iteration that ended has to say to those who wait for it."""
+        """Return the answers to those who wait for an iteration that ended."""
         requests = self._answering.pop(number, ())
         found = next((outcome.verified for outcome in outcomes), None)
         answer = error or found or IscpError("the iteration gave no outcome")
         return [VerifyAnswered(each.verify_id, answer) for each in requests]
 
     def give_up(self, job_id: str) -> list[VerifyAnswered]:
-        """The job does not run here any more."""
+        """Give up a job that does not run here any more, and return the answers."""
         self._served.discard(job_id)
         return [not_here(each) for each in self._waiting.pop(job_id, ())]
 
     def withdraw(self, verify_id: str) -> int:
-        """Nobody waits for this answer any more; gives the iteration that nobody wants then (0: none)."""
+        """Withdraw a caller's wait, and return the iteration that nobody wants then (0: none)."""
         for job_id, waiting in self._waiting.items():
             if left := deque(each for each in waiting if each.verify_id != verify_id):
                 self._waiting[job_id] = left

@@ -1,4 +1,4 @@
-"""Who calls, and whether they may: what is behind the one place where calls are decided."""
+"""The ports behind the one place where calls are authorized: who calls, and whether they may."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from iscp.core.values.access_roles import Credentials, Principal
 
 class Authenticator(Protocol):
     def identify(self, credentials: Credentials) -> Principal | None:
-        """Who shows these; None: nobody who is known by them, as none are shown.
+        """Return who shows these credentials; None if none are shown.
 
-        Raises NotAuthenticated where what is shown is not good (any more), Unavailable where that cannot be said.
+        Raises NotAuthenticated if what is shown is not good (any more), Unavailable if that cannot be known.
         """
 
 
 class Authorizer(Protocol):
     def rule(self, method: str) -> Rule | None:
-        """What is known of a method of gRPC, by its full name; None: it is refused."""
+        """Return what is known of a method of gRPC, by its full name; None if it is refused."""
 
     def authorize(self, principal: Principal | None, method: str, accounts: Collection[str], everybody: bool) -> None:
         """Return if the call may be made. `accounts`: those that it names; `everybody`: it concerns all there are.

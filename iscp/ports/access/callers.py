@@ -1,4 +1,4 @@
-"""Whether somebody still waits for what a thread does: it is cancelled with the call that it is done for."""
+"""Note whether somebody still waits for what a thread does: it is canceled with the call that it is done for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WANTED: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: T
 
 @contextmanager
 def want_while(wanted: Callable[[], bool]) -> Iterator[None]:
-    """What this thread does within is of use for as long as `wanted` says so."""
+    """Mark what this thread does within as of use for as long as `wanted` says so."""
     token = _WANTED.set(wanted)
     try:
         yield

@@ -20,15 +20,16 @@ class VerifyingKeys(Protocol):
     def key_ids(self) -> Collection[str]: ...
 
     def verify(self, token: str) -> Mapping[str, object]:
-        """The claims of a token that one of the keys has signed, for the audience and by the issuer that are expected.
+        """Return the claims of a token that one of the keys has signed, for the audience and by the issuer that are
+        expected.
 
-        What is untrusted of it decides nothing before that. Raises NotAuthenticated, UnknownKey.
+        Nothing untrusted in the token decides anything before that. Raises NotAuthenticated, UnknownKey.
         """
 
 
 class KeySource(Protocol):
     def fetch(self) -> VerifyingKeys:
-        """Those that the provider has now; within a bounded time. Raises Unavailable."""
+        """Fetch the keys that the provider has now, within a bounded time. Raises Unavailable."""
 
 
 class TokenProvider(Protocol):

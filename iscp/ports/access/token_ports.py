@@ -1,4 +1,4 @@
-"""What access control keeps outside the nodes: tokens, and who changed what."""
+"""The ports to what access control stores outside the nodes: tokens, and who changed what."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class TokenStore(Protocol):
         """False: there is no such token, or it is another account's; an empty account is any."""
 
     def records(self) -> list[TokenRecord]:
-        """All that can be read, also those that have ended."""
+        """Return all that can be read, also those that have ended."""
 
 
 class TokenView(Protocol):
-    """What one node knows of the tokens, at any time."""
+    """One node's knowledge of the tokens, at any time."""
 
     @property
     def book(self) -> TokenBook: ...
 
     @property
     def age_s(self) -> float:
-        """The seconds since which a change may not be known here; infinite before anything is."""
+        """Return the seconds since which a change may not be known here; infinite before anything is."""
 
 
 class AuditLog(Protocol):
@@ -39,29 +39,29 @@ class AuditLog(Protocol):
         """Raises StorageError, and InvalidRequest for what it cannot hold."""
 
     def read(self, query: AuditQuery) -> list[AuditEntry]:
-        """Newest first. Raises StorageError."""
+        """Return the entries, newest first. Raises StorageError."""
 
 
 class AuditSink(Protocol):
     """Takes entries in, to be written soon."""
 
     def add(self, entries: Sequence[AuditEntry]) -> None:
-        """Never waits, and never raises."""
+        """Add entries; this never waits, and never raises."""
 
 
 class AccessService(Protocol):
-    """What is behind the gRPC service `Access`. Raises InvalidRequest, Unavailable, OutcomeUnknown, StorageError."""
+    """The port behind the gRPC service `Access`. Raises InvalidRequest, Unavailable, OutcomeUnknown, StorageError."""
 
     def create_token(
         self, account: str, role: Role, ttl_s: float, note: str, by: Principal | None
     ) -> tuple[str, TokenRecord]:
-        """The token itself, which nobody can have again, and what is kept of it."""
+        """Create a token, and return it, which nobody can have again, and what is stored of it."""
 
     def tokens(self, account: str) -> list[TokenRecord]:
-        """Those of an account, or (empty) of all; the newest first."""
+        """Return the tokens of an account, or (empty) of all; the newest first."""
 
     def revoke_token(self, token_id: str, account: str) -> bool:
-        """As in TokenStore."""
+        """Revoke a token as TokenStore does."""
 
     def audit(self, query: AuditQuery) -> list[AuditEntry]: ...
 

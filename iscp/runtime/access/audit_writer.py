@@ -34,7 +34,7 @@ RETRY_MAX_S = 30.0
 """Longest pause between two attempts to write the audit."""
 
 CLOSE_S = 10.0
-"""How long a stopping node waits for the last entries of the audit to be written; then each that is being written
+"""Seconds that a stopping node waits for the last entries of the audit to be written; then each that is being written
 still is in its log as `audit.unconfirmed`.
 """
 

@@ -13,8 +13,8 @@ from iscp.ports.access.token_ports import TokenView
 from iscp.ports.system import Clock
 
 TOKENS_STALE_MAX_S = 4.0
-"""How old a node's knowledge of tokens may be; beyond it no token is good at that node, as one may have been revoked.
-By that a revoked one is refused everywhere after this time, also by a node that etcd cannot reach.
+"""Greatest age of a node's knowledge of tokens, in seconds; beyond it no token is good at that node, as one may have
+been revoked. A revoked token is thus refused everywhere after this time, also by a node that etcd cannot reach.
 """
 
 
@@ -58,7 +58,9 @@ class KnownCallers:
         return self._by_certificate({name.lower() for name in credentials.names})
 
     def still_valid(self, principal: Principal) -> bool:
-        """Whether who was let in may stay: calls that wait are ended by it. Of a certificate nothing changes."""
+        """Return whether a caller who was let in may stay: waiting calls are ended by it. The answer never changes for
+        a certificate.
+        """
         if principal.known_by is not KnownBy.TOKEN:
             return self._clock.now_s() < principal.expires_at_s
         fresh = self._tokens.age_s <= TOKENS_STALE_MAX_S

@@ -16,10 +16,10 @@ FollowLinks = Callable[[str], tuple[str, ...]]
 
 
 class PlaceGuard:
-    """What is refused is refused alike, whether there is a table or not. Safe for threads.
+    """The guard of places refuses all alike, whether there is a table or not. Safe for threads.
 
-    Links are followed at each call: a place that became a link to elsewhere is refused from then on. `follow_root` is
-    as `follow`, of a root.
+    Links are followed at each call: a place that became a link to elsewhere is refused from then on. `follow_root` does
+    for a root what `follow` does for a place.
     """
 
     def __init__(self, roots: AccountRoots, follow: FollowLinks, follow_root: Callable[[str], str]) -> None:
@@ -32,15 +32,17 @@ class PlaceGuard:
         self._require(account, [(field, place, shown or place)])
 
     def require_target(self, account: str, target: str, field: str) -> None:
-        """As `require`, of what is kept beside a target too; an empty one passes."""
+        """Require a target as `require` does, and what is stored beside it; an empty one passes."""
         self._require(account, ((field, place, target) for place in (places_around(target) if target else ())))
 
     def require_job(self, row: JobRow) -> None:
-        """As `require`, of all places that the job names."""
+        """Require all places that the job names, as `require` does."""
         self._require(row.key.account, ((field, place, place) for field, place in places_of(row)))
 
     def _require(self, account: str, places: Iterable[tuple[str, str, str]]) -> None:
-        """`places`: each with its field before it, and as it is shown behind it. Roots are followed once for all."""
+        """Require `places`, each with its field before it, and as it is shown behind it. Roots are followed once for
+        all.
+        """
         roots = self._roots.of(account)
         if roots is None:
             return
@@ -54,7 +56,7 @@ class PlaceGuard:
                 raise self._outside(account, shown, field)
 
     def catalog(self, account: str, catalog: Catalog) -> Catalog:
-        """The catalog as the account may have it. What it refuses has the field `table`."""
+        """Return the catalog as the account may have it. Its refusals have the field `table`."""
         if self._roots.of(account) is None:
             return catalog
         outside = partial(self._outside, account, field="table")
@@ -73,4 +75,4 @@ class PlaceGuard:
 
 
 ANYWHERE = PlaceGuard(AccountRoots(), lambda place: (place,), lambda root: root)
-"""No account is held to roots."""
+"""The guard of an account without roots, which refuses nothing."""

@@ -19,20 +19,22 @@ from iscp.ports.system import Clock, Threads
 log = logging.getLogger(__name__)
 
 REFRESH_S = 300.0
-"""How often a node fetches a provider's keys; one that the provider has withdrawn is good for so long at most."""
+"""Seconds between a node's fetches of a provider's keys; one that the provider has withdrawn is good for so long at
+most.
+"""
 
 REFETCH_PAUSE_S = 10.0
-"""Least time between two fetches of a provider's keys; for so long a token with a key that was not among them is
+"""Least seconds between two fetches of a provider's keys; for so long a token with a key that was not among them is
 refused, after that it has them fetched again.
 """
 
-KEYS_KEPT_S = 3_600.0
-"""How long keys are good after the last fetch that succeeded; then no token of the provider is let in, as a key may
+KEYS_VALID_S = 3_600.0
+"""Seconds that keys are good after the last fetch that succeeded; then no token of the provider is let in, as a key may
 have been withdrawn.
 """
 
 CLOSE_WAIT_S = 10.0
-"""How long a stopping node waits for a fetch of keys; then it is left to end by itself."""
+"""Seconds that a stopping node waits for a fetch of keys; then it is left to end by itself."""
 
 
 class ProviderKeys:
@@ -53,7 +55,7 @@ class ProviderKeys:
         self._clock = clock
         self._pause_s = pause_s
         self._known: tuple[VerifyingKeys, float] | None = None
-        """With the monotonic seconds at which they began to be fetched."""
+        """The keys, and the monotonic seconds at which their fetch began."""
         self._wanted, self._closing = False, False
         (self._wake,) = threads.conditions(1)
         self._thread = threads.thread("iscp-oidc-keys", self._run)
@@ -87,7 +89,7 @@ class ProviderKeys:
     def _verify(self, token: str) -> Mapping[str, object]:
         known = self._known
         age_s = self._clock.monotonic_s() - known[1] if known else None
-        if known is None or age_s is None or age_s > KEYS_KEPT_S:
+        if known is None or age_s is None or age_s > KEYS_VALID_S:
             raise _unavailable("cannot be checked: this node does not know the provider's keys")
         try:
             return known[0].verify(token)

@@ -13,7 +13,7 @@ from iscp.ports.catalog import Catalog, TableDescription
 
 @dataclass(frozen=True, slots=True)
 class RootedCatalog:
-    """Port Catalog. What a caller names is refused before anything is read there.
+    """The port Catalog for an account with roots. A table outside them is refused before anything is read there.
 
     `require` raises for a place (1st) that is refused, as its user has written it (2nd); `outside` makes that error.
     """

@@ -26,13 +26,13 @@ def create_token(
     clock: Clock,
     random_hex: RandomHex,
 ) -> tuple[str, TokenRecord]:
-    """As AccessService has it. Raises what the store does, and InvalidRequest."""
+    """Create a token as AccessService does. Raises what the store does, and InvalidRequest."""
     check_wanted(account, ttl_s, note)
     now_s = clock.now_s()
     for _ in range(DRAWS_MAX):
         token = draw_token(random_hex)
-        kept = id_of(token) or "", digest_of(token), account, role, now_s, now_s + ttl_s, created_by, note
-        if store.create(record := TokenRecord(*kept)):
+        fields = id_of(token) or "", digest_of(token), account, role, now_s, now_s + ttl_s, created_by, note
+        if store.create(record := TokenRecord(*fields)):
             return token, record
     raise Conflict(f"{DRAWS_MAX} tokens were drawn whose ids there are already", remedy="Retry")
 

@@ -67,7 +67,7 @@ class OwnerAdmin:
         self,
         owner: OwnerLoop,
         catalog: Catalog,
-        intake: RequestValidator,
+        validator: RequestValidator,
         views: JobViews,
         waiter: JobWaiter,
         nodes: NodeClients,
@@ -75,8 +75,8 @@ class OwnerAdmin:
         sources: SourceReleases,
     ) -> None:
         self._owner = owner
-        self._finder = JobLookup(catalog)
-        self._intake = intake
+        self._lookup = JobLookup(catalog)
+        self._validator = validator
         self._views = views
         self._waiter = waiter
         self._nodes = nodes
@@ -90,17 +90,17 @@ class OwnerAdmin:
         items = []
         for number, request in enumerate(requests):
             try:
-                items.append(self._intake.registration(writer, request))
+                items.append(self._validator.registration(writer, request))
             except InvalidRequest as error:
                 if len(requests) > 1:
                     error.field = f"requests[{number}].{error.field}"
                 raise
-        (future,) = self._intake.submit(writer, [Register(tuple(items))])
+        (future,) = self._validator.submit(writer, [Register(tuple(items))])
         answer: tuple[RegisterResult, ...] = answer_of(future)
         return list(answer)
 
     def check(self, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
-        return self._intake.check(self._owner.current_writer(), requests)
+        return self._validator.check(self._owner.current_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         # A conflict: the job was decided about while this was checked.
@@ -111,7 +111,7 @@ class OwnerAdmin:
         found = self._resync(writer, request)
         if isinstance(found, RegisterResult):
             return found
-        (future,) = self._intake.submit(writer, [found])
+        (future,) = self._validator.submit(writer, [found])
         answer: RegisterResult = answer_of(future)
         self._sources.release(found.seen, found.item.row)
         return answer
@@ -120,16 +120,16 @@ class OwnerAdmin:
         writer = self._owner.current_writer()
         found = [self._resolve(writer, change) for change in changes]
         requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
-        before = [self._ends(writer, each) for each in requests]
-        answers = answers_of(self._intake.submit(writer, requests))
+        before = [self._ended_registration(writer, each) for each in requests]
+        answers = answers_of(self._validator.submit(writer, requests))
         for rows, outcome in zip(before, answers, strict=True):
             if rows is not None and not isinstance(outcome, PermanentError):
                 self._sources.release(*rows)
         in_turn = iter(answers)
         return [each if isinstance(each, (bool, PermanentError)) else next(in_turn) for each in found]
 
-    def _ends(self, writer: LogWriter, request: Request) -> tuple[JobRow, JobRow | None] | None:
-        """The registration that a request ends, with the one that goes on instead."""
+    def _ended_registration(self, writer: LogWriter, request: Request) -> tuple[JobRow, JobRow | None] | None:
+        """Return the registration that a request ends, with the one that goes on instead."""
         match request:
             case Resync(seen, item):
                 return seen, item.row
@@ -139,26 +139,26 @@ class OwnerAdmin:
         return None
 
     def _resolve(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
-        """What the writer is to decide, or the outcome where it need not."""
+        """Return what the writer is to decide, or the outcome if it need not."""
         try:
             if change.verb is ChangeVerb.RESYNC:
                 found = self._resync(writer, ResyncRequest(change.job, request_id=change.request_id))
                 return True if isinstance(found, RegisterResult) else found
-            key = self._finder.row(writer, change.job).key
+            key = self._lookup.row(writer, change.job).key
         except (JobNotFound, TableNotFound) as error:
             if change.verb is ChangeVerb.UNREGISTER:
-                return self._finder.of_request(writer, change.job, change.request_id) is not None
+                return self._lookup.of_request(writer, change.job, change.request_id) is not None
             return error
         except PermanentError as error:
             return error
         return _REQUESTS[change.verb](key, change.request_id)
 
     def _resync(self, writer: LogWriter, request: ResyncRequest) -> Resync | RegisterResult:
-        """What the writer is to decide, or the answer that the same request was given before."""
-        first = self._finder.of_request(writer, request.job, request.request_id)
+        """Return what the writer is to decide, or the answer that the same request was given before."""
+        first = self._lookup.of_request(writer, request.job, request.request_id)
         if first is not None:
             return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
-        return self._intake.resync(self._finder.row(writer, request.job), request)
+        return self._validator.resync(self._lookup.row(writer, request.job), request)
 
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
@@ -173,7 +173,7 @@ class OwnerAdmin:
 
     def _update(self, writer: LogWriter, request: UpdateRequest) -> Update | PermanentError:
         try:
-            return self._intake.update(self._finder.row(writer, request.job), request)
+            return self._validator.update(self._lookup.row(writer, request.job), request)
         except PermanentError as error:
             return error
 
@@ -183,7 +183,7 @@ class OwnerAdmin:
 
     def notify(self, table: str, account: str = "") -> int:
         writer = self._owner.current_writer()
-        touched = self._finder.touched_by(writer, table, account)
+        touched = self._lookup.touched_by(writer, table, account)
         for shard in shards_of(writer, touched.on):
             self._nodes.notify(shard, True)
         for shard in shards_of(writer, touched.reading):
@@ -208,11 +208,11 @@ class OwnerAdmin:
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views.in_full(self._finder.row(self._owner.current_writer(), job))
+        return self._views.in_full(self._lookup.row(self._owner.current_writer(), job))
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         writer = self._owner.current_writer()
-        return writer.history(self._finder.row(writer, job).job_id, limit)
+        return writer.history(self._lookup.row(writer, job).job_id, limit)
 
     def wait(
         self,
@@ -222,16 +222,16 @@ class OwnerAdmin:
         alive: Callable[[], bool],
         versions: Mapping[str, int] | None = None,
     ) -> JobView:
-        row = self._finder.row(self._owner.current_writer(), job)
+        row = self._lookup.row(self._owner.current_writer(), job)
         return self._waiter.wait(row, version, timeout_s, alive, versions)
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
-        row = self._finder.row(self._owner.current_writer(), job)
+        row = self._lookup.row(self._owner.current_writer(), job)
         return self._waiter.verify(row, repair, timeout_s, alive)
 
     def explain(self, request: ExplainRequest) -> QueryExplanation:
-        spec_json = request.spec_json or self._finder.row(self._owner.current_writer(), request.job).spec_json
-        return self._intake.explain(spec_json, request.job.account)
+        spec_json = request.spec_json or self._lookup.row(self._owner.current_writer(), request.job).spec_json
+        return self._validator.explain(spec_json, request.job.account)
 
     def cluster(self) -> ClusterView:
         return self._cluster(self._owner.current_writer())
@@ -248,4 +248,4 @@ class OwnerAdmin:
         return list(islice(filter(matcher(wanted.table_pattern, wanted.name_pattern), rows), wanted.limit))
 
     def _find_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
-        return self._finder.table_ids(writer, wanted.table, wanted.account) if wanted.table else ()
+        return self._lookup.table_ids(writer, wanted.table, wanted.account) if wanted.table else ()

@@ -54,7 +54,7 @@ class OwnerBuilds:
         clock: Clock,
     ) -> None:
         self._owner = owner
-        self._finder = JobLookup(catalog)
+        self._lookup = JobLookup(catalog)
         self._builder = builder
         self._change_jobs = change_jobs
         self._clock = clock
@@ -108,7 +108,7 @@ class OwnerBuilds:
             return len(ranges_after_merge(builds, ranges))
 
     def _table_ids(self, table: str, account: str = "") -> tuple[str, ...]:
-        return self._finder.table_ids(self._owner.current_writer(), table, account)
+        return self._lookup.table_ids(self._owner.current_writer(), table, account)
 
     def _builds(self, table: str, account: str = "") -> list[JobBuild]:
         table_ids = self._table_ids(table, account)
@@ -127,7 +127,7 @@ class OwnerBuilds:
         return builds
 
     def _names(self, builds: Sequence[JobBuild]) -> Mapping[str, str]:
-        """What users call the tables, by their ids, of those that have jobs still."""
+        """Return the users' names of the tables, by id, if they still have jobs."""
         job_ids = {each.plan.table_id: each.plan.job_id for each in builds}
 
         def read(book: JobBook) -> dict[str, str]:
@@ -140,7 +140,7 @@ class OwnerBuilds:
     def _nothing_to_abort(self, job: JobName, staged: bool) -> IscpError:
         """Raises JobNotFound."""
         if job.name:
-            self._finder.row(self._owner.current_writer(), job)
+            self._lookup.row(self._owner.current_writer(), job)
         what = f"job {job.name!r} on {job.table}" if job.name else job.table
         why = "is staged as a whole, and about to be published" if staged else "is not being built"
         return InvalidRequest(

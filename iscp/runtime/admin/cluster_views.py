@@ -1,4 +1,4 @@
-"""What the whole cluster does: the owner's view of nodes and shards, and what the nodes say themselves."""
+"""Show what the whole cluster does: the owner's view of nodes and shards, and what the nodes report themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEFT_OUT_SHOWN_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the owner's loop knows at one moment."""
+    """A `_Seen` is what the owner's loop knows at one moment."""
 
     owner: str
     owner_rev: int
@@ -39,7 +39,7 @@ class _Seen:
     nodes: tuple[NodeView, ...]
     shards: tuple[ShardView, ...]
     looks: Mapping[ShardId, SourceSeen]
-    held: Container[ShardId]
+    assigned: Container[ShardId]
     checkpoint_at_s: float
     catching_up: frozenset[str]
     moving: int
@@ -58,7 +58,7 @@ class ClusterViews:
         self._silent_max_s = silent_max_s(probe)
 
     def view(self, writer: LogWriter) -> ClusterView:
-        """`writer`: whose book the jobs are in."""
+        """Return the view of the cluster; `writer` has the book with the jobs."""
         seen = self._owner.query(self._read)
         counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
         nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
@@ -88,15 +88,15 @@ class ClusterViews:
 
     def _lag_s(self, row: JobRow, seen: _Seen, now_s: float) -> float:
         shard = row.key.shard
-        return lag_of(row, seen.looks.get(shard), self._silent_max_s if shard in seen.held else 0.0, now_s)
+        return lag_of(row, seen.looks.get(shard), self._silent_max_s if shard in seen.assigned else 0.0, now_s)
 
     def _read(self, loop: OwnerLoop) -> _Seen:
         term = loop.machine.term
-        shards, held = [], set()
+        shards, assigned = [], set()
         for assignment in loop.machine.assignments:
             shard, jobs = assignment.shard, assignment.jobs
             holder = assignment.holder.node_id if assignment.holder else ""
-            held.update([shard] if holder else [])
+            assigned.update([shard] if holder else [])
             table = jobs[0].table_name if jobs else ""
             shards.append(ShardView(shard.table_id, table, holder, assignment.state.value, len(jobs), shard.range_id))
         return _Seen(
@@ -106,7 +106,7 @@ class ClusterViews:
             nodes=tuple(_node(record, term) for record in loop.members),
             shards=tuple(shards),
             looks=dict(loop.sources.seen),
-            held=held,
+            assigned=assigned,
             checkpoint_at_s=loop.checkpoint.at_s,
             catching_up=loop.checkpoint.catching_up,
             moving=len(term.moving) if term else 0,
@@ -115,7 +115,7 @@ class ClusterViews:
 
 def _node(record: NodeRecord, term: Term | None) -> NodeView:
     peer = term.peers.get(record.node_id) if term else None
-    held = term.assignments.held_by(Holder(record.node_id, record.epoch)) if term else ()
+    assigned = term.assignments.assigned_to(Holder(record.node_id, record.epoch)) if term else ()
     return NodeView(
         node_id=record.node_id,
         pid=record.pid,
@@ -123,7 +123,7 @@ def _node(record: NodeRecord, term: Term | None) -> NodeView:
         epoch=record.epoch,
         version=record.version,
         state=_state(record, peer, term),
-        shards=sum(1 for _ in held),
+        shards=sum(1 for _ in assigned),
         queue_waiting=-1,
         queue_running=-1,
         in_flight=len(peer.in_flight) + len(peer.queue) if peer else 0,
@@ -144,7 +144,7 @@ def _state(record: NodeRecord, peer: Peer | None, term: Term | None) -> str:
 
 
 def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Those that are 0 too: a counter is to be seen before it counts."""
+    """Return the sums, those that are 0 included: a counter is to be seen before it counts."""
     totals: Counter[str] = Counter()
     for each in counters:
         totals.update(each)
@@ -152,7 +152,7 @@ def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: float) -> NodeView:
-    """With what only the nodes know."""
+    """Return the view with what only the nodes know."""
     if counters is None:
         return replace(node, lease_age_s=lease_age_s)
     waiting, running = counters.get("waiting", 0), counters.get("running", 0)

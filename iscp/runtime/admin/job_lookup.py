@@ -30,7 +30,8 @@ class JobLookup:
         self._catalog = catalog
 
     def table_ids(self, writer: LogWriter, table: str, account: str = "") -> tuple[str, ...]:
-        """A table that has jobs, by id, name, or path; several, the newest first, where it was dropped and recreated.
+        """Return a table that has jobs, by id, name, or path; several, the newest first, where it was dropped and
+        recreated.
 
         Raises TableNotFound where it has no jobs, be it that others than this account have some (empty: any account).
         """
@@ -48,7 +49,7 @@ class JobLookup:
         return found
 
     def of_account(self, writer: LogWriter, account: str) -> dict[str, str]:
-        """The tables that have jobs of the account: by id, the name under which its first job registered it."""
+        """Return the tables that have jobs of the account: by id, the name under which its first job registered it."""
 
         def find(book: JobBook) -> dict[str, str]:
             rows = (row for each in book.tables() for row in reversed(book.jobs_on(each)))
@@ -57,7 +58,9 @@ class JobLookup:
         return writer.read(find)
 
     def touched_by(self, writer: LogWriter, table: str, account: str = "") -> TouchedTables:
-        """By jobs of the account (empty: any). Raises TableNotFound where none of them reads it."""
+        """Return the tables that jobs of the account (empty: any) touch. Raises TableNotFound if none of them reads
+        it.
+        """
         try:
             on = self.table_ids(writer, table, account)
         except TableNotFound:
@@ -87,7 +90,9 @@ class JobLookup:
         )
 
     def of_request(self, writer: LogWriter, job: JobName, request_id: str) -> JobRow | None:
-        """The registration, dropped or not, that an earlier request of this id made or ended: its answer was lost."""
+        """Return the registration, dropped or not, that an earlier request of this id made or ended: its answer was
+        lost.
+        """
 
         row = writer.read(lambda book: book.request(job.account, request_id)) if request_id else None
         return row if row is not None and row.key.job_name == job.name else None
@@ -98,7 +103,9 @@ def _is_used(book: JobBook, table_id: str, account: str) -> bool:
 
 
 def _reading(book: JobBook, uris: Iterable[str], account: str) -> dict[str, str]:
-    """The ids of jobs of the account (empty: any) that read one of these besides their own, with that of their own."""
+    """Return the ids of jobs of the account (empty: any) that read one of these besides their own, with that of their
+    own.
+    """
     found = {job_id: each for uri in uris for job_id, each in book.jobs_reading(uri).items()}
     if not account:
         return found

@@ -1,4 +1,4 @@
-"""What a job, its account and its table may be called."""
+"""Check the names of a job, its account and its table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def check_names(job: JobName) -> None:
 
 
 def check_new_names(job: JobName) -> None:
-    """What other commands, logs and terminals take as it is; a job of another name that is there goes on."""
+    """Require new names that other commands, logs and terminals take as they are; an existing job with another name
+    goes on.
+    """
     for text, field in ((job.name, "job.name"), (job.account, "job.account")):
         if fault := name_fault(text):
             raise InvalidRequest(

@@ -40,8 +40,8 @@ class JobViews:
         self._silent_max_s = silent_max_s(probe)
 
     def in_full(self, row: JobRow) -> JobView:
-        """With what only the nodes that run it know."""
-        return replace(self.of([row])[0], upkeep=self._upkeep(row), progress=self._progress(row))
+        """Return the job's view with what only the nodes that run it know."""
+        return replace(self.of([row])[0], upkeep=self._maintenance(row), progress=self._progress(row))
 
     def of(self, rows: Sequence[JobRow]) -> list[JobView]:
         writer = self._owner.current_writer()
@@ -96,8 +96,8 @@ class JobViews:
         found = self._nodes.of_each(lambda each: self._nodes.progress(each.key.shard, each.job_id), running)
         return combined_progress(list(filter(None, found)))
 
-    def _upkeep(self, row: JobRow) -> JobUpkeep:
-        """As the nodes that run it say, which are queried only where the job's consumer has any."""
+    def _maintenance(self, row: JobRow) -> JobUpkeep:
+        """Return what the nodes that run it report; they are queried only if the job's consumer has any maintenance."""
         try:
             kind = self._kinds(row.spec.consumer.kind)
         except InvalidRequest:  # the job's own status says it
@@ -105,22 +105,22 @@ class JobViews:
         if not isinstance(kind, (RefreshHandler, PurgeHandler)):
             return NO_UPKEEP
         rows = self._owner.current_writer().read(lambda book: book.rows_of(row.key))
-        reported = self._nodes.of_each(lambda each: self._nodes.upkeep(each.key.shard, each.job_id), rows)
+        reported = self._nodes.of_each(lambda each: self._nodes.maintenance(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
 def silent_max_s(probe: ProbeConfig) -> float:
-    """How long nothing is heard of a table that does not move, at most, where its node can probe it."""
+    """Return for how many seconds at most nothing is heard of a table that does not move, if its node can probe it."""
     return probe.interval_max_s + probe.timeout_s + ScheduleTimes().seen_every_s
 
 
 def lag_of(row: JobRow, seen: SourceSeen | None, silent_s: float, now_s: float) -> float:
-    """How stale the job is; a job that is up to date with what was last seen is so as of that probe.
+    """Return how stale the job is, in seconds; a job that is up to date with what was last seen is so as of that probe.
 
-    A target in doubt is stale since the doubt. Where the source cannot be probed, and where nothing was heard of it for
-    `silent_s` (0: no node holds the table), the time since the last probe that succeeded is the least lag: nobody knows
-    what was committed then. -1: not known yet.
+    A target in doubt is stale since the doubt. If the source cannot be probed, or nothing was heard of it for
+    `silent_s` (0: no node has the table), the time since the last probe that succeeded is the least lag: nobody knows
+    what was committed then. -1 means that the lag is not known yet.
     """
     if seen is None or not seen.checked_at_s:
         return -1.0
@@ -139,8 +139,9 @@ def lag_of(row: JobRow, seen: SourceSeen | None, silent_s: float, now_s: float) 
 
 
 def _further_lag_of(row: JobRow, seen: SourceSeen, now_s: float) -> float:
-    """Of the tables that it reads besides its own: no staler than the slowest job there, or than it was when it read
-    them."""
+    """Return the lag, in seconds, behind the tables that it reads besides its own: no staler than the slowest job
+    there, or than it was when it read them.
+    """
     read, lag_s = set(further_tables(row)), 0.0
     for each in seen.further if read else ():
         mark = row.sources.get(each.uri)
@@ -151,12 +152,13 @@ def _further_lag_of(row: JobRow, seen: SourceSeen, now_s: float) -> float:
 
 
 def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
-    """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
+    """Return who runs a table (all nodes of several ranges; nobody, if one has no node), and what the table was seen to
+    be.
 
-    Of several probes it is the one that leaves most open.
+    If there are several probes, the one that leaves most open counts.
     """
-    held = [loop.machine.assignments.get(shard) for shard in shards]
-    nodes = [each.holder.node_id if each and each.holder else "" for each in held]
+    assignments = [loop.machine.assignments.get(shard) for shard in shards]
+    nodes = [each.holder.node_id if each and each.holder else "" for each in assignments]
     probes = [seen for shard in shards if (seen := loop.sources.seen.get(shard)) is not None]
     seen = max(probes, key=lambda at: (at.lag_s > 0 or at.unreached, at.lag_s - at.checked_at_s), default=None)
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None

@@ -30,8 +30,8 @@ ALIVE_LOOK_S = 1.0
 
 
 class JobWaiter:
-    """`target_fault` probes a job's target, by its rows: why it does not hold what they say. It is called before a
-    version is said to be applied.
+    """Wait for jobs to apply versions. `target_fault` probes a job's target, by its rows, and returns why it does not
+    hold what they say. The probe comes before a version is reported as applied.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JobWaiter:
         catalog: Catalog,
         views: JobViews,
         clock: Clock,
-        moved: ProgressSignal,
+        progress: ProgressSignal,
         target_fault: Callable[[Sequence[JobRow]], IscpError | None],
     ) -> None:
         self._owner = owner
@@ -49,7 +49,7 @@ class JobWaiter:
         self._catalog = catalog
         self._views = views
         self._clock = clock
-        self._moved = moved
+        self._progress = progress
         self._target_fault = target_fault
 
     def wait(
@@ -60,8 +60,8 @@ class JobWaiter:
         alive: Callable[[], bool],
         versions: Mapping[str, int] | None = None,
     ) -> JobView:
-        """Of the newest version of each table that the job reads, where neither `version`, of its own, nor `versions`,
-        of each by name or URI, say another. Raises InvalidRequest, JobFailed, TimedOut, Unavailable.
+        """Wait until the job has applied the newest version of each table that it reads, or `version` of its own, or
+        those in `versions`, by name or URI. Raises InvalidRequest, JobFailed, TimedOut, Unavailable.
         """
         until_s = self._clock.monotonic_s() + timeout_s
         named = versions_wanted(row, version, versions or {})
@@ -72,7 +72,7 @@ class JobWaiter:
         fault: IscpError | None = None
         while True:
             # Before the job is read: whatever moves after that ends the wait below.
-            seen = self._moved.count()
+            seen = self._progress.count()
             current = self._owner.current_writer().job(row.key)
             reached = current is not None and current.job_id == row.job_id and current.watermark.version >= wanted
             if current is not None and reached and not _behind(current, further):
@@ -82,7 +82,7 @@ class JobWaiter:
                 if before is None:
                     self._notify(row, True)
             _refuse_hopeless(row, current, fault)
-            if self._moved.closed or not alive():
+            if self._progress.closed or not alive():
                 raise Unavailable("the wait was given up: the node stops, or the caller is gone")
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
@@ -92,13 +92,13 @@ class JobWaiter:
                     f"version {wanted}{which} was not applied within {timeout_s:.3g} s; {why}",
                     remedy="See `iscp-admin job status`, and the node's log",
                 )
-            self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
+            self._progress.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def verify(self, row: JobRow, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         writer = self._owner.current_writer()
         refuse_unverifiable(row, repair)
         refuse_split(row, writer.read(lambda book: book.ranges(row.key.table_id)))
-        still = lambda: alive() and not self._moved.closed  # noqa: E731
+        still = lambda: alive() and not self._progress.closed  # noqa: E731
         return self._nodes.verify(row.key.shard, row.job_id, repair, timeout_s, still)
 
     def _notify(self, row: JobRow, targets: bool) -> None:
@@ -107,13 +107,13 @@ class JobWaiter:
 
 
 def _behind(row: JobRow, further: Mapping[str, int]) -> bool:
-    """Whether one of these tables was not read up to the version that is wanted."""
+    """Return whether one of these tables was not read up to the version that is wanted."""
     marks = row.sources if further else {}
     return any(uri not in marks or marks[uri].watermark.version < version for uri, version in further.items())
 
 
 def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
-    """The shards of all ranges of these tables."""
+    """Return the shards of all ranges of these tables."""
     return writer.read(lambda book: [ShardId(each, number) for each in tables for number in book.ranges(each)])
 
 
@@ -122,10 +122,10 @@ def _where_it_is(job: JobView | None) -> str:
         return "the job was dropped"
     reason = "" if job.reason is Reason.NONE else f" ({job.reason.value})"
     at = "has applied nothing yet" if job.applied_version < 0 else f"is at version {job.applied_version}"
-    held = f"on {job.node_id}" if job.node_id else "on no node"
+    place = f"on {job.node_id}" if job.node_id else "on no node"
     status = job.status
     error = f"; its last error: {status.error_code} {status.error_msg}" if status.error_code else ""
-    return f"the job {at}, {job.state.value}{reason} {held}{error}"
+    return f"the job {at}, {job.state.value}{reason} {place}{error}"
 
 
 def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | None) -> None:

@@ -1,4 +1,4 @@
-"""Reads lines of the nodes' logs for users: of one node, or what all nodes have logged of one job."""
+"""Read lines of the nodes' logs for users: of one node, or what all nodes have logged of one job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 class LogReader:
     """A query's `after` and `job` are set here; it gives the rest."""
 
-    def __init__(self, owner: OwnerLoop, nodes: NodeClients, finder: JobLookup) -> None:
+    def __init__(self, owner: OwnerLoop, nodes: NodeClients, lookup: JobLookup) -> None:
         self._owner = owner
         self._nodes = nodes
-        self._finder = finder
+        self._lookup = lookup
 
     def of_node(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         """Raises InvalidRequest where there is no such node, NotOwner."""
@@ -32,7 +32,7 @@ class LogReader:
 
     def of_job(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         """Raises JobNotFound, TableNotFound, NotOwner."""
-        row = self._finder.row(self._owner.current_writer(), job)
+        row = self._lookup.row(self._owner.current_writer(), job)
         tables = tuple(dict.fromkeys((row.key.table_id, row.table_name, row.table_uri)))
         wanted = replace(query, job=JobOfLines(row.job_id, row.key.job_name, row.key.account, tables))
         return self._nodes.logs(self._owner.members, lambda node_id: replace(wanted, after=after.get(node_id)))

@@ -1,4 +1,4 @@
-"""The tables that a spec names: kept by their URIs, by which they are probed and found."""
+"""Find the tables that a spec names: they are stored by their URIs, by which they are probed and found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from iscp.ports.refreshing import ReadingSeveral
 
 
 def with_uris(consumer: ConsumerSpec, kind: ConsumerKind, source: TableDescription, catalog: Catalog) -> ConsumerSpec:
-    """The spec as the job log keeps it, where its kind reads several tables. Raises InvalidRequest, TableNotFound."""
+    """Return the spec as the job log stores it, if its kind reads several tables. Raises InvalidRequest,
+    TableNotFound.
+    """
     if not isinstance(kind, ReadingSeveral):
         return consumer
     tables = dict(kind.tables(consumer, catalog))
@@ -29,7 +31,8 @@ def with_uris(consumer: ConsumerSpec, kind: ConsumerKind, source: TableDescripti
 
 
 def versions_wanted(row: JobRow, version: int | None, versions: Mapping[str, int]) -> dict[str, int]:
-    """By URI, of the job's own table and others that it reads, which may be named as its spec names them.
+    """Return the wanted versions by URI, of the job's own table and others that it reads, which may be named as its
+    spec names them.
 
     Raises InvalidRequest.
     """

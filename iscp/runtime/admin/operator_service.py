@@ -1,6 +1,6 @@
-"""Requests of operators about nodes and shards, answered by the owner (port OperatorService).
+"""Answer operators' requests about nodes and shards, at the owner (port OperatorService).
 
-What they say of them is kept outside all nodes before it counts: it outlives this owner.
+Their decisions are stored outside all nodes before they count: they outlive this owner.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class OwnerOperator:
         self._owner = owner
         self._resharder = resharder
         self._store = store
-        self._finder = JobLookup(catalog)
-        self._logs = LogReader(owner, nodes, self._finder)
+        self._lookup = JobLookup(catalog)
+        self._logs = LogReader(owner, nodes, self._lookup)
         # Overrides are read, changed and saved as a whole: of two changes at once one would be lost.
         self._lock = threading.Lock()
 
@@ -52,7 +52,9 @@ class OwnerOperator:
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
         with self._lock:
-            before, shards = self._read_term(lambda term: (_check_verb(term, verb, node_id), _held(term, node_id)))
+            before, shards = self._read_term(
+                lambda term: (_check_verb(term, verb, node_id), _shard_count(term, node_id))
+            )
             match verb:
                 case NodeVerb.CORDON:
                     after = replace(before, cordoned=before.cordoned | {node_id})
@@ -135,7 +137,7 @@ class OwnerOperator:
         return True
 
     def _learn(self) -> None:
-        """What was not answered may have been written all the same: go on from what is there."""
+        """Load the overrides: what was not answered may have been written all the same."""
         with suppress(IscpError):
             self._owner.notify(OverridesChanged(self._store.load()))
 
@@ -173,19 +175,21 @@ class OwnerOperator:
                 return events if names is None else [replace(each, table=names[_table_id(each)]) for each in events]
 
     def _about(self, table: str, account: str, names: Mapping[str, str] | None) -> Callable[[EventView], bool]:
-        """Whether an event is about a shard of the table, also one that is gone by now, or about one of the account."""
+        """Return a test of whether an event is about a shard of the table, also one that is gone by now, or about one
+        of the account.
+        """
         if not table and names is None:
             return lambda event: True
-        found = self._finder.table_ids(self._owner.current_writer(), table, account) if table else names or ()
+        found = self._lookup.table_ids(self._owner.current_writer(), table, account) if table else names or ()
         table_ids = {each for each in found if names is None or each in names}
         return lambda event: bool(event.shard) and _table_id(event) in table_ids
 
     def _names(self, account: str) -> Mapping[str, str] | None:
-        """Of the tables that have jobs of the account, what it calls them: another may have registered them first.
+        """Return the account's names of the tables on which it has jobs: another may have registered them first.
 
-        None: of no account, so all count.
+        None means no account, so all count.
         """
-        return self._finder.of_account(self._owner.current_writer(), account) if account else None
+        return self._lookup.of_account(self._owner.current_writer(), account) if account else None
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_node(node_id, query, after)
@@ -194,8 +198,8 @@ class OwnerOperator:
         return self._logs.of_job(job, query, after)
 
     def _shards(self, table: str, range_id: int, account: str = "") -> list[ShardId]:
-        """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""
-        table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table, account))
+        """Return the wanted shards of a table. Raises TableNotFound, InvalidRequest."""
+        table_ids = dict.fromkeys(self._lookup.table_ids(self._owner.current_writer(), table, account))
 
         def read(term: Term) -> list[ShardId]:
             found = (each for table_id in table_ids for each in term.assignments.of_table(table_id))
@@ -221,13 +225,13 @@ def _table_id(event: EventView) -> str:
     return parse_shard(event.shard).table_id
 
 
-def _held(term: Term, node_id: str) -> int:
+def _shard_count(term: Term, node_id: str) -> int:
     peer = term.peers.get(node_id)
-    return sum(1 for _ in term.assignments.held_by(peer.holder)) if peer else 0
+    return sum(1 for _ in term.assignments.assigned_to(peer.holder)) if peer else 0
 
 
 def _check_verb(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
-    """The overrides as they are; raises InvalidRequest where the verb makes no sense for the node."""
+    """Return the overrides as they are. Raises InvalidRequest if the verb makes no sense for the node."""
     overrides = term.placement.overrides
     if verb is NodeVerb.UNCORDON and node_id in overrides.closed:
         return overrides  # also of a node that is gone for good
@@ -280,7 +284,7 @@ def _placed_one(term: Term, assignment: Assignment) -> PlacedShard:
 
 
 def _why(term: Term, assignment: Assignment, target: str) -> str:
-    """Why a shard is not where it should be."""
+    """Return why a shard is not where it should be."""
     holder = assignment.holder
     if not assignment.wanted:
         return "has no jobs any more"

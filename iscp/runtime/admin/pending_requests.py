@@ -1,4 +1,4 @@
-"""What the job log's writer answers, waited for within bounds."""
+"""Wait within bounds for what the job log's writer answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iscp.core.values.errors import OutcomeUnknown, PermanentError
 T = TypeVar("T")
 
 COMMIT_WAIT_S = 30.0
-"""How long a caller waits for the log's answer; then the call fails with OUTCOME_UNKNOWN, and is to be repeated with
-the same request id.
+"""Seconds that a caller waits for the log's answer; then the call fails with OUTCOME_UNKNOWN, and is to be repeated
+with the same request id.
 """
 
 
@@ -29,7 +29,9 @@ def answer_of(future: Future[T]) -> T:
 
 
 def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
-    """One for each change, within COMMIT_WAIT_S in all; raises OutcomeUnknown where some were made, others not."""
+    """Return an answer for each change, within COMMIT_WAIT_S in all. Raises OutcomeUnknown if some were made, others
+    not.
+    """
     wait(futures, COMMIT_WAIT_S)
     outcomes: list[ChangeOutcome] = []
     failed: list[BaseException] = []

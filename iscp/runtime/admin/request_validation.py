@@ -1,4 +1,4 @@
-"""What users want registered or resynced, checked against the catalog and the consumer before anything is written."""
+"""Check what users want registered or resynced against the catalog and the consumer, before anything is written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RequestValidator:
         self._id_lock = threading.Lock()
 
     def _catalog(self, account: str) -> Catalog:
-        """As far as the account may see it: all that requests name is looked up in it."""
+        """Return the catalog as far as the account may see it: all that requests name is looked up in it."""
         return self._places.catalog(account, self._everywhere)
 
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
@@ -70,11 +70,11 @@ class RequestValidator:
             check_new_names(request.job)
         item = self._item(request.job, request.spec_json, source, table_id, check=check)
         if check:
-            self._refuse_held(item.row)
+            self._refuse_rebuild(item.row)
         return replace(item, request_id=request.request_id)
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
-        """What it takes to have each job as it is wanted, and why not where it cannot be."""
+        """Return what it takes to have each job as it is wanted, and why not if it cannot be."""
         checked = [self._check(writer, request) for request in requests]
         now_s = self._clock.now_s()
 
@@ -85,7 +85,7 @@ class RequestValidator:
         return writer.read(decide)
 
     def _check(self, writer: LogWriter, request: RegisterRequest) -> CheckedJob | tuple[JobRow | None, Registration]:
-        """The job that is there and what it is to be, or why not."""
+        """Return the job that is there and what it is to be, or why not."""
         try:
             check_names(request.job)
             source, table_id = self._describe_source(writer, request.job)
@@ -95,13 +95,15 @@ class RequestValidator:
                 self._item(request.job, request.spec_json, source, table_id, check=True)
             if there is None:
                 check_new_names(request.job)
-                self._refuse_held(item.row)
+                self._refuse_rebuild(item.row)
             return there, item
         except PermanentError as error:
             return CheckedJob(error=error)
 
     def _there(self, writer: LogWriter, job: JobName, uri: str, table_id: str) -> JobRow | None:
-        """The job of this name on the table, or on one that was at its place before and is not there any more."""
+        """Return the job of this name on the table, or on one that was at its place before and is not there any
+        more.
+        """
         before = writer.read(lambda book: book.tables_called(uri))
         for each in (table_id, *before):
             key = JobKey(job.account, each, job.name)
@@ -111,16 +113,16 @@ class RequestValidator:
         return None
 
     def _describe_source(self, writer: LogWriter, job: JobName) -> tuple[TableDescription, str]:
-        """The job's source, and the id of it that the job is known by, or would be beside the table's others.
+        """Describe the job's source, and the id of it that the job is known by, or would be beside the table's others.
 
-        Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
-        a table that has jobs, one of its own.
+        If the table was replaced and its jobs have followed, that is an id that it had before; if it is a copy of a
+        table that has jobs, it is an id of its own.
         """
         source = self._describe(job.account, job.table)
 
         def known(book: JobBook) -> str:
-            here = book.tables_called(source.uri)
-            ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in here]
+            known_ids = book.tables_called(source.uri)
+            ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in known_ids]
             named = (each for each in ids if book.rows_of(JobKey(job.account, each, job.name)))
             table_id = next(named, ids[0] if ids else source.table_id)
             row = _row(job, "", source, table_id)
@@ -129,13 +131,13 @@ class RequestValidator:
         return source, writer.read(known)
 
     def _describe(self, account: str, table: str) -> TableDescription:
-        """A table that a job is to read from now on."""
+        """Return a table that a job is to read from now on."""
         catalog = self._catalog(account)
         catalog.refuse_links(table)
         return catalog.describe(table)
 
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
-        """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
+        """Return the job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
         table = request.table or seen.table_name
         try:
             source = self._describe(seen.key.account, table)
@@ -160,7 +162,9 @@ class RequestValidator:
         return Update(seen.key, request.changes_json, request.request_id)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
-        """Raises InvalidRequest where the query cannot be kept, or the consumer keeps none."""
+        """Explain the query. Raises InvalidRequest if the query cannot be maintained, or the consumer maintains
+        none.
+        """
         consumer = parse_spec(spec_json).consumer
         kind = self._kinds(consumer.kind)
         if isinstance(kind, Explaining):
@@ -184,7 +188,7 @@ class RequestValidator:
         to_be = replace(spec, consumer=consumer).to_json()
         row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
         self._places.require_job(row)
-        warning = _unkept(spec, source)
+        warning = _void_warning(spec, source)
         return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
@@ -207,7 +211,7 @@ class RequestValidator:
                 remedy="Name the version of the source whose rows the target holds",
             )
 
-    def _refuse_held(self, row: JobRow) -> None:
+    def _refuse_rebuild(self, row: JobRow) -> None:
         """A first registration is not to rebuild a target that holds what its source has lost."""
         spec = row.spec
         kind = self._kinds(spec.consumer.kind)
@@ -244,13 +248,13 @@ class RequestValidator:
 
 
 def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:
-    """A job that is known by `table_id`, whatever id its source has now."""
+    """Return a job that is known by `table_id`, whatever id its source has now."""
     row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
     return of_table(row, table_id)
 
 
-def _unkept(spec: JobSpec, source: TableDescription) -> str:
-    """What of the source a job will not keep, and why; empty: nothing."""
+def _void_warning(spec: JobSpec, source: TableDescription) -> str:
+    """Return what of the source a job does not store, and why; empty if that is nothing."""
     wanted = {name.lower() for name in spec.consumer.columns or source.columns}
     void = [path for path in source.void if path.partition(".")[0].lower() in wanted]
     if not void:
@@ -259,7 +263,7 @@ def _unkept(spec: JobSpec, source: TableDescription) -> str:
 
 
 def action_for(there: JobRow, wanted: JobRow) -> Action:
-    """What makes the job `there` as it is `wanted`: what its target holds can only be rebuilt."""
+    """Return what makes the job `there` as it is `wanted`: what its target holds can only be rebuilt."""
     before, after = there.spec, wanted.spec
     if there.key.table_id != wanted.key.table_id or before.consumer != after.consumer:
         return Action.RESYNC

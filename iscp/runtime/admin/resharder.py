@@ -21,18 +21,18 @@ TRIES_MAX = 3
 
 
 class Resharder:
-    """`intake` is the one that gives job_ids to all that is registered."""
+    """Reshard tables. `validator` is the one that gives job_ids to all that is registered."""
 
     def __init__(
-        self, owner: OwnerLoop, catalog: Catalog, kinds: Callable[[str], ConsumerKind], intake: RequestValidator
+        self, owner: OwnerLoop, catalog: Catalog, kinds: Callable[[str], ConsumerKind], validator: RequestValidator
     ) -> None:
         self._owner = owner
-        self._finder = JobLookup(catalog)
+        self._lookup = JobLookup(catalog)
         self._kinds = kinds
-        self._intake = intake
+        self._validator = validator
 
     def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> tuple[str, tuple[int, ...]]:
-        """The table's id, and its ranges then. Raises TableNotFound, InvalidRequest."""
+        """Return the table's id, and its ranges then. Raises TableNotFound, InvalidRequest."""
         # A conflict: a job came or went while this was checked.
         return retry_conflicts(lambda: self._reshard(merge, table, range_id, request_id), TRIES_MAX)
 
@@ -43,12 +43,12 @@ class Resharder:
         if not merge:
             self._refuse_unsharded(table, rows)
         request = Reshard(table_id, merge, range_id, frozenset(row.registration for row in rows), "", request_id)
-        (future,) = self._intake.submit(writer, [request])
+        (future,) = self._validator.submit(writer, [request])
         answer_of(future)
         return table_id, writer.read(lambda book: book.ranges(table_id))
 
     def _table_id(self, writer: LogWriter, table: str) -> str:
-        found = tuple(dict.fromkeys(self._finder.table_ids(writer, table)))
+        found = tuple(dict.fromkeys(self._lookup.table_ids(writer, table)))
         if len(found) > 1:
             raise InvalidRequest(
                 f"{table} was dropped and recreated, and has jobs on each: {', '.join(found)}",

@@ -21,13 +21,15 @@ class SourceReleases:
         self._kinds = kinds
 
     def release(self, before: JobRow, after: JobRow | None = None) -> None:
-        """`after`: what the job is now; None: it was dropped. What cannot be reached is logged: it keeps its hold.
+        """Release the sources that the job no longer reads. `after` is what the job is now, or None if it was dropped.
+        A source that cannot be reached retains its hold, which is logged.
 
-        To be called once that is in the job log, so that no refresh begins any more which would hold it again.
+        The caller does so once that is in the job log, so that no refresh begins any more which would hold the source
+        again.
         """
         holder = holder_of(before.key)
-        still = self._held(after) if after is not None and holder_of(after.key) == holder else frozenset()
-        for uri in sorted(self._held(before) - still):
+        still = self._pinned(after) if after is not None and holder_of(after.key) == holder else frozenset()
+        for uri in sorted(self._pinned(before) - still):
             about = {"table": uri, "job": before.key.job_name}
             try:
                 self._catalog.release(uri, holder)
@@ -35,7 +37,7 @@ class SourceReleases:
             except IscpError as error:
                 log.warning("source.still_held", extra={**about, "error": str(error)})
 
-    def _held(self, row: JobRow) -> frozenset[str]:
+    def _pinned(self, row: JobRow) -> frozenset[str]:
         try:
             consumer = row.spec.consumer
             kind = self._kinds(consumer.kind)

@@ -1,4 +1,4 @@
-"""What the rows of jobs say of builds."""
+"""Read from the rows of jobs what they say of builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PlanOf = Callable[[JobRow], BuildPlan | None]
 
 
 def plan_of(row: JobRow) -> BuildPlan | None:
-    """As PlanOf has it."""
+    """Return the build that the row requests, as PlanOf does."""
     request, key = row.build, row.key
     if request is None:
         return None
@@ -36,23 +36,25 @@ def plan_of(row: JobRow) -> BuildPlan | None:
 
 
 def wanted_builds(rows: Iterable[JobRow], plan_of: PlanOf) -> tuple[list[BuildPlan], list[str]]:
-    """The builds that are wanted, and all jobs that may want one, as they have nothing published."""
+    """Return the builds that are wanted, and all jobs that may want one, as they have nothing published."""
     open_rows = [row for row in rows if _may_want(row)]
     plans = [plan for row in open_rows if (plan := plan_of(row)) is not None]
     return plans, [row.job_id for row in open_rows]
 
 
 def news_of(rows: Iterable[JobRow], known: Collection[str], plan_of: PlanOf) -> list[BuildWanted | BuildOver]:
-    """Of a table's jobs as they are now; `known`: those of them that are being built, or wait for it."""
+    """Return the news of a table's jobs as they are now; `known` has those of them that are being built, or wait for
+    it.
+    """
     wanted, unbuilt = wanted_builds(rows, plan_of)
     over = sorted(set(known).difference(unbuilt))
     return [*map(BuildOver, over), *map(BuildWanted, wanted)]
 
 
 def fault_report(row: JobRow, shown: ShowFault) -> JobReport | None:
-    """Of a build that does not go on, or does again; None: the job waits for none.
+    """Return the report of a build that does not go on, or does again; None if the job waits for none.
 
-    A fault for good would end it: whether its rows can be built at all its own iteration finds out.
+    A permanent fault would end the job: its own iteration finds out whether its rows can be built at all.
     """
     if not _may_want(row) or row.build is None:
         return None
@@ -66,8 +68,8 @@ def fault_report(row: JobRow, shown: ShowFault) -> JobReport | None:
 
 
 def _may_want(row: JobRow) -> bool:
-    """One that is paused or has failed for good wants none: when it is resumed it says so again, and what is staged is
-    there.
+    """Return whether the job may want a build. One that is paused or has failed for good wants none: when it is resumed
+    it requests it again, and what is staged is there.
     """
     stopped = row.paused or row.failed_for_good or row.drop_at_s is not None
     return row.watermark.version == NOTHING_APPLIED and not stopped

@@ -13,7 +13,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 @dataclass(slots=True)
 class BuildNodes:
-    """`placed` is None until it is known."""
+    """The nodes of builds. `placed` is None until it is known."""
 
     records: Mapping[str, NodeRecord] = field(default_factory=dict)
     placed: NodesPlaced | None = None
@@ -26,8 +26,8 @@ class FoundNodes:
 
 
 def read_nodes(loop: OwnerLoop) -> FoundNodes | None:
-    """On the owner's loop; None while nothing is placed, as members are changing or the ring is being made, or while
-    there is a node of a release that builds no ranges.
+    """Return the nodes, on the owner's loop; None while nothing is placed, as members are changing or the ring is being
+    made, or while there is a node of a release that builds no ranges.
     """
     term = loop.machine.term
     if term is None or term.placement.ring is None or not term.placing:

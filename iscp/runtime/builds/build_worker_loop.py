@@ -42,7 +42,9 @@ class BatchGuard(Guard, Protocol):
 
 
 class BuildWorkerLoop:
-    """`guard` gives one for a batch that begins now. Each batch has a thread: the machine runs only so many at once."""
+    """The loop of a build worker. `guard` gives one for a batch that begins now. Each batch has a thread: the machine
+    runs only so many at once.
+    """
 
     _worker_of: type[BuildWorker] = BuildWorker
 
@@ -73,7 +75,7 @@ class BuildWorkerLoop:
         self._unwatch = self._store.watch(self._read, self._follow)
 
     def close(self) -> None:
-        """What is in work ends soon; nobody is answered any more."""
+        """Cancel what is being built, which ends soon; nobody is answered any more."""
         self._unwatch()
         self._inbox.close()
         for guard in list(self._guards.values()):
@@ -82,7 +84,7 @@ class BuildWorkerLoop:
     def work_on_build_tasks(
         self, owner_rev: int, range_id: int, task_ids: Sequence[str], answered: Callable[[BuildAnswer], None]
     ) -> Callable[[], None]:
-        """As `NodeCalls.work_on_build_tasks`, without an end to the wait."""
+        """Work on tasks as `NodeCalls.work_on_build_tasks` does, without an end to the wait."""
         number = next(self._numbers)
         self._callers[number] = answered
         self._inbox.post(WorkRequested(number, owner_rev, range_id, tuple(task_ids)))
@@ -130,7 +132,7 @@ class BuildWorkerLoop:
             log.exception("build.cancel_failed")
 
     def _run(self, number: int, batch: RangeBatch | StagingBatch, guard: BatchGuard) -> None:
-        """On the batch's thread."""
+        """Build the batch, on its own thread."""
         fault: IscpError | None = None
         size = UNCOUNTED
         try:

@@ -1,4 +1,4 @@
-"""What users see of the builder of the owner's term, and have it do, from any thread (protocol TermBuilds)."""
+"""Give users access to the builder of the owner's term, from any thread (protocol TermBuilds)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iscp.runtime.builds.builder_loop import BuilderLoop
 
 
 class BuilderAccess:
-    """`clock`: the loop's."""
+    """Access to the builder. `clock` is the loop's."""
 
     def __init__(self, loop: BuilderLoop, clock: Clock) -> None:
         self._loop = loop

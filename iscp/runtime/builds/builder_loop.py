@@ -1,7 +1,7 @@
 """The builder of a node that is the owner, on a thread of its own: between terms it waits.
 
-It reads the rows of jobs whenever they have moved, and again and again where tasks may be placed. What goes to etcd and
-what comes from it goes through one thread, in order; calls to nodes wait on nobody's thread.
+The builder reads the rows of jobs whenever they have changed, and again and again if tasks may be placed. One thread
+carries all that goes to etcd and comes from it, in order; calls to nodes wait on nobody's thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FOLLOW_S = 1.0
 """Pause between two reads of the nodes that may build, and of the term: a node that has gone is noticed by then."""
 
 BUILD_QUERY_S = 5.0
-"""How long who queries the builder waits for it; then the call is refused with UNAVAILABLE."""
+"""Seconds that a query waits for the builder; then the call is refused with UNAVAILABLE."""
 
 RequestOfBuild = SplitRange | MergeRange | Prioritize
 Action = Callable[[], None]
@@ -91,8 +91,8 @@ class BuilderLoop:
         self._leader: Leader | None = None
         self._builder: Builder | None = None
         self._nodes = BuildNodes()
-        self._ends: dict[int, Action] = {}
-        self._moved: Gathered[dict[str, None]] = Gathered(lambda before, now: before | now)
+        self._cancels: dict[int, Action] = {}
+        self._changed_tables: Gathered[dict[str, None]] = Gathered(lambda before, now: before | now)
         self._follow_at_s = clock.monotonic_s()
         self._threads = threads
         self._etcd = threads.pool("iscp-builds-etcd")
@@ -108,16 +108,16 @@ class BuilderLoop:
         self._etcd.shutdown(wait=False, cancel_futures=True)
 
     def on_tables(self, table_ids: Iterable[str]) -> None:
-        """The jobs on these have moved, or a term has begun or ended; called on the owner's loop, never blocks."""
-        if self._moved.add(dict.fromkeys(table_ids)):
-            self._inbox.post(self._take_moved)
+        """Note that jobs on these changed, or a term has begun or ended. Runs on the owner's loop; never blocks."""
+        if self._changed_tables.add(dict.fromkeys(table_ids)):
+            self._inbox.post(self._take_changed_tables)
 
     def request(self, event: RequestOfBuild) -> None:
         """Raises InvalidRequest, where nothing was changed; Unavailable, NotOwner."""
         self.query(lambda builder: self._step(builder, event))
 
     def query(self, read: Callable[[Builder], T]) -> T:
-        """What `read` finds, on the loop's own thread; raises NotOwner between terms, Unavailable."""
+        """Return what `read` finds, on the loop's own thread. Raises NotOwner between terms, and Unavailable."""
 
         def read_builder() -> T:
             if self._builder is None:
@@ -180,27 +180,27 @@ class BuilderLoop:
     def _end_term(self) -> None:
         self._writer = self._leader = self._builder = None
         self._nodes = BuildNodes()
-        for end in self._ends.values():
-            end()
-        self._ends.clear()
+        for cancel in self._cancels.values():
+            cancel()
+        self._cancels.clear()
 
-    def _take_moved(self) -> None:
-        moved = self._moved.take()
+    def _take_changed_tables(self) -> None:
+        table_ids = self._changed_tables.take()
         if self._owner.writer is not self._writer:
             self._try(self._follow_owner)  # which reads all rows
         elif self._writer is not None:
-            for table_id in moved:
+            for table_id in table_ids:
                 rows = self._writer.read(lambda book, table_id=table_id: book.jobs_on(table_id))  # type: ignore[misc]
                 builder = self._builder
                 if builder is not None:
                     known = builder.jobs_on(table_id, [row.job_id for row in rows])
                     for event in news_of(rows, known, self._plan_of):
                         self._step(builder, event)
-                    if builder.keeps(table_id):
+                    if builder.retains(table_id):
                         self._step(builder, JobsMoved(table_id))
 
     def _step(self, builder: Builder, event: BuilderEvent) -> None:
-        """What comes for the builder of a term that has ended is dropped."""
+        """Step the builder; what comes for the builder of a term that has ended is dropped."""
         if builder is self._builder:
             for effect in builder.step(event, self._clock.monotonic_s()):
                 self._carry_out(builder, effect)
@@ -216,8 +216,8 @@ class BuilderLoop:
             case CallNode():
                 self._call(builder, effect)
             case CancelCall(number):
-                if (end := self._ends.pop(number, None)) is not None:
-                    end()
+                if (cancel := self._cancels.pop(number, None)) is not None:
+                    cancel()
             case NotifyBuilt(plan):
                 log.info("build.done", extra={"table": plan.table_id, "job": plan.job_id, "version": plan.version})
                 self._notify_job(plan)
@@ -227,7 +227,7 @@ class BuilderLoop:
                 assert_never(effect)
 
     def _show(self, shown: ShowFault) -> None:
-        """In the job's row: its own node only waits for the build, and knows of no fault."""
+        """Show the fault in the job's row: its own node only waits for the build, and knows of no fault."""
         row = self._writer.read(lambda book: book.by_id(shown.job_id)) if self._writer is not None else None
         if self._writer is not None and row is not None and (report := fault_report(row, shown)) is not None:
             log.warning("build.fault", extra={"job": row.key.job_name, "table": row.table_name, "error": shown.fault})
@@ -250,11 +250,11 @@ class BuilderLoop:
         except IscpError as error:
             take(error)
             return
-        self._ends[call.number] = calls.work_on_build_tasks(call.owner_rev, call.place.range_id, call.task_ids, take)
+        self._cancels[call.number] = calls.work_on_build_tasks(call.owner_rev, call.place.range_id, call.task_ids, take)
 
     def _take_answer(self, builder: Builder, number: int, answer: BuildAnswer) -> None:
         if builder is self._builder:
-            self._ends.pop(number, None)
+            self._cancels.pop(number, None)
             if isinstance(answer, IscpError):
                 call = builder.calls.by_number.get(number)
                 about = {"table": call.place.table_id, "range": call.place.range_id} if call is not None else {}

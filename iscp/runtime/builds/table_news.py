@@ -1,4 +1,4 @@
-"""What the owner knows of the tables that are built, or of which commits are kept or are to be."""
+"""Collect what the owner knows of tables that are built, or whose commits are retained or are to be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 def read_table_news(loop: OwnerLoop, table_ids: Collection[str]) -> list[TableSeen]:
-    """On the owner's loop: of these, and of those with a repair that some job has not applied. Between terms none."""
+    """Return, on the owner's loop, the news of these tables, and of those with a repair that some job has not applied;
+    none between terms.
+    """
     found: list[TableSeen] = []
     if (writer := loop.writer) is None:
         return found
@@ -24,8 +26,8 @@ def read_table_news(loop: OwnerLoop, table_ids: Collection[str]) -> list[TableSe
 
 
 def table_seen(table_id: str, rows: Sequence[JobRow], probed: Sequence[SourceSeen]) -> TableSeen:
-    """`rows`: of its jobs. When one that is paused, or has failed for good, goes on, nobody knows: nothing is kept for
-    it.
+    """Return the news of a table from its jobs' `rows`. Nobody knows when a job that is paused, or has failed for good,
+    goes on: nothing is retained for it.
     """
     tailing = [row for row in rows if row.drop_at_s is None and counts(row)]
     slowest = min(tailing, key=lambda row: row.watermark.version, default=None)

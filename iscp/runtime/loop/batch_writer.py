@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 E = TypeVar("E")
 
 DELAY_S = 1.0
-"""How long entries of the audit, or of the history, are gathered before they are written together; a node that is
+"""Seconds that entries of the audit, or of the history, are gathered before they are written together; a node that is
 killed loses these.
 """
 
@@ -43,9 +43,9 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outlet(Generic[E]):
-    """What becomes of the entries.
+    """An `Outlet` decides what becomes of the entries.
 
-    `append` raises InvalidRequest where it cannot store one of them for what it is: each such entry goes to `refuse`.
+    `append` raises InvalidRequest if it cannot store one of them as it is: each such entry goes to `refuse`.
     `on_failure` takes any other IscpError, and returns the least pause (seconds). `lose` takes entries that will never
     be written, and why; `doubt` takes those that are still being written as the writer closes.
     """
@@ -129,7 +129,7 @@ class BatchWriter(Generic[E]):
         self._call_waiters()
 
     def waiting(self) -> list[E]:
-        """The entries that have not left the queue, in order."""
+        """Return the entries that have not left the queue, in order."""
         with self._wake:
             return list(self._queue)
 
@@ -189,7 +189,7 @@ class BatchWriter(Generic[E]):
         self._forget(1)
 
     def _forget(self, count: int) -> None:
-        """Only now: until they are written, `waiting` has to show them."""
+        """Forget entries only now: until they are written, `waiting` has to show them."""
         with self._wake:
             self._taken -= count
             for _ in range(count):
@@ -201,7 +201,7 @@ class BatchWriter(Generic[E]):
         self._done += 1
 
     def _put_back(self) -> None:
-        """What could not be written waits, before all others; once the writer has closed nobody writes it."""
+        """Put back what could not be written, before all others; once the writer has closed nobody writes it."""
         with self._wake:
             self._taken, left = 0, list(self._queue) if self._closed else []
             if self._closed:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def retry_conflicts(attempt: Callable[[], T], tries: int) -> T:
-    """Another was first: what there is by now decides what is to be done, so all of it is done again, and at once.
+    """Do all of it again, and at once, if another was first: what there is by now decides what is to be done.
 
     Raises the last Conflict, and whatever else `attempt` raises.
     """

@@ -1,7 +1,7 @@
-"""How often Python collects garbage in cycles, in a process that keeps millions of objects for good.
+"""Tune how often Python collects garbage in cycles, in a process that has millions of objects for good.
 
-By default it goes through all of them whenever a quarter has come on top: an owner that loads a hundred thousand jobs
-spent half of its time so. What is not in a cycle is freed at once as ever.
+Python's default is to go through all of them whenever a quarter has come on top: an owner that loads a hundred thousand
+jobs spent half of its time on that. Objects that are not in a cycle are freed at once as ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OLDER_AFTER, OLDEST_AFTER = 50, 20
 
 
 def collect_rarely() -> None:
-    """For the rest of the process."""
+    """Collect rarely, for the rest of the process."""
     gc.collect()
     gc.set_threshold(YOUNG_OBJECTS, OLDER_AFTER, OLDEST_AFTER)
 

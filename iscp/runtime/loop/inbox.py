@@ -19,19 +19,21 @@ E = TypeVar("E")
 T = TypeVar("T")
 
 EVENTS_MAX = 100_000
-"""Events from others that wait for a machine; one more waits for PUT_WAIT_S. What must not get lost is always taken."""
+"""Events from others that wait for a machine; one more waits for PUT_WAIT_S. Events that must not get lost are always
+taken.
+"""
 
 PUT_WAIT_S = 10.0
-"""How long a sender waits for room in an inbox; then it gets QueueFull."""
+"""Seconds that a sender waits for room in an inbox; then it gets QueueFull."""
 
 JOIN_S = 10.0
-"""How long the thread of an inbox is waited for at the end; then it is left (`inbox.left`)."""
+"""Seconds that the end waits for the thread of an inbox; then it is left (`inbox.left`)."""
 
 
 class Gathered(Generic[T]):
-    """What is handed in again and again for one event that has yet to be taken: newer news joins what waits.
+    """News that are gathered for one event that has yet to be taken: newer news join what waits.
 
-    So an inbox that does not keep up holds one such event, however often it is posted.
+    An inbox that does not keep up therefore has one such event, however often it is posted.
     """
 
     def __init__(self, join: Callable[[T, T], T]) -> None:
@@ -41,7 +43,7 @@ class Gathered(Generic[T]):
         self._waiting: list[T] = []
 
     def add(self, news: T) -> bool:
-        """Whether nothing waited: then the event has to be posted."""
+        """Add news, and return whether nothing waited: then the event has to be posted."""
         with self._lock:
             if first := not self._waiting:
                 self._waiting.append(news)
@@ -50,14 +52,16 @@ class Gathered(Generic[T]):
             return first
 
     def take(self) -> T:
-        """All since the event was posted."""
+        """Return all news since the event was posted."""
         with self._lock:
             return self._waiting.pop()
 
 
 @dataclass(frozen=True, slots=True)
 class Turns(Generic[E]):
-    """What an inbox's thread does: take an event, and tick when `next_due_s` has come (None: nothing is due)."""
+    """The `Turns` of an inbox's thread: it takes an event, and ticks when `next_due_s` has come (None: nothing is
+    due).
+    """
 
     take: Callable[[E], None]
     tick: Callable[[], None]
@@ -71,13 +75,13 @@ class InboxLimits:
 
 
 class Inbox(Generic[E]):
-    """Takes events from many threads, one at a time, and ticks when something is due.
+    """An inbox takes events from many threads, one at a time, and ticks when something is due.
 
-    Both run on the one thread of the inbox, so what is behind them needs no lock. An exception there is a
-    broken machine: `on_broken` is called, and no further event is taken.
+    Both run on the one thread of the inbox, so what is behind them needs no lock. An exception there is a broken
+    machine: `on_broken` is called, and no further event is taken.
 
-    What comes from elsewhere (`put`) is bounded and may be refused: the sender repeats it. What the process itself
-    has to say (`post`) is said once, and a full inbox must not lose it: it is never refused, and its givers bound it.
+    Events from elsewhere (`put`) are bounded and may be refused: the sender repeats them. The process's own events
+    (`post`) are given once, and a full inbox must not lose them: they are never refused, and their givers bound them.
     """
 
     def __init__(
@@ -126,9 +130,9 @@ class Inbox(Generic[E]):
                 log.warning("inbox.left", extra={"inbox": self._name})
 
     def turn(self) -> bool:
-        """What the thread does again and again: a tick if one is due, and an event if there is one.
+        """Take one turn of the thread: tick if one is due, and take an event if there is one.
 
-        False: there was no event to take.
+        Return False if there was no event to take.
         """
         due_s = self._turns.next_due_s()
         if due_s is not None and due_s <= self._clock.monotonic_s():

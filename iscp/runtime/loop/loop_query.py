@@ -14,7 +14,7 @@ T = TypeVar("T")
 def query_loop(
     put: Callable[[Callable[[], None]], None], read: Callable[[], T], timeout_s: float, threads: Threads
 ) -> T:
-    """What `read` finds, on the thread of the loop to which `put` gives it.
+    """Return what `read` finds, on the thread of the loop to which `put` gives it.
 
     Raises what either of them raises, and TimeoutError if there is no answer by then: `read` may still be called.
     """

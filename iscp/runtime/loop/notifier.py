@@ -19,7 +19,7 @@ class Notifier:
                 self._condition.notify()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether it was notified since the last wait; None waits without limit."""
+        """Wait, and return whether it was notified since the last wait; with None it waits without limit."""
         with self._condition:
             self._condition.wait_for(lambda: self._awake, timeout_s)
             awake, self._awake = self._awake, False

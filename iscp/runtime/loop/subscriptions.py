@@ -1,4 +1,4 @@
-"""Who carries out what a machine has decided."""
+"""Register who carries out what a machine has decided."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Subscriptions:
         self._takers: dict[type, list[Callable[[Any], None]]] = {}
 
     def subscribe(self, take: Callable[[S], None], *kinds: type[S]) -> None:
-        """`take` is called on the thread that publishes, and what it raises is raised there."""
+        """Subscribe `take`, which is called on the thread that publishes; what it raises is raised there."""
         for kind in kinds:
             self._takers.setdefault(kind, []).append(take)
 

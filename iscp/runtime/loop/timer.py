@@ -1,10 +1,10 @@
-"""What is due again and again."""
+"""Time what is due again and again."""
 
 from __future__ import annotations
 
 
 class Timer:
-    """Due every `every_s` of the monotonic clock; after a failure again after the retry's pause."""
+    """A timer is due every `every_s` of the monotonic clock; after a failure it is due after the retry's pause."""
 
     def __init__(self, every_s: float, now_s: float) -> None:
         self._every_s = every_s

@@ -22,7 +22,7 @@ LAPSED_POLL_S = 0.2
 """Pause between two attempts to have a lost lease confirmed again, or to register again."""
 
 CLOSE_WAIT_S = 10.0
-"""How long the lease keeper's thread is waited for at the end; then it is left."""
+"""Seconds that the end waits for the lease keeper's thread; then it is left."""
 
 
 class LeaseKeeper:

@@ -19,30 +19,30 @@ from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0
-"""How long a node may take from its start until an owner has synced it; then the start fails."""
+"""Seconds that a node may take from its start until an owner has synced it; then the start fails."""
 
 READY_LOOK_S = 0.5
 """Pause between two checks whether an owner has synced the node."""
 
 GRACE_S = 2.0
-"""How long each part of a stopping node may take beyond `stop_timeout_s`; then it is left."""
+"""Seconds that each part of a stopping node may take beyond `stop_timeout_s`; then it is left."""
 
 HAND_OVER_LOOK_S = 0.5
 """Pause between two checks whether a stopping node has handed over its shards."""
 
 EVENTS_S = 5.0
-"""How long a stopping node that has been owner waits for the next one to take its events; then they are gone."""
+"""Seconds that a stopping node that has been owner waits for the next one to take its events; then they are gone."""
 
 FLUSH_S = 5.0
-"""How long a stopping node waits for its last reports to be recorded, which takes about a second where the storage
-answers; what is left, the sinks say.
+"""Seconds that a stopping node waits for its last reports to be recorded, which takes about one if the storage answers;
+the sinks have what is left.
 """
 
 
@@ -68,7 +68,9 @@ class RunsBesideOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What runs in a node; `connections` are closed last, and `beside_owner` runs while the owner's loop does."""
+    """The parts that run in a node; `connections` are closed last, and `beside_owner` runs while the owner's loop
+    does.
+    """
 
     server: Server
     keeper: LeaseKeeper
@@ -76,8 +78,8 @@ class NodeParts:
     worker: WorkerLoop
     scheduler: Scheduler
     executor: Executor
-    upkeep: Upkeep
-    moved: ProgressSignal
+    maintenance: Maintenance
+    progress: ProgressSignal
     connections: Sequence[Closes]
     beside_owner: Sequence[RunsBesideOwner] = ()
 
@@ -111,7 +113,7 @@ class Node:
             self._parts.server.stop(0.0)
             raise
         self._parts.scheduler.start(self._parts.executor)
-        self._parts.upkeep.start()
+        self._parts.maintenance.start()
         self._parts.worker.start(self._parts.keeper.epoch)
         self._parts.owner.start()
         for each in self._parts.beside_owner:
@@ -140,13 +142,13 @@ class Node:
     def stop(self, drain_s: float) -> None:
         """Hand over, or let what runs end, within `drain_s` in all; then report to the owner, write the log, leave.
 
-        What runs of a shard that is handed over is cancelled: another node does it again.
+        Runs of a shard that is handed over are canceled: another node does them again.
         """
         until_s = time.monotonic() + drain_s
         if drain_s > 0:
             self._hand_over(until_s)
-        self._parts.moved.close()
-        self._parts.upkeep.close(GRACE_S)
+        self._parts.progress.close()
+        self._parts.maintenance.close(GRACE_S)
         left_s = max(0.0, until_s - time.monotonic())
         self._parts.executor.close(drain=left_s > 0, wait_s=left_s)
         # After the executor: it takes in how the last iterations ended.

@@ -1,6 +1,6 @@
 """The thread that sees what happens to jobs while this node is the owner, and has it notified.
 
-A job whose row has moved is read at once. That one becomes late shows in no row, so all are read again and again, at
+A job whose row has changed is read at once. No row shows that a job becomes late, so all are read again and again, at
 most for a small part of a core.
 """
 
@@ -24,7 +24,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 log = logging.getLogger(__name__)
 
 SWEEP_S = 10.0
-"""Least pause between two sweeps of all jobs for those that have become late."""
+"""Least seconds between two sweeps of all jobs for those that have become late."""
 
 SWEEP_PAUSE_FACTOR = 20.0
 """A sweep is followed by a pause of so many times what it took: sweeps of very many jobs come more rarely."""
@@ -36,7 +36,7 @@ OWNER_RETRY_S = 1.0
 """Pause before the watch reads again what an owner under load did not answer."""
 
 WATCH_JOIN_S = 2.0
-"""How long the thread of the watch is waited for at the end; then it is left."""
+"""Seconds that the end waits for the thread of the watch; then it is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class AlertWatch:
         self._on_broken = on_broken
         self._writer: LogWriter | None = None
         self._alerts: JobAlerts | None = None
-        self._moved: dict[str, None] = {}
+        self._changed_tables: dict[str, None] = {}
         self._sweep: list[str] = []
         self._sweep_took_s = self._sweep_at_s = 0.0
         self._awake = self._closing = False
@@ -90,11 +90,11 @@ class AlertWatch:
             sender.close()
 
     def on_tables(self, table_ids: Iterable[str]) -> None:
-        """The jobs on these have moved, or a term has begun or ended; called on the owner's loop, never blocks."""
+        """Note that jobs on these changed, or a term has begun or ended. Runs on the owner's loop; never blocks."""
         if not self._senders:
             return
         with self._wake:
-            self._moved.update(dict.fromkeys(table_ids))
+            self._changed_tables.update(dict.fromkeys(table_ids))
             self._awake = True
             self._wake.notify()
 
@@ -142,19 +142,21 @@ class AlertWatch:
             self._sweep, self._sweep_took_s = self._writer.read(lambda book: book.tables()), 0.0
         swept = self._sweep[-TABLES_AT_ONCE_MAX:]
         with self._wake:  # what moves from now on is read again
-            moved = [self._moved.popitem()[0] for _ in range(min(len(self._moved), TABLES_AT_ONCE_MAX))]
+            changed = [
+                self._changed_tables.popitem()[0] for _ in range(min(len(self._changed_tables), TABLES_AT_ONCE_MAX))
+            ]
         try:
-            self._observe(self._writer, self._alerts, list(dict.fromkeys((*moved, *swept))))
+            self._observe(self._writer, self._alerts, list(dict.fromkeys((*changed, *swept))))
         except IscpError:
             with self._wake:
-                self._moved.update(dict.fromkeys(moved))
+                self._changed_tables.update(dict.fromkeys(changed))
             raise
         now_s = self._clock.monotonic_s()
         if swept or now_s >= self._sweep_at_s:
             del self._sweep[-TABLES_AT_ONCE_MAX:]
             self._sweep_took_s += now_s - began_s
             self._sweep_at_s = now_s + max(SWEEP_S, SWEEP_PAUSE_FACTOR * self._sweep_took_s)
-        return 0.0 if self._sweep or self._moved else self._sweep_at_s - now_s
+        return 0.0 if self._sweep or self._changed_tables else self._sweep_at_s - now_s
 
     def _observe(self, writer: LogWriter, alerts: JobAlerts, tables: Sequence[str]) -> None:
         if not tables:  # of which the book would give all

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class WebhookSender:
-    """`posted` and `dropped` count since the start of the node."""
+    """Send notifications to one receiver. `posted` and `dropped` count since the start of the node."""
 
     def __init__(
         self,
@@ -41,7 +41,9 @@ class WebhookSender:
         self._thread.start()
 
     def close(self) -> None:
-        """What waits is not sent: another owner repeats what is still true. An attempt under way ends by itself."""
+        """Close without sending what waits: another owner repeats what is still true. An attempt under way ends by
+        itself.
+        """
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -52,7 +54,7 @@ class WebhookSender:
         return len(self._queue)
 
     def add(self, notification: Notification) -> None:
-        """Never blocks."""
+        """Add a notification to be sent; this never blocks."""
         with self._wake:
             dropped = self._queue.add(notification)
             self._wake.notify()

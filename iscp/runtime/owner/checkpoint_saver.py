@@ -22,11 +22,11 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-"""Least time between two records of the global checkpoint in etcd."""
+"""Least seconds between two records of the global checkpoint in etcd."""
 
 
 class Checkpointer:
-    """`due_s`: when to call `advance` (None: nothing has changed since)."""
+    """Save the global checkpoint. `due_s` says when to call `advance` (None: nothing has changed since)."""
 
     def __init__(
         self, store: CheckpointStore, clock: Clock, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint
@@ -39,12 +39,12 @@ class Checkpointer:
 
     @property
     def at_s(self) -> float:
-        """Unix time up to which everything that counts is applied; 0 before that is known."""
+        """Return the Unix time up to which everything that counts is applied; 0 before that is known."""
         return self._checkpoint.at_s
 
     @property
     def catching_up(self) -> frozenset[str]:
-        """The job_ids of those that came to count when they had applied less than it says, and still have."""
+        """Return the job_ids of those that came to count when they had applied less than it says, and still have."""
         return frozenset(chain.from_iterable(self._checkpoint.catching_up.values()))
 
     def check(self, rows: Iterable[JobRow], applied_up_to_s: Callable[[JobRow], float]) -> None:
@@ -52,7 +52,7 @@ class Checkpointer:
         check_checkpoint(self._checkpoint, rows, applied_up_to_s)
 
     def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
-        """A term begins with what the last owner has published. Raises Unavailable."""
+        """Begin a term with what the last owner has published. Raises Unavailable."""
         self._checkpoint = self._of(self._store.load())
         self.due_s = None
         for shard, jobs in wanted.items():
@@ -63,7 +63,9 @@ class Checkpointer:
         self.due_s = self.due_s or self._clock.monotonic_s() + EVERY_S
 
     def advance(self, running: bool) -> bool:
-        """Whether there is a later one to save; `running`: every wanted shard runs, and its node is known."""
+        """Advance, and return whether there is a later checkpoint to save. `running` means that every wanted shard
+        runs, and its node is known.
+        """
         self.due_s = None
         if not running:
             self.due_s = self._clock.monotonic_s() + EVERY_S
@@ -71,14 +73,16 @@ class Checkpointer:
         return self._checkpoint.advance()
 
     def take_back(self) -> str:
-        """What is to be said, and saved, where it was ahead of this node's clock and is not any more; else empty."""
+        """Take the checkpoint back if it was ahead of this node's clock, and return what is to be reported, and saved;
+        else empty.
+        """
         before_s = self.at_s
         if not self._checkpoint.take_back(self._clock.now_s()):
             return ""
         return f"the global checkpoint was {before_s - self.at_s:.0f} s ahead, by a clock that was wrong: taken back"
 
     def save(self, leader: Leader) -> None:
-        """In the thread that may wait for etcd. What is not saved now is with the next one."""
+        """Save the checkpoint, in the thread that may wait for etcd. One that is not saved now is with the next one."""
         try:
             self._store.save(leader, self.at_s)
         except IscpError as error:

@@ -1,4 +1,6 @@
-"""Brings what former owners decided to the present one: from each node that has synced it takes what that node kept."""
+"""Bring what former owners decided to the present one: from each node that has synced it takes what that node
+remembers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class EventCollector:
         self._thread = ThreadPoolExecutor(1, "iscp-owner-events")
 
     def collect(self, record: NodeRecord) -> None:
-        """Ask this node soon; never waits. It is pending once, however often it syncs."""
+        """Collect from this node soon, without waiting. A node is pending once, however often it syncs."""
         with self._lock:
             if record in self._pending:
                 return

@@ -6,7 +6,7 @@ import threading
 
 
 class ProgressSignal:
-    """Wakes those who wait for a job whenever rows have moved."""
+    """A signal that wakes those who wait for a job whenever rows have changed."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

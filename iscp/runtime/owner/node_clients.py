@@ -38,14 +38,16 @@ SLOW_S = 1.0
 """A call that failed after so long or longer counts as one of a node that is away."""
 
 AWAY_S = 5.0
-"""How long a node that is away is given no hints: it finds out by its own probe."""
+"""Seconds that a node that is away gets no hints: it finds out by its own probe."""
 
 Hint = Callable[[NodeCalls], None]
 T = TypeVar("T")
 
 
 class NodeClients:
-    """`call` gives a node's own calls; what is only a hint (`notify`, `interrupt`) never fails and never waits."""
+    """The owner's clients to nodes. `call` gives a node's own calls; a hint (`notify`, `interrupt`) never fails and
+    never waits.
+    """
 
     def __init__(
         self,
@@ -67,17 +69,17 @@ class NodeClients:
         self._away_until_s: dict[Holder, float] = {}
 
     def notify(self, shard: ShardId, targets: bool) -> None:
-        """The shard's source may have changed, or its `targets` too."""
+        """Notify the shard's node that its source may have changed, or its `targets` too."""
         self._hint(shard, lambda node: node.notify(shard, targets))
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
-        """What runs of this job by another spec is to end."""
+        """Have the node end what runs of this job by another spec."""
         self._hint(shard, lambda node: node.interrupt(shard, job_id, spec_json))
 
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
-        """As `NodeCalls.verify`; raises Unavailable too where no node runs the shard."""
+        """Verify as `NodeCalls.verify` does. Raises Unavailable too if no node runs the shard."""
         record = self._holder(shard)
         if record is None:
             raise Unavailable("no node runs the table now", remedy="See `iscp-admin shard list`, and try again")
@@ -92,20 +94,20 @@ class NodeClients:
                     del self._verifying[job_id]
 
     def verifying(self, job_id: str) -> bool:
-        """Whether a comparison of the job's target was requested here, and is not answered yet."""
+        """Return whether a comparison of the job's target was requested here, and is not answered yet."""
         return job_id in self._verifying
 
-    def upkeep(self, shard: ShardId, job_id: str) -> JobUpkeep:
-        """As `NodeCalls.upkeep`; empty where nobody runs the shard, or the node does not answer."""
+    def maintenance(self, shard: ShardId, job_id: str) -> JobUpkeep:
+        """Return the same as the node does; empty if nobody runs the shard, or the node does not answer."""
         try:
             record = self._holder(shard)
-            return self._call(record).upkeep(job_id) if record is not None else JobUpkeep()
+            return self._call(record).maintenance(job_id) if record is not None else JobUpkeep()
         except IscpError as error:
             log.info("node.upkeep_unknown", extra={"shard": str(shard), "error": str(error)})
             return JobUpkeep()
 
     def progress(self, shard: ShardId, job_id: str) -> RunProgress | None:
-        """As `NodeCalls.progress`; None where nobody runs the shard, or the node does not answer."""
+        """Return the same as `NodeCalls.progress`; None if nobody runs the shard, or the node does not answer."""
         try:
             record = self._holder(shard)
             return self._call(record).progress(job_id) if record is not None else None
@@ -114,11 +116,13 @@ class NodeClients:
             return None
 
     def of_each(self, read: Callable[[JobRow], T], rows: Sequence[JobRow]) -> list[T]:
-        """What is read of the nodes that run them, at the same time: one that is frozen is waited for once."""
+        """Return what is read of the nodes that run the rows, at the same time: one that is frozen is waited for
+        once.
+        """
         return list(self._reads.map(read, rows) if len(rows) > 1 else map(read, rows))
 
     def counters(self, records: Sequence[NodeRecord]) -> dict[str, dict[str, int]]:
-        """By node id, each node's executor's counts; of those that answer."""
+        """Return the counts of each node's executor by node id, of the nodes that answer."""
 
         def read(record: NodeRecord) -> dict[str, int]:
             try:
@@ -131,7 +135,7 @@ class NodeClients:
         return {record.node_id: each for record, each in zip(records, answers, strict=True) if each}
 
     def logs(self, records: Sequence[NodeRecord], query: Callable[[str], LogQuery]) -> list[LogPage]:
-        """What each node answers to its query, by its node id; of one that does not, why."""
+        """Return what each node answers to its query, by node id, or why one does not."""
 
         def read(record: NodeRecord) -> LogPage:
             try:
@@ -192,7 +196,7 @@ class NodeClients:
         return done
 
     def _next(self, life: Holder) -> Hint | None:
-        """Who gets None is done: whatever comes from now on is sent at once, and not queued."""
+        """Return the next hint for the node's life. None ends its queue: whatever comes from now on is sent at once."""
         with self._lock:
             if queue := self._queues.get(life):
                 return queue.popleft()
@@ -203,7 +207,7 @@ class NodeClients:
             return None
 
     def _drop_queue(self, life: Holder) -> int:
-        """The node does not answer; how many hints were queued for it."""
+        """Drop the hints of a node that does not answer, and return how many were queued for it."""
         with self._lock:
             now_s = self._now_s()
             self._away_until_s = {each: until_s for each, until_s in self._away_until_s.items() if until_s > now_s}

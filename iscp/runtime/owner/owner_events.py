@@ -1,4 +1,4 @@
-"""What an owner's loop gets from its own node, beside the events of its machine."""
+"""The events that an owner's loop gets from its own node, beside the events of its machine."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`moved`: shards, and whether their jobs were decided again or have only progressed."""
+    """The writer has committed. `shards` says whether their jobs were decided again or have only progressed."""
 
     writer: LogWriter
-    moved: Gathered[dict[ShardId, bool]]
+    shards: Gathered[dict[ShardId, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one node sent together, and when it came in."""
+    """A `Heard` is what one node sent together, and when it came in."""
 
     node_id: str
     messages: Sequence[NodeMessage]
@@ -48,11 +48,11 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who is registered has changed."""
+    """The registered nodes have changed."""
 
 
-def merge_moved(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
-    """What moved before, with what moves now."""
+def merge_shards(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
+    """Merge what changed before with what changes now."""
     for shard, decided in now.items():
         before[shard] = decided or before.get(shard, False)
     return before

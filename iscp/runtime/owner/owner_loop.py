@@ -1,8 +1,9 @@
-"""The owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner machine.
+"""Run the owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner
+machine.
 
 All of it happens on one inbox thread. The log's writer has threads of its own and reports what it has committed; the
-log's fence, not the election, is what makes a deposed owner harmless. What is written to etcd is written by a thread
-of its own: an etcd that does not answer must not hold up the nodes that do.
+log's fence, not the election, is what makes a deposed owner harmless. A thread of its own writes to etcd: an etcd that
+does not answer must not delay the nodes that do.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from iscp.runtime.owner.checkpoint_saver import Checkpointer
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from iscp.runtime.owner.log.log_marker import LogMarker
-from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won, merge_moved
+from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won, merge_shards
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.owner.placement_events import Decisions
 from iscp.runtime.owner.revoker import Revoker
@@ -146,7 +147,7 @@ class OwnerLoop:
         self._inbox.post(Lost())
 
     def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        """These are registered as of that moment of etcd; also from several threads, in whichever order."""
+        """Note who is registered as of that moment of etcd; also from several threads, in whichever order."""
         if self._registered.add((members, moment)):
             self._inbox.post(Members())
 
@@ -160,11 +161,11 @@ class OwnerLoop:
             raise
 
     def notify(self, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
-        """What an operator has said; without effect between terms."""
+        """Pass on what an operator has requested; without effect between terms."""
         self._inbox.put(event)
 
     def query(self, read: Callable[[Self], T], timeout_s: float = 5.0) -> T:
-        """What `read` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
+        """Return what `read` finds, on the loop's own thread. Raises Unavailable if that is busy for long."""
         try:
             return query_loop(lambda act: self._inbox.put(Query(act)), lambda: read(self), timeout_s, self._threads)
         except TimeoutError as error:
@@ -174,9 +175,9 @@ class OwnerLoop:
     def members(self) -> tuple[NodeRecord, ...]:
         return self._roll.members
 
-    def address_of(self, node_id: str, here: str) -> str | None:
-        """Where a node is, or was as long as it was a member; None if it is `here`, or has never been heard of."""
-        if node_id in ("", here):
+    def address_of(self, node_id: str, own_id: str) -> str | None:
+        """Return the address of a node, or its last one as a member; None if it is `own_id`, or was never heard of."""
+        if node_id in ("", own_id):
             return None
         known = next((record.address for record in self.members if record.node_id == node_id), None)
         if known is not None:
@@ -184,7 +185,7 @@ class OwnerLoop:
         return known or (self._last_address[1] if self._last_address[0] == node_id else None)
 
     def current_writer(self) -> LogWriter:
-        """The writer of the present term, whose book nobody else has changed.
+        """Return the writer of the present term, whose book nobody else has changed.
 
         Raises NotOwner between terms, and where this node cannot say that no other has been elected since.
         """
@@ -199,12 +200,12 @@ class OwnerLoop:
         return writer
 
     def log_fault(self) -> IscpError | None:
-        """Why nobody can claim the job log, here or at the node that leads. Between terms it is read from etcd."""
+        """Return why nobody can claim the job log, here or at the node that leads (between terms, from etcd)."""
         return self.claim_fault or (self._marker.fault() if self.writer is None else None)
 
     @property
     def quarantined(self) -> int:
-        """Entries of the history that this node could not write as an owner, in its last term."""
+        """Return how many entries of the history this node could not write as an owner, in its last term."""
         return self._last_writer.quarantined if self._last_writer else 0
 
     # --- the loop's thread -------------------------------------------------------------------------------------
@@ -237,10 +238,10 @@ class OwnerLoop:
                     # Another term is in the log. If we still lead, claim a new one: then the log knows who does.
                     self._end_term()
                     self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
-            case Committed(writer, moved):
+            case Committed(writer, shards):
                 # Else it is of an earlier term's writer, whose book does not count any more.
                 if writer is self.writer:
-                    self._take_moved(writer, moved.take())
+                    self._take_shards(writer, shards.take())
             case Query(read):
                 read()
             case Heard(node_id, messages, came_s):
@@ -282,22 +283,24 @@ class OwnerLoop:
         log.info("owner.began", extra={"owner_rev": term.owner_rev, "jobs": len(book), "election": leader.revision})
         self.writer = self._last_writer = writer = self._new_writer(term.joblog, book)
         writer.start()
-        self._hooks.on_moved()
+        self._hooks.on_progress()
         self._hooks.on_tables(())
 
     def _still_leads(self, leader: Leader) -> bool:
         return self._cluster.election.leader() == leader
 
     def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
-        times = self.machine.times
-        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.lease_ttl_s, begins)
+        timeouts = self.machine.timeouts
+        return self._roll.take(
+            members, moment, self._clock.monotonic_s(), timeouts.margin_s, timeouts.lease_ttl_s, begins
+        )
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
-        moved: Gathered[dict[ShardId, bool]] = Gathered(merge_moved)
+        shards: Gathered[dict[ShardId, bool]] = Gathered(merge_shards)
 
         def post_commit(change: BookChange) -> None:
-            if moved.add(change.moved):
-                self._inbox.post(Committed(writer, moved))
+            if shards.add(change.decided_shards):
+                self._inbox.post(Committed(writer, shards))
             for shard in change.woken:
                 self._hooks.on_woken(shard)
 
@@ -309,7 +312,7 @@ class OwnerLoop:
         return writer
 
     def _mark(self, version: int) -> None:
-        """On the writer's thread."""
+        """Note the version, on the writer's thread."""
         if self._marker.note(version):
             self._inbox.post(Query(lambda: None))  # it is due earlier than the loop knows
 
@@ -320,11 +323,11 @@ class OwnerLoop:
         self._hooks.keep(())
         if writer is not None:
             writer.close()
-            self._hooks.on_moved()
+            self._hooks.on_progress()
             self._hooks.on_tables(())
 
-    def _take_moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
-        for shard, decided in moved.items():
+    def _take_shards(self, writer: LogWriter, shards: dict[ShardId, bool]) -> None:
+        for shard, decided in shards.items():
             jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
             if not decided and not jobs:
                 continue  # they have been dropped since: that comes next, and until then they are wanted
@@ -335,8 +338,8 @@ class OwnerLoop:
             if not jobs:
                 self.sources.forget(shard)
             self.checkpoint.take(shard, jobs, self.sources.seen.get(shard))
-        self._hooks.on_moved()
-        self._hooks.on_tables(shard.table_id for shard in moved)
+        self._hooks.on_progress()
+        self._hooks.on_tables(shard.table_id for shard in shards)
 
     def _advance(self) -> None:
         now_s, due_s, leader = self._clock.monotonic_s(), self.checkpoint.due_s, self.leader
@@ -388,8 +391,8 @@ class OwnerLoop:
             if why := self._clocks.note(checkpoint.node_id, seen.checked_at_s, self._clock.now_s()):
                 self._note(Decided(Decision.CLOCK, checkpoint.node_id, why=why))
             # A last word of what is not wanted any more would make it lag for ever.
-            if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
+            if (assignment := self.machine.assignments.get(seen.shard)) is not None and assignment.wanted:
                 self.sources.take(seen)
-                self.checkpoint.take(seen.shard, held.jobs, seen)
+                self.checkpoint.take(seen.shard, assignment.jobs, seen)
         if checkpoint.seen or checkpoint.reports:
-            self._hooks.on_moved()
+            self._hooks.on_progress()

@@ -1,4 +1,4 @@
-"""What an owner's loop is given: the job log, and whom it notifies of what."""
+"""The ports of an owner's loop: the job log, and whom it notifies of what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iscp.runtime.owner.log.log_limits import LogLimits
 
 @dataclass(frozen=True, slots=True)
 class JobLogAccess:
-    """`open` gives a log for one term."""
+    """Access to the job log. `open` gives a log for one term."""
 
     open: Callable[[], JobLog]
     config: JobLogConfig
@@ -27,14 +27,14 @@ class OwnerHooks:
     """All but `on_broken` and `on_woken` are called on the loop's thread, which they must not hold up.
 
     `keep` is given those to whom the loop goes on to `send`: the members during a term, nobody between terms;
-    `on_moved` is called when rows have moved, `on_broken` with what ended the loop, `on_tables` with the ids of tables
-    whose jobs have moved, and with none when a term begins or ends, `on_synced` with each other node that has said what
+    `on_progress` is called when rows changed, `on_broken` with what ended the loop, `on_tables` with the ids of tables
+    whose jobs changed, and with none when a term begins or ends, `on_synced` with each other node that reported what
     it runs; `on_woken` on the log's thread, with a shard whose jobs read a table that another job has committed to.
     """
 
     send: Callable[[NodeRecord, OwnerMessage], None]
     keep: Callable[[Sequence[NodeRecord]], None]
-    on_moved: Callable[[], None]
+    on_progress: Callable[[], None]
     on_broken: Callable[[Exception], None]
     on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
     on_synced: Callable[[NodeRecord], None] = lambda record: None

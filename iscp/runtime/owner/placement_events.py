@@ -1,4 +1,4 @@
-"""What owners have decided lately, for operators: the newest, in memory, numbered within each term."""
+"""Remember what owners have decided lately, for operators: the newest, in memory, numbered within each term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import takewhile
 from iscp.coordination.protocol.effects import Decided
 from iscp.core.api.api_views import EventView
 
-KEPT_MAX = 10_000
+PLACEMENT_EVENTS_MAX = 10_000
 """Events of owners that a node keeps for `iscp-admin events`; the oldest are forgotten."""
 
 _Place = tuple[int, int]
@@ -21,11 +21,13 @@ def _place(event: EventView) -> _Place:
 
 
 class Decisions:
-    """May be read by any thread. What other owners decided in earlier terms is taken in by `merge`."""
+    """The decisions of owners, which any thread may read. `merge` takes in what other owners decided in earlier
+    terms.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._kept: deque[EventView] = deque(maxlen=KEPT_MAX)  # the oldest first
+        self._events: deque[EventView] = deque(maxlen=PLACEMENT_EVENTS_MAX)  # the oldest first
         self._owner_rev = 0
         self._number = 0
         self._taken = 0, 0
@@ -35,38 +37,40 @@ class Decisions:
         """This node's own term; events of it or a later one are of a job log that is no more."""
         with self._changed:
             self._owner_rev, self._number = owner_rev, 0
-            self._keep(event for event in self._kept if event.owner_rev < owner_rev)
+            self._replace(event for event in self._events if event.owner_rev < owner_rev)
 
     def note(self, decided: Decided, at_s: float, table: str = "") -> None:
-        """`table`: the shard's, as it was registered; later nobody may know it any more."""
+        """Note a decision; `table` is the shard's, as it was registered: later nobody may know it any more."""
         shard, what = str(decided.shard) if decided.shard else "", decided.what.value
         with self._changed:
             self._number += 1
             place = self._owner_rev, self._number
-            self._kept.append(EventView(*place, at_s, what, decided.node_id, shard, str(decided.why), table))
+            self._events.append(EventView(*place, at_s, what, decided.node_id, shard, str(decided.why), table))
             self._changed.notify_all()
 
     def merge(self, events: Iterable[EventView]) -> None:
-        """Take in what a former owner's node kept, of terms before the present one."""
+        """Take in what a former owner's node remembers of terms before the present one."""
         with self._changed:
             found = {_place(event): event for event in events if event.owner_rev < self._owner_rev}
-            found.update((_place(event), event) for event in self._kept)
-            self._keep(found[place] for place in sorted(found))
+            found.update((_place(event), event) for event in self._events)
+            self._replace(found[place] for place in sorted(found))
 
     def terms(self) -> set[int]:
-        """The terms of which something is kept."""
+        """Return the terms of which events are cached."""
         with self._changed:
-            return {event.owner_rev for event in self._kept}
+            return {event.owner_rev for event in self._events}
 
     def of_other_terms(self, known: Collection[int]) -> list[EventView]:
-        """All that is kept of terms that are not `known`, the oldest first."""
+        """Return all cached events of terms that are not `known`, the oldest first."""
         with self._changed:
             self._taken = self._last()
             self._changed.notify_all()
-            return [event for event in self._kept if event.owner_rev not in known]
+            return [event for event in self._events if event.owner_rev not in known]
 
     def wait_taken(self, wait_s: float) -> bool:
-        """Wait until another node has taken all that is kept here by `of_other_terms`; False if none has by then."""
+        """Wait until another node has taken all events that are cached here by `of_other_terms`; return False if none
+        has by then.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: self._taken == self._last(), wait_s)
 
@@ -79,14 +83,15 @@ class Decisions:
     def after(
         self, owner_rev: int, number: int, wait_s: float = 0.0, wanted: Callable[[EventView], bool] = lambda event: True
     ) -> list[EventView]:
-        """What is `wanted` and came after that number of that term, waiting for it if need be; the oldest first.
+        """Return the events that are `wanted` and came after that number of that term, waiting for them if need be; the
+        oldest first.
 
-        After a term that is still to come: all that is kept.
+        After a term that is still to come, return all that are cached.
         """
 
         def found() -> list[EventView]:
             last = (owner_rev, number) if owner_rev <= self._owner_rev else (0, 0)
-            newer = list(takewhile(lambda event: _place(event) > last, reversed(self._kept)))
+            newer = list(takewhile(lambda event: _place(event) > last, reversed(self._events)))
             return [event for event in reversed(newer) if wanted(event)]
 
         with self._changed:
@@ -94,8 +99,8 @@ class Decisions:
             return found()
 
     def _last(self) -> _Place:
-        return _place(self._kept[-1]) if self._kept else (0, 0)
+        return _place(self._events[-1]) if self._events else (0, 0)
 
-    def _keep(self, events: Iterable[EventView]) -> None:
-        self._kept = deque(events, maxlen=KEPT_MAX)
+    def _replace(self, events: Iterable[EventView]) -> None:
+        self._events = deque(events, maxlen=PLACEMENT_EVENTS_MAX)
         self._changed.notify_all()

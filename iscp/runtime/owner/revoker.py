@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Revoker:
-    """`on_members` gets who is registered after each revocation.
+    """Revoke leases. `on_members` gets who is registered after each revocation.
 
     That a node is gone comes by the watch of the members. But where etcd was restored from a backup between a list of
     them and the watch that followed, the owner may know of a life that has gone since, or never was.

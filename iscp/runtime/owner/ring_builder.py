@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class RingBuilder:
-    """`on_built` is given the ring that was requested last, from the builder's thread; `on_broken` what went wrong."""
+    """Build rings on a thread. `on_built` gets the ring that was requested last, from the builder's thread, and
+    `on_broken` what went wrong.
+    """
 
     def __init__(
         self, on_built: Callable[[Ring], None], on_broken: Callable[[Exception], None], threads: Threads = THREADS
@@ -25,12 +27,12 @@ class RingBuilder:
         self._thread = threads.pool("iscp-ring")
 
     def build(self, nodes: frozenset[str]) -> None:
-        """Those that were requested before, and are not begun, are left out."""
+        """Build the ring of these nodes. Rings that were requested before, and are not begun, are left out."""
         self._wanted = nodes
         self._thread.submit(self._build, nodes)
 
     def close(self) -> None:
-        """What is requested from now on is never built."""
+        """Build nothing that is requested from now on."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _build(self, nodes: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""What an owner knows of the sources of its shards."""
+"""Remember what an owner knows of the sources of its shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iscp.core.values.ids import ShardId
 
 
 class SeenSources:
-    """`seen` maps shards to what their nodes last saw of the sources.
+    """The sources as they were seen: `seen` maps shards to what their nodes last saw.
 
     `repaired` are those of them with a repair that some job has not applied.
     """

@@ -1,4 +1,4 @@
-"""When what has not been read yet came in, so that nobody is blamed for what only has to be read."""
+"""Remember when unread messages came in, so that nobody is blamed for what only has to be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Unread:
         self._came: deque[float] = deque()
 
     def note(self) -> float:
-        """Something has come in: when, to be given to `mark_read`."""
+        """Note that something has come in, and return when, to be given to `mark_read`."""
         with self._lock:
             # Read under the lock: the deque is in order of time, whichever thread comes first.
             came_s = self._clock.monotonic_s()
@@ -25,11 +25,11 @@ class Unread:
             return came_s
 
     def mark_read(self, came_s: float) -> None:
-        """It has been dealt with, or was refused."""
+        """Note that a message was processed, or was refused."""
         with self._lock:
             self._came.remove(came_s)
 
     def since_s(self) -> float:
-        """All that came in before this time has been dealt with."""
+        """Return the time before which all that came in has been processed."""
         with self._lock:
             return self._came[0] if self._came else self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""How many iterations run, in which order, and how they are made to end (after TiDB MVS's TaskExecutor).
+"""Run iterations: how many, in which order, and how they are made to end (after TiDB MVS's TaskExecutor).
 
 A slot is free only when its run has really ended, and so is the shard: a timeout or a cancel shuts the run's guard, so
 that it cannot commit any more, has the runner stop the Spark work, and if the run still has not ended after
@@ -30,7 +30,9 @@ IDLE_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """`running` and `waiting` are as of now, the others since the start. An iteration is failed if any job of it is."""
+    """The executor's counters: `running` and `waiting` are as of now, the others since the start. An iteration is
+    failed if any job of it is.
+    """
 
     submitted: int = 0
     running: int = 0
@@ -58,7 +60,9 @@ _EFFECTS_OF_AN_END = frozenset({ErrorCode.CANCELED, ErrorCode.TIMEOUT, ErrorCode
 
 
 def _blamed(run: _Run, ended: IterationEnded) -> IterationEnded:
-    """What failed because the run's end was ordered says why it was ordered, not how Spark put it."""
+    """Return the end of a run with the reason why its end was ordered, if that is why it failed, not with Spark's
+    words.
+    """
     if run.stop_due_s is None:
         return ended
     why = Canceled(CANCELED) if run.guard.canceled else TimedOut(TIMED_OUT)
@@ -139,9 +143,10 @@ class Executor:
             return Counters(running=len(self._runs), waiting=len(self._queue), **self._counts)
 
     def close(self, drain: bool, wait_s: float) -> bool:
-        """Take nothing more; let what runs end (`drain`) or make it. What waits is cancelled. True if all has ended.
+        """Take nothing more; let what runs end (`drain`) or make it. Iterations that wait are canceled. Return True if
+        all has ended.
 
-        After `wait_s` what still runs is cancelled in any case; then it waits for as long as a cancel may take.
+        After `wait_s` what still runs is canceled in any case; then it waits for as long as a cancel may take.
         """
         with self._lock:
             self._closed = True
@@ -171,7 +176,7 @@ class Executor:
             threading.Thread(target=self._work, name=f"iscp-iteration-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        """One slot (without the lock)."""
+        """Run one slot (without the lock)."""
         while (run := self._next()) is not None:
             self._emit(IterationStarted(run.iteration.number))
             ended = self._run(run)
@@ -185,7 +190,7 @@ class Executor:
             self._emit(ended)
 
     def _next(self) -> _Run | None:
-        """The next iteration to run; None ends the thread: the executor closed."""
+        """Return the next iteration to run; None ends the thread: the executor closed."""
         with self._lock:
             while True:
                 if self._closed:
@@ -280,5 +285,7 @@ class Executor:
 
 
 def _named(iteration: Iteration) -> dict[str, object]:
-    """Of a line that is logged of it; who may read lines of an account's jobs reads those of no other."""
+    """Return the fields of a line that is logged of an iteration; who may read lines of an account's jobs reads those
+    of no other.
+    """
     return {"iteration": iteration.number, "table": iteration.table_uri, "account": iteration.account}

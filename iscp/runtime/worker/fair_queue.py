@@ -17,7 +17,9 @@ def _key(iteration: Iteration, serial: int) -> _Key:
 
 @dataclass(slots=True)
 class _Account:
-    """`served` is when the account's turn was last (a count), `waiting` its live entries by number."""
+    """An account's part of the queue: `served` is when its turn was last (a count), `waiting` has its live entries by
+    number.
+    """
 
     heap: list[tuple[_Key, Iteration]] = field(default_factory=list)
     waiting: dict[int, _Key] = field(default_factory=dict)
@@ -26,12 +28,12 @@ class _Account:
 
 
 class IterationQueue:
-    """At most `length_max` iterations.
+    """A queue of at most `length_max` iterations.
 
-    The next is of the account that has the fewest running, and among those of the one whose turn was longest ago.
-    A full queue takes a newcomer only in place of the last one of the account that has most waiting, if that is not
-    its own, or of one of its own account that comes after it.
-    Invariant: an account is known only while something of it waits or runs.
+    The next is of the account that has the fewest running, and among those of the one whose turn was longest ago. A
+    full queue takes a newcomer only in place of the last one of the account that has most waiting, if that is not its
+    own, or of one of its own account that comes after it. Invariant: an account is known only while something of it
+    waits or runs.
     """
 
     def __init__(self, length_max: int) -> None:
@@ -44,7 +46,7 @@ class IterationQueue:
         return len(self._account_of)
 
     def put(self, iteration: Iteration) -> Iteration | None:
-        """The one turned away for it, if any: itself or another."""
+        """Queue the iteration, and return the one turned away for it, if any: itself or another."""
         turned_away = None
         if len(self) >= self._length_max:
             turned_away = self._evict(iteration)
@@ -59,7 +61,7 @@ class IterationQueue:
         return turned_away
 
     def pop(self) -> Iteration | None:
-        """The next to run; `finish` has to be called at its end."""
+        """Take the next to run, and return it; `finish` has to be called at its end."""
         waiting = (account for account in self._accounts.values() if account.waiting)
         account = min(waiting, key=lambda account: (account.running, account.served), default=None)
         if account is None:
@@ -80,7 +82,7 @@ class IterationQueue:
         self._forget_idle(iteration.account)
 
     def remove(self, number: int) -> bool:
-        """False if it does not wait here."""
+        """Remove the iteration; return False if it does not wait here."""
         name = self._account_of.pop(number, None)
         if name is None:
             return False

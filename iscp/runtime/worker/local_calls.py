@@ -15,7 +15,7 @@ from iscp.ports.cluster import BuildAnswer
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.verify_requests import VerifyDesk
 
@@ -32,7 +32,7 @@ class LocalCalls:
         scheduler: Scheduler,
         executor: Executor,
         desk: VerifyDesk,
-        upkeep: Upkeep,
+        maintenance: Maintenance,
         progress: Callable[[str], RunProgress | None],
         node_log: NodeLog,
         build_worker: BuildWorkerLoop,
@@ -42,7 +42,7 @@ class LocalCalls:
         self._scheduler = scheduler
         self._executor = executor
         self._desk = desk
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._progress = progress
         self._node_log = node_log
         self._build_worker = build_worker
@@ -65,8 +65,8 @@ class LocalCalls:
     ) -> Callable[[], None]:
         return self._build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
-    def upkeep(self, job_id: str) -> JobUpkeep:
-        return self._upkeep.figures(job_id)
+    def maintenance(self, job_id: str) -> JobUpkeep:
+        return self._maintenance.figures(job_id)
 
     def progress(self, job_id: str) -> RunProgress | None:
         return self._progress(job_id)
@@ -74,7 +74,7 @@ class LocalCalls:
     def counters(self) -> dict[str, int]:
         return {
             **asdict(self._executor.counters()),
-            **self._upkeep.counters(),
+            **self._maintenance.counters(),
             **self._scheduler.pool.counters(),
             **self._further_counters(),
         }

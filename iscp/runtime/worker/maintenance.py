@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
-from iscp.coordination.schedule.maintenance_turns import Turn, UpkeepTurns
+from iscp.coordination.schedule.maintenance_turns import MaintenanceTurns, Turn
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.maintenance_figures import JobUpkeep
 from iscp.core.rows.key_ranges import WHOLE
@@ -34,13 +34,13 @@ from iscp.runtime.worker.maintenance_answers import parse_refresh, to_error
 log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S = 1.0
-"""Least time between two refreshes of a job."""
+"""Least seconds between two refreshes of a job."""
 
 PURGE_INTERVAL_S = 60.0
-"""Least time between two purges of what a kind of consumer holds of a table."""
+"""Least seconds between two purges of what a kind of consumer stores of a table."""
 
 T = TypeVar("T", bound=Hashable)
-UpkeepOrder = StartShard | UpdateShard | StopShard | StopAllShards
+MaintenanceOrder = StartShard | UpdateShard | StopShard | StopAllShards
 Purge = tuple[str, str]
 """A kind of consumer, and a table's id."""
 
@@ -51,7 +51,8 @@ _FAILED = {"refresh": "refresh.failed", "purge": "purge.failed"}
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What the jobs of one shard want done: `rows` are those of which something is, `refreshes` their job_ids.
+    """An `_Offered` is what the jobs of one shard want done: `rows` are those of which something is, `refreshes` their
+    job_ids.
 
     `purges` come with the account of one of their jobs.
     """
@@ -61,7 +62,7 @@ class _Offered:
     purges: dict[Purge, str] = field(default_factory=dict)
 
 
-class Upkeep:
+class Maintenance:
     """Hears which jobs are this node's (`give`). `lease_check` raises LeaseLost."""
 
     def __init__(
@@ -78,10 +79,10 @@ class Upkeep:
         self._clock = clock
         self._lease_check = lease_check
         self._on_broken = on_broken
-        self._refreshes: UpkeepTurns[str] = UpkeepTurns(REFRESH_INTERVAL_S, config, backoff, draw)
-        self._purges: UpkeepTurns[Purge] = UpkeepTurns(PURGE_INTERVAL_S, config, backoff, draw)
+        self._refreshes: MaintenanceTurns[str] = MaintenanceTurns(REFRESH_INTERVAL_S, config, backoff, draw)
+        self._purges: MaintenanceTurns[Purge] = MaintenanceTurns(PURGE_INTERVAL_S, config, backoff, draw)
         # Filled by any thread without the lock, so that `give` never waits; emptied by the loop's.
-        self._orders: deque[UpkeepOrder] = deque()
+        self._orders: deque[MaintenanceOrder] = deque()
         self._shards: dict[ShardId, _Offered] = {}
         self._jobs: dict[str, JobRow] = {}
         self._lock = threading.Lock()
@@ -93,13 +94,13 @@ class Upkeep:
     def start(self) -> None:
         self._thread.start()
 
-    def give(self, order: UpkeepOrder) -> None:
-        """Which jobs of a shard are this node's now. Never waits."""
+    def give(self, order: MaintenanceOrder) -> None:
+        """Take which jobs of a shard are this node's now; this never waits."""
         self._orders.append(order)
         self._wake.notify()
 
     def figures(self, job_id: str) -> JobUpkeep:
-        """How the job's refreshes and its table's purges go here."""
+        """Return how the job's refreshes and its table's purges go here."""
         with self._lock:
             row, now_s, at_s = self._jobs.get(job_id), self._clock.monotonic_s(), self._clock.now_s()
             if row is None:
@@ -152,7 +153,7 @@ class Upkeep:
         self._begin("refresh", self._refreshes, refreshes, self._refresh)
         self._begin("purge", self._purges, purges, self._purge)
 
-    def _begin(self, what: str, turns: UpkeepTurns[T], turn: Turn[T], call: Callable[[T], object]) -> None:
+    def _begin(self, what: str, turns: MaintenanceTurns[T], turn: Turn[T], call: Callable[[T], object]) -> None:
         for item in turn.given_up:
             log.error(_GIVEN_UP[what], extra={"item": str(item), "hanging": turns.hanging})
         for item in turn.rejected:
@@ -172,7 +173,7 @@ class Upkeep:
 
     # --- which are this node's -----------------------------------------------------------------------------------
 
-    def _take(self, order: UpkeepOrder) -> None:
+    def _take(self, order: MaintenanceOrder) -> None:
         match order:
             case StartShard(shard, _, jobs) | UpdateShard(shard, _, jobs):
                 self._replace(shard, jobs)
@@ -218,14 +219,14 @@ class Upkeep:
         return found
 
     def _of_other_ranges(self, shard: ShardId) -> set[Purge]:
-        """What is purged for another range of the table, which this node may run as well."""
+        """Return what is purged for another range of the table, which this node may run as well."""
         if shard.range_id == WHOLE:
             return set()
         others = (each for at, each in self._shards.items() if at.table_id == shard.table_id and at != shard)
         return {purge for each in others for purge in each.purges}
 
     def _offers(self, row: JobRow) -> tuple[bool, bool]:
-        """Whether its kind of consumer offers refreshes, and purges."""
+        """Return whether its kind of consumer offers refreshes, and purges."""
         if row.paused or row.failed_for_good:
             return False, False
         try:
@@ -245,7 +246,7 @@ class Upkeep:
         answer: object = self._find_offer(kind, RefreshHandler).refresh(row)
         table_ids, next_at_s = parse_refresh(answer)
         with self._lock:
-            for table_id in table_ids:  # what was held for it may be let go of
+            for table_id in table_ids:  # the purge may remove what was retained for it
                 self._purges.hasten((kind, table_id), self._clock.monotonic_s())
         return next_at_s
 
@@ -263,7 +264,7 @@ class Upkeep:
             )
         return found
 
-    def _run(self, what: str, turns: UpkeepTurns[T], item: T, call: Callable[[T], object]) -> None:
+    def _run(self, what: str, turns: MaintenanceTurns[T], item: T, call: Callable[[T], object]) -> None:
         result: float | IscpError
         try:
             # Without a lease another node may run the same handler already.
@@ -273,7 +274,7 @@ class Upkeep:
             result = to_error(error)
         self._settle(what, turns, item, result)
 
-    def _settle(self, what: str, turns: UpkeepTurns[T], item: T, result: float | IscpError) -> None:
+    def _settle(self, what: str, turns: MaintenanceTurns[T], item: T, result: float | IscpError) -> None:
         with self._lock:
             again_s = turns.end(item, result, self._clock.monotonic_s())
             self._ended.notify_all()

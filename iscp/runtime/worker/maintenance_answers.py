@@ -1,4 +1,4 @@
-"""What handlers of refreshes and purges answer, which may be anything, made into what can be believed."""
+"""Turn what handlers of refreshes and purges answer, which may be anything, into what can be believed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLES_READ_MAX = 1_000
 
 
 def to_error(error: BaseException) -> IscpError:
-    """Whatever a handler raised, as an error of its own that can be kept and shown."""
+    """Return whatever a handler raised as an error of iscp's own that can be stored and shown."""
     if isinstance(error, IscpError):
         code = error_code(error)
         return (TemporaryError if code.temporary else PermanentError)(error_text(error), code=code)
@@ -21,7 +21,7 @@ def to_error(error: BaseException) -> IscpError:
 
 
 def parse_refresh(answer: Any) -> tuple[list[str], object]:
-    """The tables that a refresh has read, and when it wants to come again. Raises PermanentError."""
+    """Return the tables that a refresh has read, and when it wants to come again. Raises PermanentError."""
     why = f"refresh() answers {shown(answer)}, and no pair of table ids and a time"
     try:
         table_ids, next_at_s = answer

@@ -16,29 +16,29 @@ from iscp.runtime.worker.table_prober import Prober, Spot
 log = logging.getLogger(__name__)
 
 IDLE_S = 10.0
-"""How long a thread that has nothing to probe is kept for the next time."""
+"""Seconds that an idle thread waits for the next probe; then it ends."""
 
 
 class _TurnRun(Spot):
     """A turn that a thread has. `taken`: it has to end its turn.
 
-    `answers` are of its first probes; so many of them were `handed` in. `moved`: how many there were when this was last
-    seen to change, at `moved_s`.
+    `answers` are of its first probes; so many of them were `returned`. `seen_count`: how many there were when that
+    was last seen to change, at `seen_s`.
     """
 
-    __slots__ = ("answers", "handed", "moved", "moved_s", "taken", "turn")
+    __slots__ = ("answers", "returned", "seen_count", "seen_s", "taken", "turn")
 
     def __init__(self, turn: ProbeTurn) -> None:
         super().__init__()
         self.turn = turn
         self.taken = False
         self.answers: list[ProbeAnswered] = []
-        self.handed = 0
-        self.moved, self.moved_s = 0, turn.begun_s
+        self.returned = 0
+        self.seen_count, self.seen_s = 0, turn.begun_s
 
     def take_answers(self, until: int) -> list[ProbeAnswered]:
-        found = self.answers[self.handed : until]
-        self.handed = max(self.handed, until)
+        found = self.answers[self.returned : until]
+        self.returned = max(self.returned, until)
         return found
 
 
@@ -71,7 +71,7 @@ class ProbePool:
 
     @property
     def busy(self) -> bool:
-        """Whether tables wait for the thread that most are probed on."""
+        """Return whether tables wait for the thread that most are probed on."""
         return self._turns.busy
 
     def offer(self, probes: Sequence[Probe]) -> None:
@@ -97,8 +97,8 @@ class ProbePool:
 
     def next_due_s(self) -> float:
         with self._changed:
-            moved_s = min((run.moved_s for run in self._watched), default=inf)
-            return min(moved_s + STALL_S, self._turns.next_late_s())
+            seen_s = min((run.seen_s for run in self._watched), default=inf)
+            return min(seen_s + STALL_S, self._turns.next_late_s())
 
     def counters(self) -> dict[str, int]:
         """Probes that do not answer, and those that wait for a thread."""
@@ -113,15 +113,15 @@ class ProbePool:
             self._changed.notify_all()
 
     def _watch_run(self, run: _TurnRun, now_s: float) -> list[ProbeAnswered]:
-        if len(run.answers) != run.moved:
-            run.moved, run.moved_s = len(run.answers), now_s
-        if now_s < run.moved_s + STALL_S:
+        if len(run.answers) != run.seen_count:
+            run.seen_count, run.seen_s = len(run.answers), now_s
+        if now_s < run.seen_s + STALL_S:
             return []
         # First, so that its thread begins nothing that another one is given now.
         run.taken = True
         answered = len(run.answers)
         if answered >= len(run.turn.probes):  # it is just handing them in
-            run.moved_s = now_s
+            run.seen_s = now_s
             return []
         self._turns.stall(run.turn, answered, self._prober.place(run.at), now_s)
         del self._watched[run]

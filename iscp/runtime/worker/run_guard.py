@@ -1,4 +1,4 @@
-"""Whether a run may still write: checked right before each commit."""
+"""Guard a run: whether it may still write is checked right before each commit."""
 
 from __future__ import annotations
 

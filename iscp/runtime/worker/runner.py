@@ -38,7 +38,7 @@ class Runner:
             return self._run(iteration, guard, meter)
 
     def progress(self, job_id: str) -> RunProgress | None:
-        """As `NodeCalls.progress`. Raises IscpError."""
+        """Return the job's progress, as `NodeCalls.progress` does. Raises IscpError."""
         return self._meters.progress(job_id)
 
     def _run(self, iteration: Iteration, guard: Guard, meter: IterationMeter) -> tuple[JobOutcome, ...]:

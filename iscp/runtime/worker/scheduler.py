@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000_000
 """Events that wait for the schedule, more than orders for all shards that a node could hold and ends of all that its
-queue could; then requests from elsewhere are refused. What the node itself has to say is always taken.
+queue could; then requests from elsewhere are refused. The node's own events are always taken.
 """
 
 EVENTS_AT_ONCE_MAX = 1_000
@@ -83,7 +83,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
 
     def start(self, executor: Executor) -> None:
-        """`executor` has to be made with `post` as its `emit`."""
+        """Start the thread; `executor` has to be made with `post` as its `emit`."""
         self._executor = executor
         self._thread.start()
 
@@ -99,10 +99,10 @@ class Scheduler:
         self.post(event)
 
     def post(self, event: ScheduleEvent) -> None:
-        """Submit what the node itself has to say, as `request` does, but never refused.
+        """Submit the node's own event, as `request` does, but never refused.
 
-        It is said once: a table whose probe's answer got lost would never be probed again, nor a job run whose
-        iteration's end did. So its givers bound it: to an order, a probe and an iteration for each shard.
+        The event is submitted once: a table whose probe's answer got lost would never be probed again, nor a job run
+        whose iteration's end did. So its givers bound it: to an order, a probe and an iteration for each shard.
         """
         self._post_all((event,))
 
@@ -114,13 +114,15 @@ class Scheduler:
         self._wake.notify()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
-        """The shard's source may have changed, or its `targets` too; never waits, and many at once count as one."""
+        """Note that the shard's source may have changed, or its `targets` too; never waits, and many at once count as
+        one.
+        """
         with self._lock:
             self._notified[shard] = targets or self._notified.get(shard, False)
         self._wake.notify()
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
-        """What runs of this job by another spec is to end, now or as soon as this one is here. Raises QueueFull."""
+        """End what runs of this job by another spec, now or as soon as this one is here. Raises QueueFull."""
         self.request(Interrupted(shard, job_id, spec_json))
 
     def close(self, wait_s: float) -> bool:
@@ -151,7 +153,7 @@ class Scheduler:
             self._on_broken(error)
 
     def turn(self) -> None:
-        """All that is to be done now, bounded: some events, and what is due."""
+        """Do all that is to be done now, bounded: some events, and what is due."""
         for event in self._take():
             self._step(event)
         due_s = self._schedule.next_due_s()

@@ -9,10 +9,10 @@ from iscp.ports.catalog import CommitProbe
 
 
 def probe_source(probe: CommitProbe, uri: str, seen: ProbeState | None) -> ProbeState:
-    """The newest version, going on from `seen`, which is the answer itself where nothing moved.
+    """Return the state at the newest version, from `seen` on; `seen` itself if nothing moved.
 
-    What has come since is read for repairs: what these take back may be deleted before every job has applied them. A
-    table that did not move costs no read. Raises TableNotFound, StorageError.
+    Versions that have come since are read for repairs: what these take back may be deleted before every job has applied
+    them. A table that did not move costs no read. Raises TableNotFound, StorageError.
     """
     if seen is None:
         return probe.first_probe(uri)

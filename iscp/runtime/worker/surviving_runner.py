@@ -75,7 +75,7 @@ class SurvivingRunner:
             self._turn.release()
 
     def _known(self, row: JobRow) -> Deaths:
-        """Those in a row, since a person has had the job tried again."""
+        """Return the deaths in a row, since a person has had the job tried again."""
         deaths = self._deaths.of(row.job_id)
         if not deaths.count or row.reason is Reason.QUARANTINED:
             return deaths
@@ -88,7 +88,7 @@ class SurvivingRunner:
 
 
 def killed(deaths: Deaths) -> NodeKilled:
-    """Why a job does not run here any more."""
+    """Return the error that says why a job does not run here any more."""
     return NodeKilled(
         f"this node's process died while it worked for the job, {deaths.described}: it does not run it any more",
         remedy="Repair what a library crashes at (`node.crashed` in the node's log has the stack), then "

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Spot:
-    """`at`: the table that is touched now, by its URI."""
+    """The spot of a probe: `at` is the table that is touched now, by its URI."""
 
     __slots__ = ("at",)
 
@@ -34,7 +34,7 @@ class Prober:
         self.place = probe.place
 
     def far_place(self, probe: Probe) -> str:
-        """Where the first of its tables behind a network lies; empty: none is."""
+        """Return where the first of its tables behind a network lies; empty if none is."""
         # Loops, as generators would cost as much as the rest of this for each idle table.
         remote = self._probe.remote
         if remote(probe.uri):
@@ -48,7 +48,7 @@ class Prober:
         return ""
 
     def places(self, probe: Probe) -> Sequence[str]:
-        """Of all its tables, each once."""
+        """Return the places of all its tables, each once."""
         targets = [self._targets.location(each.row, each.seen) for each in probe.targets]
         uris = [probe.uri, *filter(None, targets), *(each.uri for each in probe.further)]
         return [*dict.fromkeys(map(self.place, uris))]
@@ -67,7 +67,7 @@ class Prober:
             return ProbeAnswered(probe.shard, probe.uri, None, IscpError(named_error(error)))
 
     def _probe_further(self, queries: Sequence[FurtherQuery], spot: Spot) -> tuple[FurtherAnswer, ...]:
-        """Of those that have moved, or cannot be reached."""
+        """Return the answers of the further tables that have moved, or cannot be reached."""
         answers = []
         for query in queries:
             try:
@@ -82,7 +82,7 @@ class Prober:
         return tuple(answers)
 
     def _probe_targets(self, queries: Sequence[TargetQuery], spot: Spot) -> tuple[TargetAnswer, ...]:
-        """Of the targets that have moved, or are in doubt."""
+        """Return the answers of the targets that have moved, or are in doubt."""
         answers = []
         for query in queries:
             try:

@@ -1,8 +1,8 @@
-"""Whether targets still hold what was applied to them, at the cost of a probe of the log where nobody touched it.
+"""Check whether targets still hold what was applied to them, at the cost of a probe of the log if nobody touched it.
 
-What was seen of a target is compared with its log as a source's is. Only where the log has moved, or was never
-read, is its position read. Consumers of the user's own have no log to probe: of these the position is read
-before a wait is answered with the version as applied, and with each iteration.
+The last state seen of a target is compared with its log as a source's is. Its position is read only if the log has
+moved, or was never read. Consumers of the user's own have no log to probe: their position is read before a wait is
+answered with the version as applied, and with each iteration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsume
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 from iscp.runtime.iteration.range_position import read_position
 
-TARGETS_KEPT_MAX = 10_000
+TARGETS_CACHED_MAX = 10_000
 """Targets somebody waited for of which the owner remembers what it saw; the oldest are forgotten, and read again when
 needed.
 """
@@ -82,7 +82,7 @@ class TargetProbes:
 
 
 class WaitedTargets:
-    """What the owner has seen of the targets that users wait for; safe for threads."""
+    """The owner's knowledge of the targets that users wait for; safe for threads."""
 
     def __init__(self, probes: TargetProbes) -> None:
         self._probes = probes
@@ -107,7 +107,7 @@ class WaitedTargets:
             self._probes.check(row)
         with self._lock:
             self._seen[row.job_id] = seen
-            if len(self._seen) > TARGETS_KEPT_MAX:
+            if len(self._seen) > TARGETS_CACHED_MAX:
                 self._seen.popitem(last=False)
 
 

@@ -1,4 +1,4 @@
-"""Where those wait who have requested a comparison, until the node that runs the table has answered."""
+"""Have callers wait who have requested a comparison, until the node that runs the table has answered."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Await:
 
 @dataclass(frozen=True, slots=True)
 class _OwnerHeard:
-    """What the owner sent together."""
+    """An `_OwnerHeard` is what the owner sent together."""
 
     messages: Sequence[OwnerMessage]
 
@@ -90,11 +90,11 @@ class WorkerLoop:
 
     @property
     def owner_id(self) -> str:
-        """The owner that is obeyed; empty before there is one."""
+        """Return the owner that is obeyed; empty before there is one."""
         return self._machine.owner_id if self._machine else ""
 
     def start(self, epoch: int) -> None:
-        """`epoch` is the registration's; nothing that came before counts."""
+        """Start the loop; `epoch` is the registration's, and nothing that came before counts."""
         self._machine = self._new_machine(epoch)
         self._inbox.start()
 
@@ -127,7 +127,7 @@ class WorkerLoop:
     def report(self, news: WorkerNews) -> None:
         """Take what the schedule reports.
 
-        What cannot be believed of it is dead-lettered: no checkpoint could carry it, nor what is behind it.
+        Reports that cannot be believed are dead-lettered: no checkpoint could carry them, nor what is behind them.
         """
         match news:
             case Reports(shard, reports, history):

@@ -38,7 +38,7 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert node.calls.interrupted == [(SHARD, "job", '{"a": 1}')]
     assert node.calls.verified == [(SHARD, "job", True)]
     assert calls.counters() == {"submitted": 3, "failed": 1}
-    assert (calls.upkeep("job"), calls.upkeep("other")) == (UPKEEP, NO_UPKEEP)
+    assert (calls.maintenance("job"), calls.maintenance("other")) == (UPKEEP, NO_UPKEEP)
     assert (calls.progress("job"), calls.progress("other")) == (PROGRESS, None)
     node.calls.kept = [EventView(rev, 1, 1.5, "dispatch", "n", "t/2", "new", "orders") for rev in range(1, 5_000)]
     assert calls.events([]) == node.calls.kept
@@ -60,7 +60,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         lambda: calls.notify(SHARD, True),
         lambda: calls.interrupt(SHARD, "job", "{}"),
         lambda: calls.verify(SHARD, "job", False, 1.0, lambda: True),
-        lambda: calls.upkeep("job"),
+        lambda: calls.maintenance("job"),
         lambda: calls.progress("job"),
         calls.counters,
         lambda: calls.events([]),

@@ -13,7 +13,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.values.errors import ErrorCode, HistoryDamaged
-from iscp.runtime.owner.log.history_writer import KEPT_WHILE_DAMAGED_MAX, HistoryWriter
+from iscp.runtime.owner.log.history_writer import WAITING_WHILE_DAMAGED_MAX, HistoryWriter
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints
 
@@ -106,7 +106,7 @@ def test_nobody_waits_for_a_damaged_history_and_what_is_kept_is_written_when_it_
 ) -> None:
     writer, told = HistoryWriter(stand.log, SystemClock(), retry_s=0.1, tidy_every_s=1e9), list[int]()
     truncate(middle_commit(stand.table))
-    most = KEPT_WHILE_DAMAGED_MAX
+    most = WAITING_WHILE_DAMAGED_MAX
     writer.add([entry(seq) for seq in range(4, 4 + most + 5)], lambda: told.append(1))
     assert not writer.turn()
     assert told == [1]

@@ -52,7 +52,7 @@ class KeptVersions:
 
     def add(self, table: str, version: int) -> None:
         """Of a span that is being deleted only who does not know that yet keeps another one: that is an orphan too."""
-        known = any(span.table_uri == f"/{table}" for span in self._state.kept.values())
+        known = any(span.table_uri == f"/{table}" for span in self._state.retained.values())
         if known and not self._is_removed(table):
             self.count += 1
             self._kept[table].add(version)
@@ -69,7 +69,7 @@ class KeptVersions:
             self._missed[table] |= self._kept[table]
             self._kept[table].clear()
             return
-        span = next((each for each in self._state.kept.values() if each.table_uri == f"/{table}"), None)
+        span = next((each for each in self._state.retained.values() if each.table_uri == f"/{table}"), None)
         rows = followed(self._world.log.rows.values(), table)
         sinks = [self._world.sink_of(row) for row in rows if row.key in self._needed_by[table]]
         last = max((version for version in self._kept[table] if span and version <= span.until), default=-1)
@@ -79,7 +79,7 @@ class KeptVersions:
 
     def check_write(self, before: BuildState, after: BuildState) -> None:
         """What etcd says is kept for a build that goes on is there; whatever is kept, etcd knows that something is."""
-        if before.kept != self._state.kept:
+        if before.retained != self._state.retained:
             self._restore(before)
         for task in after.staging.values():
             if task.removes and task.task_id not in self._state.staging:
@@ -91,20 +91,20 @@ class KeptVersions:
         tables = [task.table_id for task in after.staging.values()]
         expect(len(tables) == len({*tables}), "two tasks at once keep commits of {}", tables)
         for plan in after.plans.values():
-            span = after.kept.get(plan.table_id)
+            span = after.retained.get(plan.table_id)
             table = plan.table_uri.removeprefix("/")
             known = self._kept[table] | self._missed[table]
             needed = range(max(span.since, plan.version) + 1, span.until + 1) if span is not None else ()
             lost = [version for version in needed if version not in known]
             expect(not lost, "the commits {} of {} are not kept, and {} needs them", lost, table, plan.job_id)
-        there = {span.table_uri for span in after.kept.values()}
+        there = {span.table_uri for span in after.retained.values()}
         unknown = [table for table, kept in self._kept.items() if kept and f"/{table}" not in there]
         expect(not unknown, "nobody knows that commits of {} are kept", unknown)
 
     def _restore(self, state: BuildState) -> None:
         """etcd was restored from a backup: what it does not know of is nobody's, and what is gone is missed."""
         for table, kept in self._kept.items():
-            span = next((each for each in state.kept.values() if each.table_uri == f"/{table}"), None)
+            span = next((each for each in state.retained.values() if each.table_uri == f"/{table}"), None)
             self._missed[table] |= {*range(span.since + 1, span.until + 1)} - kept if span else {*kept}
             if span is None:
                 kept.clear()

@@ -89,20 +89,20 @@ class Landing:
         tables = [task.table_id for task in after.staging.values()]
         expect(len(tables) == len({*tables}), "two tasks at once keep commits of {}", tables)
         for task in after.staging.values():
-            span = after.kept.get(task.table_id)
+            span = after.retained.get(task.table_id)
             expect(span is not None, "{} has a task, and nothing says that something may be kept", task.table_id)
             at = span.until if span else -1
             expect(task.after == at, "{} goes on at {}, and {} is kept", task, task.after, span)
-        for table_id, span in after.kept.items():
+        for table_id, span in after.retained.items():
             needs = [version for table, version in self.applied.values() if table == table_id]
             needs += [plan.version for plan in after.plans.values() if plan.table_id == table_id]
             self._check_span(table_id, max(span.since, min(needs, default=span.until)), span.until)
-        unknown = [table_id for table_id, kept in self.kept.items() if kept and table_id not in after.kept]
+        unknown = [table_id for table_id, kept in self.kept.items() if kept and table_id not in after.retained]
         expect(not unknown, "nobody knows that commits of {} are kept", unknown)
 
     def check_published(self, plan: BuildPlan, state: BuildState) -> None:
         """Nothing has been passed over that was committed after what is published."""
-        if (span := state.kept.get(plan.table_id)) is not None:
+        if (span := state.retained.get(plan.table_id)) is not None:
             self._check_span(plan.table_id, max(span.since, plan.version), span.until)
 
     def check_idle(
@@ -116,13 +116,13 @@ class Landing:
         expect(not away, "nobody works on {}", away)
         for plan in {**wanted, **state.plans}.values():
             heard = seen.get(plan.table_id)
-            span, newest = state.kept.get(plan.table_id), heard.newest if heard is not None else -1
+            span, newest = state.retained.get(plan.table_id), heard.newest if heard is not None else -1
             if newest > plan.version and plan.table_id not in busy:
                 whole = span is not None and span.since <= plan.version and newest <= span.until
                 expect(whole, "{} is at {}, and {} is kept for {}", plan.table_id, newest, span, plan)
         for heard in seen.values():
             if heard.repaired and heard.table_id not in busy:
-                span, after = state.kept.get(heard.table_id), max(heard.applied or 0, heard.repair - 100)
+                span, after = state.retained.get(heard.table_id), max(heard.applied or 0, heard.repair - 100)
                 whole = span is not None and span.since <= after and heard.repair <= span.until
                 expect(whole, "{} has not been applied, and {} is kept", heard, span)
 

@@ -14,8 +14,8 @@ from iscp.coordination.builds.build_state import (
     CountDone,
     DeleteTask,
     DropBuild,
-    PutKept,
     PutPlan,
+    PutRetained,
     PutStaging,
 )
 from iscp.coordination.builds.build_worker import BuildWorker
@@ -218,7 +218,7 @@ class KeepsInSecret(StagingTasks):
     def changes(self, *of: Any) -> Iterator[Sequence[Change]]:
         for group in super().changes(*of):
             begins = any(isinstance(change, PutStaging) for change in group)
-            yield [change for change in group if not (begins and isinstance(change, PutKept))]
+            yield [change for change in group if not (begins and isinstance(change, PutRetained))]
 
 
 class TrustsWhatIsDeleted(StagingTasks):
@@ -233,7 +233,7 @@ class KeepsSideBySide(StagingTasks):
     """A further commit has a further task, though one is under way."""
 
     def changes(self, state: BuildState, *of: Any) -> Iterator[Sequence[Change]]:
-        known = BuildState(plans=state.plans, built=state.built, kept=state.kept)
+        known = BuildState(plans=state.plans, built=state.built, retained=state.retained)
         yield from super().changes(known, *of)
         yield from super().changes(state, *of)
 
@@ -299,7 +299,7 @@ def with_staging(kind: type[StagingTasks]) -> type[Builder]:
     class Mutated(Builder):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            self.staging = kind(given[1].kept_bytes_max)
+            self.staging = kind(given[1].retained_bytes_max)
 
     return Mutated
 

@@ -185,7 +185,7 @@ def play(seed: int, parts: Parts = REAL, trace: Trace | None = None) -> BuildWor
     expect(not unbuilt, "{} are not built after {} s without faults", sorted(unbuilt), PEACE_S)
     world.agenda.run_until(TROUBLE_S + PEACE_S + LATER_S)
     state = world.store.state
-    left = state.plans, state.jobs, state.tables, state.built, state.staging, state.kept
+    left = state.plans, state.jobs, state.tables, state.built, state.staging, state.retained
     expect(not any(left), "etcd has something left of builds: {}", left)
     expect(not any(world.landing.kept.values()), "something is kept that nobody needs: {}", world.landing.kept)
     return world

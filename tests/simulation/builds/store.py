@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from iscp.coordination.builds.build_state import (
     BuildState,
     Change,
-    DeleteKept,
+    DeleteRetained,
     DeleteStaging,
     DeleteTask,
     DropBuild,
@@ -62,4 +62,4 @@ def _undone(state: BuildState) -> Iterator[Change]:
     yield from map(EndTable, state.tables)
     yield from (SetPriority(table_id, 0) for table_id in state.priorities)
     yield from (DeleteStaging(task.table_id, task.task_id) for task in state.staging.values())
-    yield from map(DeleteKept, state.kept)
+    yield from map(DeleteRetained, state.retained)

@@ -52,7 +52,7 @@ class ForgetsWhatIsInDoubt(LogWriter):
     """What may have been written is drafted again, as if it surely was not."""
 
     def _back_off(self, now_s: float, error: IscpError) -> None:
-        self._held = None
+        self._unconfirmed = None
         super()._back_off(now_s, error)
 
 

@@ -201,7 +201,7 @@ class WaitsNotAfterAnExpiry(OwnerMachine):
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if self.term is not None:
             revoked = any(peer.phase is PeerPhase.REVOKED for peer in self.term.peers.values())
-            self.term.times = self.times if revoked else replace(self.times, margin_s=0.001)
+            self.term.timeouts = self.timeouts if revoked else replace(self.timeouts, margin_s=0.001)
         return super().step(event, now_s, read_s)
 
 

@@ -57,5 +57,5 @@ class NeverRests(OwnerLoop):
 class LosesWhatItTold(OwnerLoop):
     """What moved while a commit of another term was under way is looked up nowhere."""
 
-    def _take_moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
-        super()._take_moved(writer, dict.fromkeys(moved, False))
+    def _take_shards(self, writer: LogWriter, shards: dict[ShardId, bool]) -> None:
+        super()._take_shards(writer, dict.fromkeys(shards, False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.held_shards import NEVER, ShardFences
+from iscp.coordination.node_shards import NEVER, ShardFences
 from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine

@@ -25,7 +25,7 @@ def test_each_table_is_probed_once_whoever_reads_it() -> None:
 def test_who_is_behind_shows_as_soon_as_a_table_has_moved_or_the_job_has_come_on() -> None:
     tables, jobs = FurtherTables(), [reading(x=3), reading(y=1)]
     tables.keep(jobs)
-    assert not tables.take([FurtherAnswer("x", ProbeState(4, b"1", 20.0))], jobs, moved=False)
+    assert not tables.take([FurtherAnswer("x", ProbeState(4, b"1", 20.0))], jobs, ran_since_probe=False)
     assert [job.behind for job in jobs] == [True, False]
     assert tables.see(jobs, 50.0) == (FurtherSeen("x", 4, 30.0), FurtherSeen("y", 1, 0.0))
     jobs[0].marks = reading(x=4).marks
@@ -39,15 +39,15 @@ def test_a_lower_version_is_a_recreated_table_unless_an_iteration_has_ended_sinc
     for moved in (False, True):
         tables = FurtherTables()
         tables.keep(jobs)
-        doubted = tables.take([FurtherAnswer("x", ProbeState(2, b"1"))], jobs, moved=moved)
+        doubted = tables.take([FurtherAnswer("x", ProbeState(2, b"1"))], jobs, ran_since_probe=moved)
         assert doubted == (set() if moved else {"x"})
     tables.keep(jobs)
-    tables.take([FurtherAnswer("x", ProbeState(3, b"1"))], jobs, moved=False)
-    assert tables.take([FurtherAnswer("x", ProbeState(3, b"2"))], jobs, moved=True) == {"x"}
+    tables.take([FurtherAnswer("x", ProbeState(3, b"1"))], jobs, ran_since_probe=False)
+    assert tables.take([FurtherAnswer("x", ProbeState(3, b"2"))], jobs, ran_since_probe=True) == {"x"}
 
 
 def test_an_answer_that_comes_when_nobody_reads_the_table_any_more_counts_for_nothing() -> None:
     tables = FurtherTables()
     tables.keep([reading(x=3)])
-    assert not tables.take([FurtherAnswer("y", None), FurtherAnswer("y", ProbeState(9))], [], moved=False)
+    assert not tables.take([FurtherAnswer("y", None), FurtherAnswer("y", ProbeState(9))], [], ran_since_probe=False)
     assert tables.versions() == {"x": 3}

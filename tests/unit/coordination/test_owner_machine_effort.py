@@ -66,7 +66,7 @@ def rebalance_to_a_new_node(count: int) -> int:
 def held_by(world: BusyOwner, node: NodeRecord) -> int:
     term = world.machine.term
     assert term is not None
-    return len(list(term.assignments.held_by(term.peers[node.node_id].holder))) if node.node_id in term.peers else 0
+    return len(list(term.assignments.assigned_to(term.peers[node.node_id].holder))) if node.node_id in term.peers else 0
 
 
 def lose_a_node_while_another_runs_all(count: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.coordination.held_shards import FENCES_MAX
 from iscp.coordination.invariants import check_worker
+from iscp.coordination.node_shards import FENCES_MAX
 from iscp.coordination.protocol.effects import (
     CheckElection,
     HoldIterations,

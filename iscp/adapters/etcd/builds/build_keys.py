@@ -25,15 +25,15 @@ from iscp.coordination.builds.build_state import (
     BeginTable,
     Change,
     CountDone,
-    DeleteKept,
+    DeleteRetained,
     DeleteStaging,
     DeleteTask,
     DropBuild,
     EndTable,
     ForgetBuilt,
     MarkBuilt,
-    PutKept,
     PutPlan,
+    PutRetained,
     PutStaging,
     PutTask,
     SetPriority,
@@ -94,21 +94,21 @@ class BuildKeys:
             case SetPriority(table_id, priority):
                 key = self.key(PRIORITIES, table_id)
                 yield Put(key, str(priority).encode()) if priority else Delete(key)
-            case PutStaging() | DeleteStaging() | PutKept() | DeleteKept():
+            case PutStaging() | DeleteStaging() | PutRetained() | DeleteRetained():
                 yield self._staging_write(change)
             case _:
                 assert_never(change)
 
-    def _staging_write(self, change: PutStaging | DeleteStaging | PutKept | DeleteKept) -> Put | Delete:
+    def _staging_write(self, change: PutStaging | DeleteStaging | PutRetained | DeleteRetained) -> Put | Delete:
         match change:
             case PutStaging(task):
                 return Put(self.key(STAGING, task.table_id, task.task_id), _encoded_staging(task))
             case DeleteStaging(table_id, task_id):
                 return Delete(self.key(STAGING, table_id, task_id))
-            case PutKept(span):
+            case PutRetained(span):
                 record = {"uri": span.table_uri, "since": span.since, "until": span.until, "bytes": span.bytes}
                 return Put(self.key(KEPT, span.table_id), json.dumps({"format": FORMAT, **record}).encode())
-            case DeleteKept(table_id):
+            case DeleteRetained(table_id):
                 return Delete(self.key(KEPT, table_id))
 
     def read_change(self, kv: KeyValue) -> Change | None:
@@ -137,7 +137,7 @@ class BuildKeys:
                 case "staging", [table_id, task_id]:
                     return PutStaging(_read_staging(table_id, task_id, json.loads(kv.value)))
                 case "kept", [table_id]:
-                    return PutKept(_read_span(table_id, json.loads(kv.value)))
+                    return PutRetained(_read_span(table_id, json.loads(kv.value)))
             raise ValueError("it is none of a build")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = named_error(error)
@@ -162,7 +162,7 @@ class BuildKeys:
             case ["staging", table_id, task_id]:
                 return DeleteStaging(table_id, task_id)
             case ["kept", table_id]:
-                return DeleteKept(table_id)
+                return DeleteRetained(table_id)
         return None
 
     def key(self, *names: str) -> str:

@@ -230,7 +230,7 @@ class NodeServer:
 
     def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
         with self._answering(context, "upkeep"):
-            return UPKEEP.to_wire(self._calls.upkeep(request.job_id))
+            return UPKEEP.to_wire(self._calls.maintenance(request.job_id))
 
     def _progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
         with self._answering(context, "progress"):

@@ -12,7 +12,7 @@ PLACED_AT_ONCE = 2_000
 
 
 def basic(term: Term) -> Iterator[Move | None]:
-    """Every unplaced shard; the placement says what to do with those that no node may take."""
+    """Return every unplaced shard; the placement says what to do with those that no node may take."""
     unplaced = term.assignments.unplaced
     for number, shard in enumerate(list(unplaced), start=1):
         if shard in unplaced:

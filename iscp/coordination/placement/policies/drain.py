@@ -9,13 +9,13 @@ from iscp.coordination.membership.term import Move, Term
 
 
 def drain(term: Term) -> Iterator[Move | None]:
-    """What those nodes hold; of a drained one only if another node may take it."""
+    """Yield moves of what draining and leaving nodes have; from a drained one only if another node may take it."""
     for peer in list(term.peers.values()):
         if peer.record.leaving:
-            for shard in list(term.assignments.held_by(peer.holder)):
+            for shard in list(term.assignments.assigned_to(peer.holder)):
                 yield Move(shard, "", Cause.LEAVING, urgent=True)
     for node_id in sorted(term.placement.overrides.draining):
-        held_here = term.peers.get(node_id)
-        if held_here is not None and node_id not in term.placement.eligible:
-            for shard in list(term.assignments.held_by(held_here.holder)):
+        drained = term.peers.get(node_id)
+        if drained is not None and node_id not in term.placement.eligible:
+            for shard in list(term.assignments.assigned_to(drained.holder)):
                 yield Move(shard, "", Cause.DRAINED)

@@ -1,4 +1,4 @@
-"""A shard goes where an operator has requested it. It is not pinned there."""
+"""Move a shard where an operator has requested it. The shard is not pinned there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from iscp.coordination.membership.term import Move, Term
 
 
 def move(term: Term) -> Iterator[Move | None]:
-    """The moves requested and not yet begun, in that order."""
+    """Return the moves requested and not yet begun, in that order."""
     for shard, to in list(term.requested.items()):
         yield Move(shard, to, Cause.REQUESTED)

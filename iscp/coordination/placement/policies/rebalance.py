@@ -15,7 +15,7 @@ LOOKED_AT_ONCE = 2_000
 
 
 def rebalance(term: Term) -> Iterator[Move | None]:
-    """Every shard that is held elsewhere than it should be."""
+    """Yield a move for every shard that is assigned elsewhere than it should be."""
     for number, assignment in enumerate(list(term.assignments), start=1):
         if assignment.holder is not None and assignment.wanted:
             to = term.placement.target(assignment.shard)

@@ -19,13 +19,13 @@ BATCH_MAX = 10_000
 """History entries in one commit; the others follow in further commits."""
 
 CLOSE_S = 5.0
-"""How long the history's thread is waited for at the end of a term; then it is left."""
+"""Seconds that the end of a term waits for the history's thread; then it is left."""
 
-KEPT_WHILE_DAMAGED_MAX = 10_000
-"""Entries kept in memory while the history is damaged; beyond them the oldest are dropped, and logged."""
+WAITING_WHILE_DAMAGED_MAX = 10_000
+"""Entries that wait in memory while the history is damaged; beyond them the oldest are dropped, and logged."""
 
 DAMAGED_RETRY_S = 10.0
-"""Least time until a damaged history is tried again."""
+"""Least seconds until a damaged history is tried again."""
 
 
 class HistoryWriter:
@@ -58,7 +58,7 @@ class HistoryWriter:
         return self._batches.turn()
 
     def add(self, entries: Sequence[HistoryEntry], on_written: Callable[[], None]) -> None:
-        """`on_written` is called, from any thread, once these and all before them are in the table."""
+        """Add entries; `on_written` is called, from any thread, once these and all before them are in the table."""
         self._batches.add(entries, on_written)
 
     def pending(self, job_id: str) -> list[HistoryEntry]:
@@ -79,11 +79,11 @@ class HistoryWriter:
         if str(error) != self._damage:
             log.error("history.damaged", extra={"error": str(error)})
         self._damage = str(error)
-        if dropped := self._batches.delay(KEPT_WHILE_DAMAGED_MAX):
+        if dropped := self._batches.delay(WAITING_WHILE_DAMAGED_MAX):
             log.error("history.dropped", extra={"entries": dropped, "error": self._damage})
         return DAMAGED_RETRY_S
 
     def _quarantine(self, entry: HistoryEntry, error: InvalidRequest) -> None:
-        """What no table can hold is dead-lettered, as nobody could wait for it."""
+        """Dead-letter an entry that no table can hold, as nobody could wait for it."""
         self.quarantined += 1
         log.error("history.quarantined", extra={"entry": shown(entry), "error": error_text(error)})

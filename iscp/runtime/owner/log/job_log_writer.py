@@ -1,7 +1,7 @@
-"""The thread that writes the job log: group commit, and the upkeep of log and book.
+"""The thread that writes the job log: group commit, and the maintenance of log and book.
 
-One commit carries all that has gathered while the one before it ran. Requests go first and are answered when they
-are in the log; the rows of status reports are batched behind them, and nothing waits for those.
+One commit carries all that has gathered while the one before it ran. Requests go first and are answered when they are
+in the log; the rows of status reports are batched behind them, and nothing waits for those.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LogWriter:
         self._reports: dict[tuple[str, bool], JobReport] = {}
         self._closing = False
         self._stopped: IscpError | None = None
-        self._held: LogBatch | None = None
+        self._unconfirmed: LogBatch | None = None
         self._taken: list[Future[Any]] = []
         self._failures = 0
         now_s = clock.monotonic_s()
@@ -108,7 +108,7 @@ class LogWriter:
     @overload
     def submit(self, request: Request) -> Future[Any]: ...
     def submit(self, request: Request) -> Future[Any]:
-        """Answered once it is in the log.
+        """Submit a request; its future is answered once the request is in the log.
 
         Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
         StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could check.
@@ -117,7 +117,7 @@ class LogWriter:
         return future
 
     def submit_all(self, requests: Sequence[Request]) -> list[Future[Any]]:
-        """As `submit`, each for itself; where that raises, none was taken."""
+        """Submit each request as `submit` does; if that raises, none was taken."""
         futures: list[Future[Any]] = [Future() for _ in requests]
         with self._wake:
             self._refuse_if_ended()
@@ -145,28 +145,30 @@ class LogWriter:
         self._history.add(history, on_written)
 
     def read(self, query: Callable[[JobBook], T]) -> T:
-        """What `query` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
+        """Return what `query` finds in the book, which does not change meanwhile; it must be quick and store no
+        reference.
+        """
         with self._book_lock:
             return query(self._book)
 
     def job(self, key: JobKey) -> JobRow | None:
-        """The job as the last reports have it, also those that wait for a commit to end."""
+        """Return the job as the last reports have it, also those that wait for a commit to end."""
         return combined(rows) if (rows := self.rows(key)) else None
 
     def rows(self, key: JobKey) -> list[JobRow]:
-        """As `job`, one for each range of its table."""
+        """Return rows as `job` does, one for each range of its table."""
         with self._book_lock:
             return [self._newest(row) for row in self._book.rows_of(key)]
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
-        """Newest first, what is not written yet too. Raises StorageError."""
+        """Return the history, newest first, what is not written yet too. Raises StorageError."""
         entries = [*self._history.pending(job_id), *self._log.history(job_id, limit)]
         # One may have been written between the two reads; the table keeps microseconds.
         return list({(entry.seq, round(entry.end_at_s * 1e6)): entry for entry in entries}.values())[:limit]
 
     @property
     def quarantined(self) -> int:
-        """How many entries of the history were dead-lettered."""
+        """Return how many entries of the history were dead-lettered."""
         return self._history.quarantined
 
     def _newest(self, row: JobRow) -> JobRow:
@@ -177,7 +179,9 @@ class LogWriter:
         return row
 
     def _keep_reports(self, reports: Iterable[JobReport]) -> None:
-        """Of a job the last one with a state and the last one without it are enough, in the order they came."""
+        """Store reports until they are written: the last one of a job with a state, and the last one without it, are
+        enough, in the order they came.
+        """
         for report in reports:
             key = (report.job_id, report.state is None and report.reason is None and report.status is None)
             self._reports[key] = merge_reports(self._reports.pop(key, None), report)
@@ -193,15 +197,15 @@ class LogWriter:
     def turn(self) -> float:
         """Do all that is due; answers after how many seconds there may be more to do (0: at once)."""
         now_s = self._clock.monotonic_s()
-        if self._held is None:
+        if self._unconfirmed is None:
             self._take_reports(now_s)
             self._look_after_book(now_s)
             batch = self._gather(now_s)
             if batch.answers or batch.statuses:
                 self._write(batch, now_s)
         elif now_s >= self._retry_at_s or self._closing:
-            self._write(self._held, now_s)
-        if self._held is None and self._stopped is None and now_s >= self._retry_at_s:
+            self._write(self._unconfirmed, now_s)
+        if self._unconfirmed is None and self._stopped is None and now_s >= self._retry_at_s:
             self._compact_if_wanted(now_s)
         return self._pause_s()
 
@@ -259,17 +263,17 @@ class LogWriter:
                 self._log.append(entries)
         except OutcomeUnknown as error:
             # Repeated before anything else is written: the log recognizes it by its commit id.
-            self._held = batch
+            self._unconfirmed = batch
             self._back_off(now_s, error)
         except NotOwner as error:
             self._depose(error)
-            self._held = None
+            self._unconfirmed = None
         except TemporaryError as error:  # nothing was written
-            self._held = None
+            self._unconfirmed = None
             self._back_off(now_s, error)
             self._fail_taken(error)
         else:
-            self._held = None
+            self._unconfirmed = None
             if entries:
                 self._failures = 0
                 self._hooks.on_written(self._log.version)
@@ -316,7 +320,7 @@ class LogWriter:
 
     def _pause_s(self) -> float:
         now_s = self._clock.monotonic_s()
-        if self._held is not None:
+        if self._unconfirmed is not None:
             return max(0.0, self._retry_at_s - now_s)
         with self._wake:
             if self._requests or self._reports:
@@ -336,7 +340,7 @@ class LogWriter:
                     if self._drained():
                         return
                     # Checked again under the lock: what came since the turn has woken nobody.
-                    if pause_s > 0 and not (self._held is None and (self._requests or self._reports)):
+                    if pause_s > 0 and not (self._unconfirmed is None and (self._requests or self._reports)):
                         self._wake.wait(min(pause_s, self._limits.retry_s) if self._closing else pause_s)
         except Exception as error:
             log.exception("log.broken")
@@ -346,7 +350,7 @@ class LogWriter:
 
     def _drained(self) -> bool:
         """Closing, and nothing is left that could still be written."""
-        if not self._closing or self._held is not None or self._requests or self._reports:
+        if not self._closing or self._unconfirmed is not None or self._requests or self._reports:
             return False
         return self._failures > 0 or not self._book.due(1)
 
@@ -373,7 +377,7 @@ class LogWriter:
 
     def _fail_taken(self, error: IscpError) -> None:
         """Fail what the current batch has not answered; only ever called from the writer's thread."""
-        if self._held is not None:
+        if self._unconfirmed is not None:
             error = OutcomeUnknown(
                 "the job log did not say whether this was written", remedy="Retry with the same request_id"
             )

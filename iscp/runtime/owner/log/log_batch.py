@@ -1,4 +1,4 @@
-"""What one commit to the job log carries."""
+"""A batch is what one commit to the job log carries."""
 
 from __future__ import annotations
 

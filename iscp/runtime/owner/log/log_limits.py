@@ -1,4 +1,4 @@
-"""What bounds the job log's writer beside the settings of the section `log`."""
+"""The limits of the job log's writer, beside the settings of the section `log`."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ class LogLimits:
     """Time after which files that no version of the log needs are deleted."""
 
     close_s: float = 10.0
-    """How long the thread is waited for at the end of a term; then it is left, and the fence refuses its commits."""
+    """Seconds that the end of a term waits for the thread; then it is left, and the fence refuses its commits."""

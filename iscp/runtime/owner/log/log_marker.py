@@ -17,17 +17,20 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-"""Least time between two records in etcd of how far the job log has come."""
+"""Least seconds between two records in etcd of how far the job log has come."""
 
 LAST_WAIT_S = 2.0
-"""How long a node that ends waits for etcd to take the last record; then the next owner reads the log without it."""
+"""Seconds that a node that ends waits for etcd to take the last record; then the next owner reads the log without
+it.
+"""
 
 ASK_PAUSE_S = 5.0
 """Pause before the log's fault is read from etcd again after it did not answer."""
 
 
 class LogMarker:
-    """`due_s`: when to call `advance` (None: the last version is saved, or on its way).
+    """Record how far the log has come. `due_s` says when to call `advance` (None: the last version is saved, or on its
+    way).
 
     `note` and `fault` may be called from any thread, all else belongs to the owner loop's.
     """
@@ -44,7 +47,7 @@ class LogMarker:
         self.due_s: float | None = None
 
     def note(self, version: int) -> bool:
-        """The log was written, or claimed, at this version; whether that made something due."""
+        """Note that the log was written, or claimed, at this version, and return whether that made something due."""
         self._version = version
         if self.due_s is not None:
             return False
@@ -64,16 +67,16 @@ class LogMarker:
             wait([self._etcd.submit(self._save, leader)], LAST_WAIT_S)
 
     def report(self, leader: Leader, fault: IscpError | None) -> None:
-        """Why the log cannot be claimed, for all nodes to say; None: it was claimed."""
-        said = leader.revision, str(fault or "")
+        """Report to all nodes why the log cannot be claimed; None if it was claimed."""
+        report = leader.revision, str(fault or "")
         # What an earlier term has reported is gone with its lease.
-        if said == self._reported or (fault is None and leader.revision != self._reported[0]):
+        if report == self._reported or (fault is None and leader.revision != self._reported[0]):
             return
-        self._reported = said
+        self._reported = report
         self._etcd.submit(self._report, leader, fault)
 
     def fault(self) -> IscpError | None:
-        """What the node that leads has reported; one thread at a time waits for etcd."""
+        """Return what the node that leads has reported; one thread at a time waits for etcd."""
         # The others are given what was heard last: no call of a user waits for etcd behind another.
         if self._asking.acquire(blocking=False):
             try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from iscp.coordination.builds.build_limits import BuildLimits
-from iscp.coordination.builds.build_state import DeleteKept, DeleteStaging, PutKept, PutStaging
+from iscp.coordination.builds.build_state import DeleteRetained, DeleteStaging, PutRetained, PutStaging
 from iscp.coordination.builds.builder_events import (
     BuildOver,
     BuildWanted,
@@ -68,15 +68,15 @@ def tasks(owner: Owner) -> list[tuple[int, int]]:
 def test_a_commit_is_kept_beside_the_ranges_and_both_are_counted_apart() -> None:
     owner = building()
     owner.take(seen(V))
-    assert not owner.state.kept
+    assert not owner.state.retained
     assert len(owner.all(CallNode)) == CALLS_OF_NODE_MAX
     owner.take(seen(V + 2))
-    begun: Sequence[object] = (PutKept(span(V, V)), PutStaging(*owner.state.staging.values()))
+    begun: Sequence[object] = (PutRetained(span(V, V)), PutStaging(*owner.state.staging.values()))
     assert owner.writes[-1] == begun
     (call,) = staging(owner)
     assert (tasks(owner), call.place.node_id) == ([(V, V + 2)], "n1")
     answer(owner, call)
-    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), PutKept(span(V, V + 2, KEPT.bytes)))
+    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), PutRetained(span(V, V + 2, KEPT.bytes)))
     assert not owner.state.done
 
 
@@ -102,7 +102,7 @@ def test_what_lands_while_a_build_waits_for_its_turn_is_kept_for_it() -> None:
     assert [(task.table_id, task.after, task.until) for task in owner.state.staging.values()] == [("planes", V, V + 2)]
     (call,) = staging(owner)
     answer(owner, call)
-    assert owner.state.kept["planes"] == KeptSpan("planes", "/lake/planes", V, V + 2, KEPT.bytes)
+    assert owner.state.retained["planes"] == KeptSpan("planes", "/lake/planes", V, V + 2, KEPT.bytes)
     owner.take(BuildOver("j2"))
     owner.take(seen(V + 2, table_id="planes"))
     assert [task.removes for task in owner.state.staging.values()] == [True], "nobody waits any more"
@@ -116,7 +116,7 @@ def test_of_a_long_queue_commits_are_kept_of_those_whose_turn_is_next() -> None:
         owner.take(BuildWanted(plan(table, table)))
     for table in tables:
         owner.take(seen(V + 1, table_id=table))
-    assert {*owner.state.kept} == {*tables[:-1]}
+    assert {*owner.state.retained} == {*tables[:-1]}
     assert owner.builder.followed_tables() == ["flights", *tables[:-1]]
 
 
@@ -125,7 +125,7 @@ def test_when_all_are_published_commits_are_the_tails() -> None:
     owner.finish_all()
     owner.take(BuildOver("j1"))
     owner.take(seen(V + 9, applied=V))
-    assert not owner.state.kept
+    assert not owner.state.retained
     assert not owner.state.staging
 
 
@@ -140,7 +140,7 @@ def test_a_repair_is_kept_with_the_unread_commits_before_it_until_all_have_appli
     assert tasks(owner) == [(V, V + 3)]
     assert owner.builder.followed_tables() == ["flights"]
     answer(owner, call)
-    assert owner.state.kept["flights"] == span(V, V + 3, KEPT.bytes)
+    assert owner.state.retained["flights"] == span(V, V + 3, KEPT.bytes)
     owner.take(repaired(V + 4, V + 2, V + 3))
     assert not owner.state.staging
     owner.take(repaired(V + 5, V + 3, 0))
@@ -212,15 +212,15 @@ def test_what_is_staged_and_not_published_is_being_built_yet() -> None:
 
 
 def test_no_more_is_kept_than_may_be() -> None:
-    owner = building(limits=BuildLimits(kept_bytes_max=2 * KEPT.bytes))
+    owner = building(limits=BuildLimits(retained_bytes_max=2 * KEPT.bytes))
     for newest in (V + 1, V + 2):
         keep(owner, newest)
     owner.take(seen(V + 3))
-    assert owner.state.kept["flights"] == span(V, V + 2, 2 * KEPT.bytes)
+    assert owner.state.retained["flights"] == span(V, V + 2, 2 * KEPT.bytes)
     assert not owner.state.staging
-    nothing = building(limits=BuildLimits(kept_bytes_max=0))
+    nothing = building(limits=BuildLimits(retained_bytes_max=0))
     nothing.take(seen(V + 1))
-    assert not nothing.state.kept
+    assert not nothing.state.retained
 
 
 def test_all_is_deleted_at_once_when_the_last_job_has_applied_it() -> None:
@@ -232,10 +232,10 @@ def test_all_is_deleted_at_once_when_the_last_job_has_applied_it() -> None:
     owner.take(seen(V + 2, applied=V + 1))
     assert not owner.state.staging
     owner.take(seen(V + 3, applied=V + 2))
-    assert owner.state.kept["flights"] == span(V + 2, V + 2, KEPT.bytes), "of which nothing is certain any more"
+    assert owner.state.retained["flights"] == span(V + 2, V + 2, KEPT.bytes), "of which nothing is certain any more"
     (call,) = staging(owner)
     answer(owner, call)
-    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), DeleteKept("flights"))
+    assert owner.writes[-1] == (DeleteStaging("flights", call.task_ids[0]), DeleteRetained("flights"))
 
 
 def test_a_job_that_waits_for_its_turn_at_an_earlier_version_needs_it_too() -> None:
@@ -257,7 +257,7 @@ def test_a_build_that_begins_behind_what_is_kept_has_it_deleted_first() -> None:
     assert tasks(owner) == [(V + 2, V + 2)]
     owner.take(seen(V + 5))
     answer(owner, call)
-    assert owner.state.kept["flights"] == span(V + 4, V + 4)
+    assert owner.state.retained["flights"] == span(V + 4, V + 4)
     assert tasks(owner) == [(V + 4, V + 5)]
 
 
@@ -265,7 +265,7 @@ def test_for_a_build_of_an_earlier_version_all_is_kept_from_there_on() -> None:
     owner = building()
     keep(owner, V + 2)
     owner.take(BuildWanted(plan("j0", version=V - 2, depth=4)))
-    assert owner.state.kept["flights"] == span(V - 2, V - 2)
+    assert owner.state.retained["flights"] == span(V - 2, V - 2)
     assert tasks(owner) == [(V - 2, V + 2)]
 
 
@@ -290,7 +290,7 @@ def test_what_was_begun_for_a_build_is_kept_for_the_tail_that_follows_it() -> No
     owner.take(BuildOver("j1"))
     owner.take(seen(V + 1, applied=V))
     answer(owner, call)
-    assert owner.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+    assert owner.state.retained["flights"] == span(V, V + 1, KEPT.bytes)
 
 
 def test_a_task_whose_node_has_left_goes_to_another_under_another_id() -> None:
@@ -309,7 +309,7 @@ def test_the_next_owner_goes_on_with_what_etcd_has() -> None:
     again = Owner(plan("j1", depth=4), state=list(owner.state.changes()))
     (call,) = staging(again)
     answer(again, call)
-    assert again.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+    assert again.state.retained["flights"] == span(V, V + 1, KEPT.bytes)
 
 
 def test_a_place_that_fails_rests_and_its_ranges_go_on() -> None:
@@ -353,7 +353,7 @@ def test_what_is_kept_stays_where_a_job_goes_on_before_the_table_is_seen_again()
     owner.take(placed("n1"))
     owner.take(repaired(V + 1, V, V + 1))
     assert not owner.state.staging
-    assert owner.state.kept["flights"] == span(V, V + 1, KEPT.bytes)
+    assert owner.state.retained["flights"] == span(V, V + 1, KEPT.bytes)
     owner.take(JobsMoved("flights"))
     owner.take(repaired(V + 1, None, 0))
     assert [task.removes for task in owner.state.staging.values()] == [True]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.coordination.schedule.maintenance_heap import STALE_MAX, UpkeepHeap
+from iscp.coordination.schedule.maintenance_heap import STALE_MAX, MaintenanceHeap
 from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import PermanentError, TemporaryError, TimedOut
 
@@ -14,23 +14,23 @@ INTERVAL_S = 10.0
 
 
 @pytest.fixture
-def heap() -> UpkeepHeap[str]:
+def heap() -> MaintenanceHeap[str]:
     return new_heap()
 
 
 AWAY, BROKEN = TemporaryError("away"), PermanentError("broken")
 
 
-def new_heap() -> UpkeepHeap[str]:
-    return UpkeepHeap(INTERVAL_S, BackoffConfig(base_s=20.0, cap_s=60.0, quarantine_after=6), lambda: 0.0)
+def new_heap() -> MaintenanceHeap[str]:
+    return MaintenanceHeap(INTERVAL_S, BackoffConfig(base_s=20.0, cap_s=60.0, quarantine_after=6), lambda: 0.0)
 
 
-def begun(heap: UpkeepHeap[str], now_s: float) -> list[str]:
+def begun(heap: MaintenanceHeap[str], now_s: float) -> list[str]:
     """All that are due have their turn at once."""
     return [item for item in heap.take_due(now_s) if heap.begin(item)]
 
 
-def test_what_is_new_is_due_at_once_and_then_at_its_time(heap: UpkeepHeap[str]) -> None:
+def test_what_is_new_is_due_at_once_and_then_at_its_time(heap: MaintenanceHeap[str]) -> None:
     heap.add("a", 0.0)
     assert begun(heap, 0.0) == ["a"]
     assert begun(heap, 100.0) == []  # it is being done
@@ -40,14 +40,16 @@ def test_what_is_new_is_due_at_once_and_then_at_its_time(heap: UpkeepHeap[str]) 
     assert begun(heap, 35.0) == ["a"]
 
 
-def test_however_soon_it_wants_to_come_again_it_waits_for_the_interval(heap: UpkeepHeap[str]) -> None:
+def test_however_soon_it_wants_to_come_again_it_waits_for_the_interval(heap: MaintenanceHeap[str]) -> None:
     heap.add("a", 0.0)
     begun(heap, 0.0)
     heap.complete("a", 0.001, 0.0)
     assert heap.next_due_s() == INTERVAL_S
 
 
-def test_failures_wait_twice_as_long_each_time_up_to_the_cap_and_a_success_forgets_them(heap: UpkeepHeap[str]) -> None:
+def test_failures_wait_twice_as_long_each_time_up_to_the_cap_and_a_success_forgets_them(
+    heap: MaintenanceHeap[str],
+) -> None:
     heap.add("a", 0.0)
     now_s, waits = 0.0, []
     for _ in range(4):
@@ -61,7 +63,7 @@ def test_failures_wait_twice_as_long_each_time_up_to_the_cap_and_a_success_forge
     assert heap.fail("a", AWAY, now_s) == 20.0
 
 
-def test_one_that_fails_holds_up_no_other(heap: UpkeepHeap[str]) -> None:
+def test_one_that_fails_holds_up_no_other(heap: MaintenanceHeap[str]) -> None:
     for item in ("a", "b"):
         heap.add(item, 0.0)
     assert begun(heap, 0.0) == ["a", "b"]
@@ -70,7 +72,9 @@ def test_one_that_fails_holds_up_no_other(heap: UpkeepHeap[str]) -> None:
     assert begun(heap, 11.0) == ["b"]
 
 
-def test_what_is_hastened_is_due_after_the_interval_unless_it_failed_or_is_being_done(heap: UpkeepHeap[str]) -> None:
+def test_what_is_hastened_is_due_after_the_interval_unless_it_failed_or_is_being_done(
+    heap: MaintenanceHeap[str],
+) -> None:
     for item in ("waits", "fails", "runs"):
         heap.add(item, 0.0)
     begun(heap, 0.0)
@@ -82,7 +86,7 @@ def test_what_is_hastened_is_due_after_the_interval_unless_it_failed_or_is_being
     assert begun(heap, INTERVAL_S) == ["waits"]
 
 
-def test_what_is_given_up_while_it_is_done_is_forgotten_when_it_ends(heap: UpkeepHeap[str]) -> None:
+def test_what_is_given_up_while_it_is_done_is_forgotten_when_it_ends(heap: MaintenanceHeap[str]) -> None:
     heap.add("a", 0.0)
     begun(heap, 0.0)
     heap.remove("a")
@@ -91,7 +95,7 @@ def test_what_is_given_up_while_it_is_done_is_forgotten_when_it_ends(heap: Upkee
     assert heap.next_due_s() is None
 
 
-def test_what_comes_back_while_it_is_done_is_not_done_twice_at_a_time(heap: UpkeepHeap[str]) -> None:
+def test_what_comes_back_while_it_is_done_is_not_done_twice_at_a_time(heap: MaintenanceHeap[str]) -> None:
     heap.add("a", 0.0)
     begun(heap, 0.0)
     heap.remove("a")
@@ -101,14 +105,14 @@ def test_what_comes_back_while_it_is_done_is_not_done_twice_at_a_time(heap: Upke
     assert begun(heap, 31.0) == ["a"]
 
 
-def test_times_that_no_longer_count_do_not_gather(heap: UpkeepHeap[str]) -> None:
+def test_times_that_no_longer_count_do_not_gather(heap: MaintenanceHeap[str]) -> None:
     for turn in range(3 * STALE_MAX):
         heap.add("a", float(turn))
         heap.remove("a")
     assert len(heap._heap) <= STALE_MAX + 3
 
 
-def test_what_keeps_failing_or_failed_for_good_is_tried_rarely_until_it_is_changed(heap: UpkeepHeap[str]) -> None:
+def test_what_keeps_failing_or_failed_for_good_is_tried_rarely_until_it_is_changed(heap: MaintenanceHeap[str]) -> None:
     for item in ("often", "for good"):
         heap.add(item, 0.0)
     begun(heap, 0.0)
@@ -126,7 +130,7 @@ def test_what_keeps_failing_or_failed_for_good_is_tried_rarely_until_it_is_chang
     assert begun(heap, 100.0) == ["for good"]
 
 
-def test_one_that_was_given_up_is_begun_again_only_when_it_has_ended(heap: UpkeepHeap[str]) -> None:
+def test_one_that_was_given_up_is_begun_again_only_when_it_has_ended(heap: MaintenanceHeap[str]) -> None:
     heap.add("a", 0.0)
     begun(heap, 0.0)
     heap.give_up("a", TimedOut("too long"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.coordination.schedule.maintenance_queue import LONG_MAX, LONG_OF_KIND_MAX
-from iscp.coordination.schedule.maintenance_turns import SLOT_S, UpkeepTurns
+from iscp.coordination.schedule.maintenance_turns import SLOT_S, MaintenanceTurns
 from iscp.core.settings.config import BackoffConfig, UpkeepConfig
 from iscp.core.values.errors import PermanentError, TemporaryError
 
@@ -17,8 +17,10 @@ INTERVAL_S, TIMEOUT_S, WAIT_S = 1.0, 60.0, 5.0
 BACKOFF = BackoffConfig(base_s=2.0, cap_s=8.0, quarantine_after=3, quarantine_s=100.0)
 
 
-def turns(concurrency: int = 2, timeout_s: float = TIMEOUT_S) -> UpkeepTurns[str]:
-    return UpkeepTurns(INTERVAL_S, UpkeepConfig(concurrency=concurrency, timeout_s=timeout_s), BACKOFF, lambda: 0.0)
+def turns(concurrency: int = 2, timeout_s: float = TIMEOUT_S) -> MaintenanceTurns[str]:
+    return MaintenanceTurns(
+        INTERVAL_S, UpkeepConfig(concurrency=concurrency, timeout_s=timeout_s), BACKOFF, lambda: 0.0
+    )
 
 
 def test_no_more_are_begun_than_there_are_slots_and_the_next_when_one_has_ended() -> None:

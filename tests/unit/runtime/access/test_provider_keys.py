@@ -15,7 +15,7 @@ from iscp.core.values.access_roles import KnownBy
 from iscp.core.values.errors import IscpError, NotAuthenticated, Unavailable
 from iscp.ports.access.oidc_ports import UnknownKey
 from iscp.ports.system import Clock
-from iscp.runtime.access.provider_keys import KEYS_KEPT_S, REFETCH_PAUSE_S, ProviderKeys
+from iscp.runtime.access.provider_keys import KEYS_VALID_S, REFETCH_PAUSE_S, ProviderKeys
 from iscp.runtime.loop.threads import THREADS
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import until
@@ -110,7 +110,7 @@ def test_keys_are_good_for_a_time_while_the_provider_is_away(
 ) -> None:
     keys.turn()
     source.fault = Unavailable("away")
-    clock.advance(KEYS_KEPT_S)
+    clock.advance(KEYS_VALID_S)
     assert not keys.turn()
     assert keys.identify("k1")
     assert refusal(keys, "k2") is Unavailable  # not: nobody's

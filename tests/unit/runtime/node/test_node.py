@@ -33,7 +33,7 @@ from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.maintenance import Upkeep, UpkeepOrder
+from iscp.runtime.worker.maintenance import Maintenance, MaintenanceOrder
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
@@ -110,7 +110,7 @@ class World:
         executor = Executor(
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.post, lambda iteration: None
         )
-        upkeep = Upkeep(
+        maintenance = Maintenance(
             lambda name: FakeKind(),
             clock,
             UpkeepConfig(),
@@ -119,9 +119,9 @@ class World:
             lambda: keeper.check(keeper.epoch),
             broken,
         )
-        worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
+        worker.orders.subscribe(maintenance.give, *get_args(MaintenanceOrder))
         self.server = Server(self)
-        parts = NodeParts(self.server, keeper, owner, worker, scheduler, executor, upkeep, self.moved, [self])
+        parts = NodeParts(self.server, keeper, owner, worker, scheduler, executor, maintenance, self.moved, [self])
         self.node = Node("n-1", membership, election, parts)
 
     def _iterate(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:

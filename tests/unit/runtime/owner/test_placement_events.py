@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from iscp.coordination.protocol.effects import Decided, Decision
 from iscp.core.api.api_views import EventView
 from iscp.core.values.ids import ShardId
-from iscp.runtime.owner.placement_events import KEPT_MAX, Decisions
+from iscp.runtime.owner.placement_events import PLACEMENT_EVENTS_MAX, Decisions
 
 
 def noted(count: int) -> Decisions:
@@ -33,8 +33,13 @@ def test_what_is_known_already_is_not_reported_again() -> None:
 
 
 def test_the_oldest_are_forgotten_and_the_others_keep_their_numbers() -> None:
-    told = noted(KEPT_MAX + 5).after(7, 2)
-    assert (len(told), told[0].number, told[0].node_id, told[-1].number) == (KEPT_MAX, 6, "n6", KEPT_MAX + 5)
+    told = noted(PLACEMENT_EVENTS_MAX + 5).after(7, 2)
+    assert (len(told), told[0].number, told[0].node_id, told[-1].number) == (
+        PLACEMENT_EVENTS_MAX,
+        6,
+        "n6",
+        PLACEMENT_EVENTS_MAX + 5,
+    )
 
 
 def places(events: list[EventView]) -> list[tuple[int, int]]:
@@ -79,9 +84,9 @@ def test_what_is_taken_in_crowds_out_nothing_newer() -> None:
     decisions = Decisions()
     decisions.begin(8)
     decisions.note(Decided(Decision.TERM, "n1"), 1.0)
-    decisions.merge(noted(KEPT_MAX).of_other_terms(()))
+    decisions.merge(noted(PLACEMENT_EVENTS_MAX).of_other_terms(()))
     kept = decisions.after(0, 0)
-    assert (len(kept), places(kept)[0], places(kept)[-1]) == (KEPT_MAX, (7, 2), (8, 1))
+    assert (len(kept), places(kept)[0], places(kept)[-1]) == (PLACEMENT_EVENTS_MAX, (7, 2), (8, 1))
 
 
 def test_who_leaves_can_wait_until_another_owner_has_taken_all() -> None:

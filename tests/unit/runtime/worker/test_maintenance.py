@@ -21,7 +21,7 @@ from iscp.core.settings.config import BackoffConfig, UpkeepConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
-from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Upkeep, UpkeepOrder
+from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Maintenance, MaintenanceOrder
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.poison import ERRORS, POISON
@@ -69,7 +69,9 @@ class Bench:
         self.clock, self.kind, self.lease = clock, Kind(clock), list[Exception]()
         self.broken: list[Exception] = []
         self.offering = True
-        self.upkeep = Upkeep(self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.broken.append)
+        self.maintenance = Maintenance(
+            self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.broken.append
+        )
 
     def _kinds(self, name: str) -> FakeKind:
         if name == "gone":
@@ -80,14 +82,14 @@ class Bench:
         if self.lease:
             raise self.lease[0]
 
-    def order(self, order: UpkeepOrder) -> None:
-        self.upkeep.give(order)
-        self.upkeep.turn()
+    def order(self, order: MaintenanceOrder) -> None:
+        self.maintenance.give(order)
+        self.maintenance.turn()
 
     def after(self, seconds: float) -> None:
         assert isinstance(self.clock, FakeClock)
         self.clock.advance(seconds)
-        self.upkeep.turn()
+        self.maintenance.turn()
 
     def settled(self, *calls: str, hanging: int = 0) -> None:
         """These calls, in any order, are all that there were, and have ended, but for as many as hang."""
@@ -95,7 +97,7 @@ class Bench:
         self.kind.calls.clear()
 
     def at_work(self) -> int:
-        return self.upkeep.counters()["upkeep_running"]
+        return self.maintenance.counters()["upkeep_running"]
 
     def until(self, there: Callable[[], bool]) -> None:
         until_s = time.monotonic() + WAIT_S
@@ -113,7 +115,7 @@ def job(name: str, kind: str = "keeps") -> JobRow:
 def bench() -> Iterator[Bench]:
     bench = Bench(FakeClock())
     yield bench
-    bench.upkeep.close(WAIT_S)
+    bench.maintenance.close(WAIT_S)
     bench.until(lambda: not [each for each in threading.enumerate() if each.name in ("iscp-refresh", "iscp-purge")])
     assert bench.broken == []
 
@@ -142,7 +144,7 @@ def test_only_kinds_that_offer_it_are_called_and_none_that_is_gone_paused_or_fai
 
 
 @pytest.mark.parametrize("stop", [StopShard(SHARD), StopAllShards(), UpdateShard(SHARD, EPOCH, ())])
-def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: UpkeepOrder) -> None:
+def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: MaintenanceOrder) -> None:
     bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
     bench.settled("x", "purge t-1")
     bench.order(stop)
@@ -202,16 +204,16 @@ def test_nothing_is_done_while_the_lease_cannot_be_confirmed(bench: Bench) -> No
 def test_the_loop_wakes_for_orders_and_for_what_is_due_by_itself() -> None:
     bench = Bench(SystemClock())
     bench.kind.next_s = {"x": 0.01}
-    bench.upkeep.start()
-    bench.upkeep.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.maintenance.start()
+    bench.maintenance.give(StartShard(SHARD, EPOCH, (job("x"),)))
     bench.until(lambda: bench.kind.calls.count("x") >= 2)
     assert bench.kind.calls.count("purge t-1") == 1  # hastened, and still not within its interval
-    bench.upkeep.close(WAIT_S)
+    bench.maintenance.close(WAIT_S)
     assert bench.broken == []
 
 
 def refresh(bench: Bench, name: str) -> UpkeepFigures:
-    found = bench.upkeep.figures(f"id-{name}").refresh
+    found = bench.maintenance.figures(f"id-{name}").refresh
     assert found is not None
     return found
 
@@ -242,10 +244,10 @@ def test_two_that_hang_for_ever_hold_up_no_other_and_are_reported_of(
         told = refresh(bench, name)
         assert (told.hanging, told.timeout, told.error_code, told.next_at_s) == (True, 1, ErrorCode.TIMEOUT, 0.0)
     assert [record.message for record in caplog.records].count("refresh.given_up") == 2
-    assert bench.upkeep.counters()["upkeep_hanging"] == 2
+    assert bench.maintenance.counters()["upkeep_hanging"] == 2
     for gate in gates:
         gate.set()
-    bench.until(lambda: bench.upkeep.counters()["upkeep_hanging"] == 0)
+    bench.until(lambda: bench.maintenance.counters()["upkeep_hanging"] == 0)
     assert refresh(bench, "x").completed == 0, "what it answered so late counts for nothing"
 
 
@@ -254,7 +256,7 @@ def test_the_figures_of_a_job_are_those_of_its_refreshes_and_its_tables_purges(b
     bench.kind.next_s = {"x": 100.0}
     bench.order(StartShard(SHARD, EPOCH, (job("x"), job("plain", "replica"))))
     bench.settled("x", "purge t-1")
-    told = bench.upkeep.figures("id-x")
+    told = bench.maintenance.figures("id-x")
     assert told.refresh == UpkeepFigures(submitted=1, completed=1, next_at_s=bench.clock.now_s() + 100.0)
     assert told.purge is not None
     assert (told.purge.failed, told.purge.quarantined, told.purge.error_code, told.purge.error_msg) == (
@@ -263,7 +265,7 @@ def test_the_figures_of_a_job_are_those_of_its_refreshes_and_its_tables_purges(b
         ErrorCode.CONSUMER_BROKEN,
         "\\ud800 broken",
     )
-    assert bench.upkeep.figures("id-plain") == bench.upkeep.figures("id-unknown") == NO_UPKEEP
+    assert bench.maintenance.figures("id-plain") == bench.maintenance.figures("id-unknown") == NO_UPKEEP
 
 
 def test_a_permanent_fault_is_tried_rarely_until_the_job_is_changed(bench: Bench) -> None:
@@ -296,12 +298,12 @@ def test_the_end_waits_for_what_is_at_work_and_not_for_what_hangs(bench: Bench) 
     bench.after(CONFIG.timeout_s)
     bench.order(UpdateShard(SHARD, EPOCH, (job("x"), job("y"))))
     bench.until(lambda: "y" in bench.kind.calls)
-    closing = threading.Thread(target=bench.upkeep.close, args=(WAIT_S,))
+    closing = threading.Thread(target=bench.maintenance.close, args=(WAIT_S,))
     closing.start()
     gates[1].set()
     closing.join(WAIT_S)
     assert not closing.is_alive()
-    assert bench.upkeep.counters() == {"upkeep_running": 1, "upkeep_hanging": 1}
+    assert bench.maintenance.counters() == {"upkeep_running": 1, "upkeep_hanging": 1}
     bench.order(UpdateShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
     bench.after(1_000.0)
     assert "z" not in bench.kind.calls, "nothing begins after the end"
@@ -312,7 +314,7 @@ def test_the_end_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCaptureF
     gates = hang(bench, "x")
     bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
     bench.settled("x", "purge t-1", hanging=1)
-    bench.upkeep.close(0.05)
+    bench.maintenance.close(0.05)
     assert "upkeep.left" in [record.message for record in caplog.records]
     gates[0].set()
 
@@ -363,13 +365,13 @@ def test_whatever_a_handler_answers_or_raises_every_other_is_done_at_its_time(do
     bench.order(StartShard(SHARD, EPOCH, (job("bad"), job("good"))))
     bench.until(lambda: kind.good == 1 and bench.at_work() == 0)
     for turn in (2, 3):
-        bench.upkeep._refreshes.renew("id-good", bench.clock.monotonic_s())
+        bench.maintenance._refreshes.renew("id-good", bench.clock.monotonic_s())
         bench.after(100.0)
         bench.until(lambda turn=turn: kind.good == turn and bench.at_work() == 0)  # type: ignore[misc]
-    told = bench.upkeep.figures("id-bad")
+    told = bench.maintenance.figures("id-bad")
     for each in (told.refresh, told.purge):
         assert each is not None
         assert each.submitted >= each.completed + each.failed >= 1
         each.error_msg.encode()
-    bench.upkeep.close(WAIT_S)
+    bench.maintenance.close(WAIT_S)
     assert bench.broken == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.coordination.membership.company import RESIGN_AGAIN_S
+from iscp.coordination.membership.isolation import RESIGN_AGAIN_S
 from iscp.coordination.protocol.effects import OwnerEffect, Resign, RevokeLease
 from iscp.coordination.protocol.events import Deposed, Elected, FromNode, MembersChanged, Tick
 from iscp.coordination.protocol.messages import Alive

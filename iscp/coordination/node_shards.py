@@ -18,8 +18,8 @@ NEVER = TableEpoch(0, 0)
 ABSENT, ADDING, RUNNING, REMOVING = NodeShardState
 
 
-class HeldShardEvent(StrEnum):
-    """What happens to a shard of a node."""
+class NodeShardEvent(StrEnum):
+    """A `NodeShardEvent` is what happens to a shard of a node."""
 
     DISPATCH = "dispatch"
     START = "engine started it"
@@ -38,26 +38,26 @@ class HeldShardEvent(StrEnum):
 #   adding | running | removing  ── engine stopped it ─────▶  removing
 #   removing                     ── last reports recorded ─▶  absent
 
-NODE_SHARD_STATES: StateTable[NodeShardState, HeldShardEvent] = StateTable(
+NODE_SHARD_STATES: StateTable[NodeShardState, NodeShardEvent] = StateTable(
     {
-        HeldShardEvent.DISPATCH: {ABSENT: ADDING},
-        HeldShardEvent.START: {ADDING: RUNNING},
-        HeldShardEvent.DELETE: {ADDING: REMOVING, RUNNING: REMOVING},
-        HeldShardEvent.LEASE_END: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
-        HeldShardEvent.STOP: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
-        HeldShardEvent.RECORD: {REMOVING: ABSENT},
+        NodeShardEvent.DISPATCH: {ABSENT: ADDING},
+        NodeShardEvent.START: {ADDING: RUNNING},
+        NodeShardEvent.DELETE: {ADDING: REMOVING, RUNNING: REMOVING},
+        NodeShardEvent.LEASE_END: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
+        NodeShardEvent.STOP: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
+        NodeShardEvent.RECORD: {REMOVING: ABSENT},
     }
 )
 
 
 @dataclass(slots=True)
-class HeldShard:
-    """`table_epoch`: of the newest dispatch that was accepted."""
+class HostedShard:
+    """A shard that a node has. `table_epoch` is that of the newest dispatch that was accepted."""
 
     table_epoch: TableEpoch
     state: NodeShardState = ABSENT
 
-    def take(self, event: HeldShardEvent) -> None:
+    def take(self, event: NodeShardEvent) -> None:
         """Raises InvariantBroken where the table does not have it."""
         self.state = NODE_SHARD_STATES.after(self.state, event, "the node's shard")
 
@@ -71,11 +71,11 @@ class ShardFences(OrderedDict[ShardId, TableEpoch]):
     floor = NEVER
 
     def add(self, shard: ShardId, table_epoch: TableEpoch) -> None:
-        """`shard` was removed under `table_epoch`."""
+        """Note that `shard` was removed under `table_epoch`."""
         self[shard] = max(table_epoch, self.pop(shard, NEVER))
         if len(self) > FENCES_MAX:
             self.floor = max(self.floor, self.popitem(last=False)[1])
 
     def refuses(self, shard: ShardId, table_epoch: TableEpoch) -> bool:
-        """Whether a dispatch is from before the shard's removal."""
+        """Return whether a dispatch is from before the shard's removal."""
         return table_epoch <= max(self.floor, self.get(shard, NEVER))
