@@ -60,7 +60,7 @@ from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.api.api_views import EventView
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.settings.config import NodeConfig

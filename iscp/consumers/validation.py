@@ -13,7 +13,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded, too_deep
 from iscp.core.sql.sql_names import reserved_names
 from iscp.core.values.argument_checks import refuse_missing_parent
-from iscp.core.values.column_identity import kept_collated
+from iscp.core.values.column_identity import chosen_collated
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.untrusted_values import first_line, shown
 from iscp.ports.catalog import Catalog, TableDescription
@@ -91,7 +91,7 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
         _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")
     kept = {name.lower() for name in spec.columns}
-    if collated := kept_collated(source.collated, spec.columns):
+    if collated := chosen_collated(source.collated, spec.columns):
         raise InvalidRequest(
             f"would keep {', '.join(collated)}, whose texts have a collation, with which Delta writes no table here",
             field=f"{CONSUMER_PATH}.columns",

@@ -10,7 +10,7 @@ from iscp.coordination.builds.build_state import BuildState, Change
 from iscp.coordination.protocol.overrides import Overrides
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.errors import IscpError
 from iscp.core.values.ids import ShardId

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.spark.jars import log_store_jar
 from iscp.core.query.query_explanation import ExplainedOperator
-from iscp.core.query.query_plan import OperatorKind, explain_operators, said_of_undecided
+from iscp.core.query.query_plan import OperatorKind, explain_operators, undecided_reason
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ConfigurationError, InvalidRequest
@@ -78,7 +78,7 @@ def follow(
     query has a condition on the time. Raises InvalidRequest where changes of the query say nothing.
     """
     if query.undecided:
-        raise InvalidRequest(said_of_undecided(query.undecided), field="sql")
+        raise InvalidRequest(undecided_reason(query.undecided), field="sql")
     with closing(_plans(query, tables, Instants(before_s, after_s))) as plans:
         found = plans.changes(query.root)
         yield None if found is None else found.named(*query.columns.names, WEIGHT).to_frame()

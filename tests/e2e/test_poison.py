@@ -8,7 +8,7 @@ import signal
 import pyarrow as pa
 import pytest
 
-from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.job.maintenance_figures import MaintenanceFigures
 from tests.e2e.evidence import admin, admin_process
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install
@@ -167,9 +167,9 @@ def test_refreshes_that_hang_hold_up_no_other_and_show_in_the_status(cluster: Cl
         target, options = str(cluster.root / f"{name}.json"), {"wrong": "numpy"}
         cluster.client.register(source, name, consumer="refreshing", target=target, key=["id"], options=options)
 
-    def figures(name: str) -> UpkeepFigures:
+    def figures(name: str) -> MaintenanceFigures:
         found = cluster.client.status(source, name).upkeep.refresh
-        return found or UpkeepFigures()
+        return found or MaintenanceFigures()
 
     wait_for("the good one is refreshed again and again", lambda: figures("good").completed >= 2)
     wait_for("those that hang are given up", lambda: figures("hangs").hanging and figures("hangs too").hanging)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
 from iscp.core.values.errors import IscpError, StorageError, TimedOut
 from iscp.core.values.ids import ShardId
@@ -21,7 +21,7 @@ REPORT = VerifyReport(
 )
 
 
-UPKEEP = JobUpkeep(refresh=UpkeepFigures(3, 1, 0, 1, 1, 1, 2, True, True, 3, "too long", 5.5))
+UPKEEP = JobMaintenance(refresh=MaintenanceFigures(3, 1, 0, 1, 1, 1, 2, True, True, 3, "too long", 5.5))
 
 
 PROGRESS = RunProgress("apply", 5.5, 2.0, 12, 7, 900, 4_000, 500, 2_000, 1_000, 8_000, 450.0, 2_000.0, 2.0)
@@ -78,7 +78,7 @@ class FakeNodeCalls:
 
     def maintenance(self, job_id: str) -> JobUpkeep:
         self._fail()
-        return UPKEEP if job_id == "job" else NO_UPKEEP
+        return UPKEEP if job_id == "job" else NO_MAINTENANCE
 
     def progress(self, job_id: str) -> RunProgress | None:
         self._fail()

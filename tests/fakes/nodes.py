@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import IscpError
@@ -33,7 +33,7 @@ class FakeCalls:
     runs: dict[str, RunProgress | IscpError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     queries: list[LogQuery] = field(default_factory=list)
-    upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
+    upkeeps: dict[str, JobMaintenance | IscpError] = field(default_factory=dict)
     build_worker: BuildWorkerLoop | None = None
     before_progress: Callable[[], object] = lambda: None
 

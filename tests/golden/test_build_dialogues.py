@@ -14,7 +14,7 @@ import pytest
 
 from iscp.coordination.builds.build_state import BuildPlace, BuildState
 from iscp.coordination.builds.builder_events import BuilderEvent, MergeRange, NodesPlaced, SplitRange
-from iscp.core.build.build_task import BuildPlan, BuildTask, KeptSpan, RangeBatch, StagingBatch, StagingTask
+from iscp.core.build.build_task import BuildPlan, BuildTask, RangeBatch, RetainedSpan, StagingBatch, StagingTask
 from iscp.core.values.errors import IscpError
 from tests.golden.test_dialogues import show
 from tests.simulation.builds.play import plan
@@ -29,7 +29,7 @@ def show_build(value: object) -> str:
         case BuildTask():
             aborted = " aborted" if value.aborted else ""
             return f"{value.task_id}({value.job_id} {value.range_id} at {value.node_id}{aborted})"
-        case StagingTask() | StagingBatch() | KeptSpan():
+        case StagingTask() | StagingBatch() | RetainedSpan():
             return show_kept(value)
         case BuildPlan():
             return f"{value.job_id}@{value.version}"
@@ -53,14 +53,14 @@ def show_build(value: object) -> str:
     return show(value)
 
 
-def show_kept(value: StagingTask | StagingBatch | KeptSpan) -> str:
+def show_kept(value: StagingTask | StagingBatch | RetainedSpan) -> str:
     match value:
         case StagingTask():
             what = "removes" if value.removes else f"keeps {value.after + 1}..{value.until}"
             return f"{value.task_id}({value.table_id} {what} at {value.node_id})"
         case StagingBatch():
             return " ".join([show_kept(value.task), "for", *map(show_build, value.plans)])
-        case KeptSpan():
+        case RetainedSpan():
             return f"{value.table_id}({value.since}, {value.until}]"
 
 

@@ -22,7 +22,7 @@ from iscp.core.api.api_requests import RegisterRequest
 from iscp.core.api.api_views import ClusterView, EventView, JobView, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobStatus, Reason
-from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.job.maintenance_figures import MaintenanceFigures
 from iscp.core.spec.spec_fields import flatten
 from iscp.core.values.progress import RunProgress
 

@@ -20,7 +20,7 @@ from iscp.core.query.query_plan import (
     OperatorKind,
     QueryShape,
     explain_operators,
-    said_of_undecided,
+    undecided_reason,
     upkeep_of,
 )
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
@@ -66,7 +66,7 @@ def _with_state(
     if shape.undecided:
         each = replace(each, upkeep=OperatorUpkeep.WHOLE)
         if operator is shape.root:
-            each = replace(each, reason=said_of_undecided(shape.undecided), remedy=EXACT_REMEDY)
+            each = replace(each, reason=undecided_reason(shape.undecided), remedy=EXACT_REMEDY)
     return replace(each, costs=estimator.costs(operator, each.upkeep))
 
 

@@ -15,7 +15,7 @@ from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import unread_property
 from iscp.core.query.query_explanation import OperatorUpkeep, QueryExplanation
-from iscp.core.query.query_plan import EXACT_REMEDY, QueryShape, explain_operators, said_of_undecided
+from iscp.core.query.query_plan import EXACT_REMEDY, QueryShape, explain_operators, undecided_reason
 from iscp.core.query.refresh_choice import Policy
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
@@ -151,7 +151,7 @@ def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
 def _refuse_whole(shape: QueryShape) -> None:
     if shape.undecided:
         raise InvalidRequest(
-            f"is strict, and cannot be kept by what changed: {said_of_undecided(shape.undecided)}",
+            f"is strict, and cannot be kept by what changed: {undecided_reason(shape.undecided)}",
             field=f"{CONSUMER_PATH}.options.refresh",
             remedy=EXACT_REMEDY,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iscp.core.settings.config import KEPT_BYTES_MAX
+from iscp.core.settings.config import RETAINED_BYTES_MAX
 
 WRITES_OF_BUILDS_MAX = 100
 """Operations in one transaction of builds, as etcd refuses more than 128; the others follow in further ones."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
-from iscp.core.build.build_task import BuildPlan, BuildTask, KeptSpan, StagingTask, TaskType
+from iscp.core.build.build_task import BuildPlan, BuildTask, RetainedSpan, StagingTask, TaskType
 from iscp.core.rows.range_tree import WHOLE
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import TableSize

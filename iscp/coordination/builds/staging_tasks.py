@@ -3,7 +3,7 @@ process_staging), and when those commits are deleted.
 
 One task a table at a time, so that commits are retained in order of version, each once. Rules:
 
-- `KeptSpan` is written before the first task, and deleted with the last one: whatever is there of a table's commits,
+- `RetainedSpan` is written before the first task, and deleted with the last one: whatever is there of its commits,
   etcd has it.
 - All retained commits of a table are deleted together, once no job needs any of them.
 - Once a table's commits are to be deleted, none of them counts as retained: the task may delete them unreported.
@@ -26,7 +26,7 @@ from iscp.coordination.builds.build_state import (
 )
 from iscp.coordination.builds.builder_events import TableSeen
 from iscp.coordination.builds.table_turns import TableTurns
-from iscp.core.build.build_task import BuildPlan, KeptSpan, StagingTask
+from iscp.core.build.build_task import BuildPlan, RetainedSpan, StagingTask
 from iscp.core.job.commit_route import CommitRoute, JobPhase, route_commit
 from iscp.core.rows.range_tree import WHOLE
 from iscp.core.values.progress import TableSize

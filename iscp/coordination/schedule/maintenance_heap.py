@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from iscp.core.job.maintenance_figures import UpkeepFigures
+from iscp.core.job.maintenance_figures import MaintenanceFigures
 from iscp.core.settings.backoff import delay_s, jittered_s, quarantined
 from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import ErrorCode, IscpError
@@ -215,7 +215,7 @@ class MaintenanceHeap(Generic[T]):
         found = self._items.get(item)
         if found is None:
             return None
-        return UpkeepFigures(
+        return MaintenanceFigures(
             submitted=found.submitted,
             running=found.phase in (Phase.RUNS, Phase.HANGS),
             waiting=found.phase is Phase.DUE,

@@ -37,7 +37,7 @@ class MaintenanceTurns(Generic[T]):
     """Times are of one clock that never steps back."""
 
     def __init__(
-        self, interval_s: float, config: UpkeepConfig, backoff: BackoffConfig, draw: Callable[[], float]
+        self, interval_s: float, config: MaintenanceConfig, backoff: BackoffConfig, draw: Callable[[], float]
     ) -> None:
         self._heap: MaintenanceHeap[T] = MaintenanceHeap(interval_s, backoff, draw)
         self._queue: MaintenanceQueue[T] = MaintenanceQueue(config.concurrency)
@@ -112,7 +112,7 @@ class MaintenanceTurns(Generic[T]):
         self._heap.complete(item, result, now_s)
         return result
 
-    def figures(self, item: T, now_s: float, at_s: float) -> UpkeepFigures | None:
+    def figures(self, item: T, now_s: float, at_s: float) -> MaintenanceFigures | None:
         return self._heap.figures(item, now_s, at_s)
 
     def next_due_s(self) -> float | None:

@@ -15,7 +15,7 @@ from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrig
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.job.several_tables import further_tables
-from iscp.core.job.start_rule import Candidate, SharingGroup, company_of, run_spec
+from iscp.core.job.start_rule import Candidate, SharingGroup, run_spec, sharing_group
 from iscp.core.job.target_state import TargetSeen
 from iscp.core.settings.backoff import quarantined
 from iscp.core.settings.config import BackoffConfig

@@ -1,7 +1,7 @@
-"""Tokens by which clients are known: their form, what is kept of them, and which of those that are kept one is.
+"""Tokens by which clients are known: how they are written, what is stored of them, and how one is found.
 
-A token is `iscp_` and 256 random bits in hexadecimal digits. The first of these are its id, which may be shown; of the
-rest only a hash of the whole is kept, so that who reads it cannot use it.
+A token is `iscp_` and 256 random bits in hexadecimal digits. The first of these are its id, which may be shown. Only a
+hash of the whole token is stored, so that whoever reads the store cannot use the token.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TOKENS_MAX = 10_000
 """Tokens of a cluster, with those that have ended and are not deleted yet; one more is refused."""
 
 TOKENS_PER_ACCOUNT_MAX = 1_000
-"""As TOKENS_MAX, of one account; it does not hold for the cluster-wide one."""
+"""Tokens of one account, the cluster-wide one excepted; one more is refused."""
 
 TOKENS_SPARE = 100
 """Tokens beyond TOKENS_MAX that the cluster-wide account may have, so that others cannot keep it out."""
 
-ENDED_KEPT_S = 3_600.0
-"""How long a token that has ended is kept at least, as the node's clock may be ahead of others'; it is deleted when
-another one is made then.
+ENDED_RETAINED_S = 3_600.0
+"""How long a token that has ended is retained at least, as the node's clock may be ahead of others'; it is deleted when
+another one is made after that.
 """
 
 ENDED_AT_ONCE = 100
@@ -55,7 +55,9 @@ NOTE_CHARS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token. Times are Unix seconds; `digest`: SHA-256 of the whole, in hexadecimal digits."""
+    """The stored record of a token. Times are Unix seconds; `digest` is the SHA-256 of the whole token in hexadecimal
+    digits.
+    """
 
     token_id: str
     digest: str = field(repr=False)
@@ -68,29 +70,31 @@ class TokenRecord:
 
 
 def draw_token(random_hex: Callable[[int], str]) -> str:
-    """A new one. `random_hex` gives so many random bytes in hexadecimal digits."""
+    """Return a new token. `random_hex` gives so many random bytes in hexadecimal digits."""
     return f"iscp_{random_hex(_TOKEN_BYTES)}"
 
 
 def id_of(token: str) -> str | None:
-    """None: it has not the form of a token."""
+    """Return the id of a token, or None if it does not have the form of a token."""
     found = _FORM.fullmatch(token)
     return found[1][:_ID_CHARS] if found else None
 
 
 def id_within(text: str) -> str:
-    """The id in what was given as one, also where it is a whole token, or a part of one; empty: there is none."""
+    """Return the id in `text`, which may be an id, a token or the beginning of one; empty if there is none."""
     found = _ID_FORM.fullmatch(text)
     return found[1] if found else ""
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the ids alone of the tokens that are in it, and those of providers without their signatures."""
+    """Return `text` with tokens cut down to their ids, and with tokens of providers cut before their signatures."""
     return _JWT_SIGNATURE.sub(r"\1…", _SECRET.sub(r"\1…", text))
 
 
 def is_jwt(token: str) -> bool:
-    """Whether it has the form of a token that a provider of OpenID Connect signs; those of iscp have no dots."""
+    """Return whether `token` has the form of a token that a provider of OpenID Connect signs; tokens of iscp have no
+    dots.
+    """
     return _JWT.fullmatch(token) is not None
 
 
@@ -102,7 +106,7 @@ _NOBODYS = digest_of("")
 
 
 class TokenBook:
-    """The tokens that are known, by their ids. It is not changed: another one takes its place."""
+    """The known tokens by their ids. A book is immutable: a change makes another one."""
 
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
         self._records: Mapping[str, TokenRecord] = {record.token_id: record for record in records}
@@ -111,28 +115,28 @@ class TokenBook:
         return len(self._records)
 
     def find(self, token: str, now_s: float) -> TokenRecord | None:
-        """The record of a token that is valid; None: it is not known, was revoked, or has ended.
+        """Return the record of a token that is valid, or None if it is not known, was revoked or has ended.
 
-        The time that it takes says nothing of how much of a digest is right.
+        How long this takes says nothing of how much of a digest is right.
         """
         record = self._records.get(id_of(token) or "")
         same = hmac.compare_digest(record.digest if record else _NOBODYS, digest_of(token))
         return record if record is not None and same and now_s < record.expires_at_s else None
 
     def holds(self, token_id: str, now_s: float) -> bool:
-        """Whether the token of this id is valid still."""
+        """Return whether the token of this id is still valid."""
         record = self._records.get(token_id)
         return record is not None and now_s < record.expires_at_s
 
 
 def ended_before(records: Iterable[TokenRecord], made: TokenRecord) -> list[TokenRecord]:
-    """Those to be deleted when one is made: long ended, and at most ENDED_AT_ONCE."""
-    ended = [record for record in records if record.expires_at_s + ENDED_KEPT_S <= made.created_at_s]
+    """Return the tokens to delete when one is made: those that ended long ago, at most ENDED_AT_ONCE."""
+    ended = [record for record in records if record.expires_at_s + ENDED_RETAINED_S <= made.created_at_s]
     return sorted(ended, key=lambda record: record.account != made.account)[:ENDED_AT_ONCE]
 
 
 def check_wanted(account: str, ttl_s: float, note: str) -> None:
-    """Raises InvalidRequest where there can be no such token."""
+    """Raise InvalidRequest if there can be no such token."""
     if name_fault(account):
         raise InvalidRequest("is no name of an account", field="account", remedy="Name one, as jobs have it")
     if not 0 < ttl_s <= TTL_MAX_S:

@@ -1,7 +1,6 @@
-"""Below which directories and URIs the tables of each account may lie, as the configuration says.
+"""Directories and URIs below which the tables of an account may lie, as the configuration says.
 
-What is compared here are places as they are spelled once links are followed; who spells them so is
-`iscp.runtime.access.place_guard`.
+Places are compared as they are spelled once links are followed; `iscp.runtime.access.place_guard` spells them so.
 """
 
 from __future__ import annotations
@@ -29,12 +28,14 @@ _URI = re.compile(r"(?!s3|file:)[a-z][a-z0-9+.-]*://[A-Za-z0-9._:@-]+(/[A-Za-z0-
 
 
 def is_bucket(name: str) -> bool:
-    """Whether it may be the name of a bucket on S3."""
+    """Return whether `name` may be the name of a bucket on S3."""
     return bool(_BUCKET.fullmatch(name))
 
 
 def is_root(root: str) -> bool:
-    """Whether it is written so that all read it alike: an absolute path, or a URI without escapes."""
+    """Return whether a root is written so that everything reads it alike: as an absolute path, or as a URI without
+    escapes.
+    """
     path = root.removeprefix("file://") if root.startswith("file:///") else root
     if path != "/" and not path.endswith("://"):
         path = path.rstrip("/")
@@ -44,7 +45,7 @@ def is_root(root: str) -> bool:
 
 
 def is_plain_uri(place: str) -> bool:
-    """Whether a target in another store than Delta tables have is written so that all read it alike."""
+    """Return whether a target in another kind of store than Delta's is written so that everything reads it alike."""
     return bool(_URI.fullmatch(place)) and _has_plain_parts(place)
 
 
@@ -53,7 +54,7 @@ def _has_plain_parts(path: str) -> bool:
 
 
 def lies_below(place: str, root: str) -> bool:
-    """Whether a place lies strictly below a root, both in their one spelling.
+    """Return whether a place lies strictly below a root, both in their one spelling.
 
     `/` is above all local paths, and `s3://` above all buckets.
     """
@@ -62,25 +63,30 @@ def lies_below(place: str, root: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AccountRoots:
-    """`by_account`: those that have any. `cluster_account` is held to roots only where it has some itself."""
+    """The roots of the accounts that have any; `cluster_account` is restricted to roots only where it has some
+    itself.
+    """
 
     by_account: Mapping[str, Collection[str]] = field(default_factory=dict)
     cluster_account: str = ""
 
     def of(self, account: str) -> tuple[str, ...] | None:
-        """None: the account may go wherever the node may. As soon as one has roots, one without has no place."""
+        """Return the roots of an account, or None if it may go wherever the node may.
+
+        As soon as one account has roots, an account without any has no place at all.
+        """
         if account in self.by_account:
             return tuple(self.by_account[account])
         return None if not self.by_account or account == self.cluster_account else ()
 
 
 def places_around(target: str) -> tuple[str, ...]:
-    """A target, and the tables that are kept beside it."""
+    """Return a target and the tables that are stored beside it."""
     return target, target + DEAD_LETTER_SUFFIX, target + VIEW_STATE_SUFFIX
 
 
 def places_of(row: JobRow) -> Iterator[tuple[str, str]]:
-    """Where a job reads and writes, each place with the field that names it."""
+    """Yield the places that a job reads and writes, each with the field that names it."""
     yield SOURCE_FIELD, row.table_uri
     for name, uri in tables_of(row).items():
         yield f"{TABLES_FIELD}.{name}", uri

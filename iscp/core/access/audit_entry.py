@@ -29,13 +29,15 @@ class AuditEntry:
 
     @property
     def chars(self) -> int:
-        """Characters of its texts."""
+        """Return the number of characters of all its texts."""
         return sum(len(value) for name in self.__slots__ if isinstance(value := getattr(self, name), str))
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Empty fields do not filter. `since_s`: Unix seconds; `limit`: the newest so many."""
+    """A filter of audit entries, in which empty fields do not filter. `since_s` is in Unix seconds; `limit` selects the
+    newest.
+    """
 
     account: str = ""
     since_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What is wrong with the settings of callers whom a provider of OpenID Connect knows."""
+"""Find what is wrong with the settings of callers whom a provider of OpenID Connect knows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def oidc_faults(security: SecurityConfig) -> Iterator[SettingFault]:
 
 
 def _keys_url_fault(url: str) -> str:
-    """What is wrong with it; empty: nothing."""
+    """Return what is wrong with the URL, or an empty text if nothing is."""
     if fault := url_fault(url):
         return fault
     parts = urlsplit(url)

@@ -1,7 +1,7 @@
-"""Who somebody is by what a provider has signed: from a token's claims to a caller, or what is wrong with them.
+"""Make a caller of the claims in a provider's token, or say what is wrong with them.
 
-The signature, the issuer and the audience have been verified before (port `VerifyingKeys`); times, account and role are
-decided here. After RFC 7519, RFC 8725 and RFC 9068.
+The signature, the issuer and the audience were verified before (port `VerifyingKeys`); times, account and role are
+decided here, after RFC 7519, RFC 8725 and RFC 9068.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _ADD_CLAIM = "Have whoever runs the provider add it, or name the right claim"
 
 
 def caller_of(claims: Mapping[str, object], config: OidcConfig, cluster_account: str, now_s: float) -> Principal:
-    """Whom the claims are of, at `now_s` (Unix seconds). Raises NotAuthenticated, which shows the value of no claim."""
+    """Return the caller whom the claims name at `now_s` (Unix seconds).
+
+    Raises NotAuthenticated, which shows the value of no claim.
+    """
     expires_at_s = _check_times(claims, config, now_s)
     subject, account = _text(claims, "sub"), _text(claims, config.account_claim)
     if subject is None or len(subject) > SUBJECT_CHARS_MAX:
@@ -41,7 +44,7 @@ def caller_of(claims: Mapping[str, object], config: OidcConfig, cluster_account:
 
 
 def _check_times(claims: Mapping[str, object], config: OidcConfig, now_s: float) -> float:
-    """The Unix seconds from which the token is not good any more."""
+    """Return the Unix seconds from which the token is no longer valid."""
     issued_at_s, ends_at_s = _seconds(claims, "iat"), _seconds(claims, "exp")
     begins_at_s = max(issued_at_s, _seconds(claims, "nbf")) if "nbf" in claims else issued_at_s
     if now_s >= ends_at_s + config.leeway_s:
@@ -57,8 +60,8 @@ def _check_times(claims: Mapping[str, object], config: OidcConfig, now_s: float)
 
 
 def _role(claims: Mapping[str, object], config: OidcConfig) -> Role:
-    said = claims.get(config.role_claim)
-    texts = [each for each in (said if isinstance(said, list) else [said]) if isinstance(each, str)]
+    given = claims.get(config.role_claim)
+    texts = [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
     known = config.roles or {role.value: role for role in Role}
     found = {known[each] for each in texts if each in known}
     for role in reversed(Role):

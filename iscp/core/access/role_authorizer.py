@@ -1,4 +1,4 @@
-"""Decides whether a call may be made, by the caller's role and account and the table of methods."""
+"""Decide whether a call may be made, by the caller's role and account and by the table of methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ForeignAccount(NotAuthorized):
 
 
 class RoleAuthorizer:
-    """The port `Authorizer`. `cluster_account`: which one may act for all, as errors name it."""
+    """The port `Authorizer`. `cluster_account` is the account that may act for all, as errors name it."""
 
     def __init__(self, cluster_account: str, rules: Mapping[str, Rule] = RULES) -> None:
         self._cluster_account = cluster_account

@@ -1,4 +1,4 @@
-"""Who may reach a node, and who its callers are: the settings of TLS, authentication and accounts in `NodeConfig`."""
+"""The settings of TLS, authentication and accounts in `NodeConfig`: who may reach a node, and who its callers are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iscp.core.values.access_roles import Role
 from iscp.core.values.setting_fields import about, setting
 
 SIGNATURE_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those with a public key: of others whoever can verify a token can make one."""
+"""The algorithms with a public key. Whoever can verify a token of another algorithm can also make one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class OidcConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Who may reach the node. See docs/security.md and docs/authorization.md."""
+    """The settings of who may reach the node. See docs/security.md and docs/authorization.md."""
 
     authentication: bool = setting(
         False, "Whether callers have to be known, by a certificate or a token, and may do what their role allows"
@@ -79,8 +79,8 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountConfig:
-    """Who is of an account: the names in certificates, each with a role. `roots`: directories and URIs below which its
-    tables have to lie. See docs/authorization.md.
+    """The members of an account: the names in their certificates, each with a role. `roots` are directories and URIs
+    below which its tables have to lie. See docs/authorization.md.
     """
 
     certificates: Mapping[str, Role] = field(default_factory=dict)

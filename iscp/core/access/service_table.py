@@ -1,4 +1,4 @@
-"""The one table of gRPC's services: a row says all that nodes know of a method. What is not here is refused.
+"""The one table of gRPC's services: a row says all that nodes know of a method. A method without a row is refused.
 
 Authorization, the audit, forwarding to the owner, the bounds of waits, the gateway and its OpenAPI document follow from
 it. Cursors of changefeeds do not go over gRPC: applications write them to etcd themselves (docs/authorization.md).
@@ -15,31 +15,31 @@ from iscp.core.values.access_roles import Role
 
 
 class Scope(Enum):
-    """Whom a method concerns."""
+    """The accounts that a method concerns."""
 
     OPEN = auto()
-    """Nobody: it is answered without knowing who calls."""
+    """No account: the method is answered without knowing who calls."""
     NODES = auto()
     """Nodes alone, which are known by their certificate at the method itself."""
     CALLER = auto()
-    """Nobody's account: everybody who is known has it."""
+    """No account: everybody who is known may call it."""
     ACCOUNT = auto()
     """The accounts that the request names; where it names none, the caller's own."""
     CLUSTER = auto()
-    """All accounts: it is for the cluster-wide account."""
+    """All accounts: the method is for the cluster-wide account."""
 
 
 class Foreign(Enum):
-    """What is answered to who names another account's things: the same, whether they exist or not."""
+    """The answer to a caller who names things of another account: the same, whether they exist or not."""
 
     MISSING = auto()
-    """As of a table that has no jobs."""
+    """The answer is that of a table without jobs."""
     NOTHING = auto()
-    """An empty answer, as there is nothing; of a table that is named, as MISSING."""
+    """The answer is empty, or MISSING where a table is named."""
     UNCHANGED = auto()
-    """That nothing has changed, as there was nothing."""
+    """The answer is that nothing has changed, as there was nothing."""
     REFUSED = auto()
-    """That it is not theirs to do there: of what makes something."""
+    """The answer is that the caller may not do this there; methods that make something give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +170,10 @@ SERVICES: tuple[ServiceRow, ...] = (
 SERVICE_OF: Mapping[str, ServiceRow] = {
     f"/{service.name}/{method}": service for service in SERVICES for method in service.rules
 }
-"""The service of each method, by gRPC's full name of that."""
+"""The service of each method, by the method's full name in gRPC."""
 
 RULES: Mapping[str, Rule] = {name: service.rules[name.rpartition("/")[2]] for name, service in SERVICE_OF.items()}
-"""The rule of each method, by gRPC's full name of that."""
+"""The rule of each method, by the method's full name in gRPC."""
 
 
 def methods_that(holds: Callable[[ServiceRow, Rule], bool]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What users and operators request of iscp: the values behind the requests of `Admin` and `Operator`."""
+"""The values behind the requests of `Admin` and `Operator`, which users and operators make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRequest:
-    """`spec_json` is a job_spec (see iscp.core.job.job_row); `request_id` makes a retry get the first answer."""
+    """A registration. `spec_json` is a job_spec (see iscp.core.job.job_row); `request_id` makes a retry get the first
+    answer.
+    """
 
     job: JobName
     spec_json: str
@@ -32,8 +34,8 @@ class RegisterRequest:
 class ResyncRequest:
     """Rebuild a job's target from its source; the job goes on under a new job_id.
 
-    `table`: where its source is now (empty: where it was, whichever table is there); `spec_json`: what its spec is to
-    be (empty: what it is).
+    `table` is where its source is now (empty: where it was, whichever table is there). `spec_json` is what its spec
+    becomes (empty: it stays).
     """
 
     job: JobName
@@ -44,10 +46,10 @@ class ResyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRequest:
-    """Change fields of a job's spec: those that `changes_json` has, a job_spec without what is to stay as it is.
+    """Change the fields of a job's spec that `changes_json` has, which is a job_spec without what stays as it is.
 
-    null takes a field back to its default. `interrupt`: what runs or waits by the spec before is cancelled, and starts
-    over. `request_id` makes a retry get the first answer.
+    null takes a field back to its default. With `interrupt` everything that runs or waits by the former spec is
+    cancelled and starts over. `request_id` makes a retry get the first answer.
     """
 
     job: JobName
@@ -58,7 +60,7 @@ class UpdateRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """How a job keeps what its query gives; with `spec_json`, how a consumer that this job_spec has would."""
+    """Explain how a job maintains the result of its query; with `spec_json`, how a consumer of this job_spec would."""
 
     job: JobName
     spec_json: str = ""
@@ -75,7 +77,7 @@ class ChangeVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """`request_id` makes a retry get the first answer."""
+    """One of several changes. `request_id` makes a retry get the first answer."""
 
     verb: ChangeVerb
     job: JobName
@@ -83,13 +85,17 @@ class JobChange:
 
 
 ChangeOutcome = bool | PermanentError
-"""True: changed; False: it was so already (UNREGISTER: there is no such job); an error: refused, nothing changed."""
+"""True if it was changed, False if it was so already (UNREGISTER: there is no such job), or the error by which it was
+refused.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Empty fields do not filter. `limit` bounds what one answer carries; for the patterns see
-    iscp.core.job.name_patterns. `late`: only those that lag by more than their target lag."""
+    """A filter of jobs, in which empty fields do not filter. `limit` bounds what one answer carries.
+
+    Patterns are those of iscp.core.job.name_patterns. `late` selects only jobs that lag by more than their target lag.
+    """
 
     account: str = ""
     table: str = ""

@@ -1,4 +1,4 @@
-"""What users and operators are shown: the values behind the answers of `Admin` and `Operator`."""
+"""The values behind the answers of `Admin` and `Operator`, which users and operators are shown."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.progress import RunProgress
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """`created` is False where the job was there already (then nothing was changed).
+    """The answer to a registration. `created` is False where the job was there already (then nothing was changed).
 
-    `warning`: what of the source the job will not keep, and why; empty: nothing.
+    `warning` says what of the source the job will not retain, and why; it is empty if there is nothing.
     """
 
     created: bool
@@ -25,7 +25,7 @@ class RegisterResult:
 
 
 class Action(StrEnum):
-    """What has to be done so that a job is as it is wanted."""
+    """The action that makes a job what it is wanted to be."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -35,10 +35,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """What it takes to have a job as a RegisterRequest says, checked as a registration is; nothing was written.
+    """The action that a RegisterRequest would need, checked as a registration is; nothing was written.
 
-    `spec_json` is as it would be kept. `job_id`, `there_id` and `there_json` are of the job that is there: its
-    registration, the table that it is on, its spec (empty: there is none). `error`: why it cannot be had so.
+    `spec_json` is as it would be stored. `job_id`, `there_id` and `there_json` are of the job that is there: its
+    registration, the table that it is on, and its spec (empty: there is none). `error` says why the job cannot be had
+    so.
     """
 
     action: Action = Action.CREATE
@@ -54,13 +55,13 @@ class CheckedJob:
 class JobView:
     """A job as users see it; times are Unix seconds.
 
-    `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
-    as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
-    oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), or can
-    probe it, the time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it
-    is not built: since it was registered). `ranges`: into how many its table is split; the job is then as the range
-    that lags most, and that is in the worst state. `upkeep` and `progress` are there where one job is requested, and
-    not in lists; `progress` is None while no iteration of it is reported to run, and no comparison requested.
+    `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen, as of
+    `checked_at_s`. `lag_s` is 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the oldest commit
+    not yet applied, and -1 while it is not known. While no node has the table (`node_id` is empty), or can probe it,
+    the time since `checked_at_s` counts as lag. `late` is set if it lies behind by more than its target lag (while it
+    is not built: since it was registered). `ranges` says into how many its table is split; the job is then shown as the
+    range that lags most, and in the worst state of all. `upkeep` and `progress` are there where one job is requested,
+    and not in lists; `progress` is None while no iteration of it is reported to run, and no comparison requested.
     """
 
     account: str
@@ -82,16 +83,16 @@ class JobView:
     node_id: str = ""
     late: bool = False
     ranges: int = 1
-    upkeep: JobUpkeep = NO_UPKEEP
+    upkeep: JobMaintenance = NO_MAINTENANCE
     progress: RunProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """`state`: `joining`, `ready`, `cordoned`, `draining`, `leaving` or `revoked`.
+    """A node. `state` is `joining`, `ready`, `cordoned`, `draining`, `leaving` or `revoked`.
 
-    `lease_age_s`: since its lease was renewed (-1: not known); `in_flight`: what it was ordered to start or to stop and
-    has not confirmed. The queue is -1 where the node did not answer.
+    `lease_age_s` is the time since its lease was renewed (-1: not known); `in_flight` counts what it was ordered to
+    start or to stop and has not confirmed. The queue is -1 where the node did not answer.
     """
 
     node_id: str
@@ -119,7 +120,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutJob:
-    """A job that the global checkpoint does not speak for; `why`: `unbuilt`, `paused`, `failed`, or `catching up`.
+    """A job that the global checkpoint does not speak for; `why` is `unbuilt`, `paused`, `failed`, or `catching up`.
 
     A job that was resumed, or rebuilt, is catching up until it has reached the checkpoint.
     """
@@ -131,9 +132,10 @@ class LeftOutJob:
 
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
-    """A shard, who holds it (`node_id`), and who should: the ring's choice, the operator's, and all in all.
+    """A shard, the node that has it (`node_id`), and the node that should: the ring's choice, the operator's, and the
+    result.
 
-    `why`: why it is not at its target; empty where it is.
+    `why` says why it is not at its target; it is empty where it is.
     """
 
     table_id: str
@@ -149,9 +151,9 @@ class PlacedShard:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """What the owner of the term `owner_rev` has seen or decided at `at_s` (Unix seconds).
+    """An event that the owner of the term `owner_rev` has seen or decided at `at_s` (Unix seconds).
 
-    `number` counts from 1 in each term. `what`: `term`, `join`, `sync`, `gone`, `revoke`, `dispatch` or `drain`.
+    `number` counts from 1 in each term. `what` is `term`, `join`, `sync`, `gone`, `revoke`, `dispatch` or `drain`.
     `node_id` and `shard` are empty where it concerns none; `table` is the shard's, as it was registered.
     """
 
@@ -167,12 +169,12 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the whole cluster does.
+    """The state of the whole cluster.
 
-    `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s`: the
-    greatest of all jobs, stopped ones too; -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all
-    that was committed up to then is applied by all jobs but those left out, of which `left_out` has some. `moving`:
-    shards on their way to another node.
+    `owner` is the owner's node id, empty while there is none. `counters` are the executors', summed. `lag_max_s` is the
+    greatest of all jobs, stopped ones too, and -1 while unknown. By `checkpoint_at_s` (Unix seconds, 0: not known yet)
+    everything that was committed up to then is applied by all jobs but those left out, of which `left_out` has some.
+    `moving` counts shards on their way to another node.
     """
 
     owner: str

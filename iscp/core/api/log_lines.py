@@ -1,4 +1,4 @@
-"""Lines of the nodes' logs: which are wanted, which are of a job, and what a node answers."""
+"""Lines of the nodes' logs: which are wanted, which belong to a job, and what a node answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ LINES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Up to where a node's log has been read. `life`: one process of the node; `number`: its last line, from 1."""
+    """The place up to which a node's log has been read. `life` is one process of the node; `number` its last line, from
+    1.
+    """
 
     life: int
     number: int
@@ -29,7 +31,7 @@ class JobOfLines:
     tables: tuple[str, ...]
 
     def named_in(self, fields: Mapping[str, object]) -> bool:
-        """Whether a line of these fields is about the job, or about its table and no other job."""
+        """Return whether a line with these fields is about the job, or about its table and no other job."""
         if "job_id" in fields:
             return fields["job_id"] == self.job_id
         shard = str(fields.get("shard", "")).partition("/")[0]
@@ -40,9 +42,9 @@ class JobOfLines:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """The lines after `after` that are of `level` or worse, or (None) the newest `tail`; 0: LINES_MAX.
+    """The lines after `after` of `level` or worse, or without `after` the newest `tail` (0: LINES_MAX).
 
-    `since_s`: only lines of the last so many seconds, by the node's clock; 0: all that are kept.
+    With `since_s` only lines of the last so many seconds by the node's clock count; 0: all that are retained.
     """
 
     after: LogPlace | None = None
@@ -63,10 +65,10 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """What a node answers to a LogQuery, the oldest line first; the next query's `after` is `place`.
+    """The answer of a node to a LogQuery, the oldest line first; the next query's `after` is `place`.
 
-    `lost`: lines after the query's `after` that are no longer kept. `restarted`: the query's `after` is of a former
-    life. `fault`: why the node did not answer; then there is nothing else.
+    `lost` counts lines after the query's `after` that are no longer retained. `restarted` is set if the query's `after`
+    is of a former life. `fault` says why the node did not answer; then there is nothing else.
     """
 
     node_id: str

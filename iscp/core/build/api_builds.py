@@ -1,4 +1,4 @@
-"""What users and operators are shown of builds: the values behind the answers of `Builds`."""
+"""The values behind the answers of `Builds`, which users and operators are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from iscp.core.values.progress import UNKNOWN
 
 
 class BuildStage(StrEnum):
-    """`waiting`: for its table's turn; `building`: nodes stage ranges; `publishing`: staged, but not visible yet."""
+    """The stage of a build: `waiting` for its table's turn, `building` while nodes stage ranges, `publishing` while all
+    is staged but not visible yet.
+    """
 
     WAITING = "waiting"
     BUILDING = "building"
@@ -19,7 +21,9 @@ class BuildStage(StrEnum):
 
 
 class TaskState(StrEnum):
-    """`aborted`: another task is about to take its place, at another node or of other ranges."""
+    """The state of a task. `aborted` means that another task is about to take its place, at another node or of other
+    ranges.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -28,7 +32,7 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BuildTaskView:
-    """What is still to be built of a range for a job; `node_id` is where it runs, or is to run."""
+    """A range that is still to be built for a job; `node_id` is where it runs, or is to run."""
 
     range_id: int
     job_name: str
@@ -38,7 +42,7 @@ class BuildTaskView:
 
 @dataclass(frozen=True, slots=True)
 class BuildNodeView:
-    """What a node has built of the snapshot, on average of the jobs; UNKNOWN where it did not say."""
+    """The part of the snapshot that a node has built, on average of the jobs; UNKNOWN where it did not say."""
 
     node_id: str
     rows_done: int
@@ -50,9 +54,10 @@ class BuildView:
     """The first snapshots of jobs of one account, of one version of their table, which are built together.
 
     `rows_total` and `bytes_total` are the snapshot's, `rows_done` and `bytes_done` how much of it is staged, on average
-    of the jobs, by `nodes` too; `done_share` (0 to 1) is that of its bytes, or where they are not counted, of its
-    ranges. `began_at_s` is Unix time, 0 while it waits; of a build that an owner took over, when it did. The rates are
-    of the rows and bytes since then. UNKNOWN (-1): what has no basis. `tasks`: the unfinished ones.
+    of the jobs, by `nodes` too; `done_share` (0 to 1) is that of its bytes, or of its ranges where bytes are not
+    counted. `began_at_s` is Unix time, 0 while it waits; where an owner took the build over, it is the time at which it
+    did. The rates count the rows and bytes since then. UNKNOWN (-1) stands for what has no basis. `tasks` are the
+    unfinished ones.
     """
 
     table: str
@@ -75,7 +80,7 @@ class BuildView:
 
 
 def counts_by_node(tasks: Iterable[BuildTaskView]) -> dict[str, Counter[TaskState]]:
-    """How many tasks of each state a node has, for nodes that have any, by their names."""
+    """Return how many tasks of each state a node has, for nodes that have any, by their names."""
     counts: dict[str, Counter[TaskState]] = {}
     for task in tasks:
         counts.setdefault(task.node_id, Counter())[task.state] += 1

@@ -1,4 +1,4 @@
-"""What operators' changes of builds come to: which ranges are cut, and which are put together, or why none is."""
+"""Decide what operators' changes of builds come to: which ranges are split or merged, or why none is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from iscp.core.values.errors import InvalidRequest
 
 
 def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> list[JobBuild]:
-    """Those of a table, which may have been dropped and recreated; raises InvalidRequest where there is none."""
+    """Return the builds of a table, which may have been dropped and recreated; raise InvalidRequest if there is
+    none.
+    """
     found = [each for each in known.jobs if each.plan.table_id in table_ids]
     if not found:
         raise InvalidRequest(f"{table} is not being built", field="table", remedy="See `iscp-admin build list`")
@@ -20,7 +22,7 @@ def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> lis
 
 
 def live_ranges(builds: Iterable[JobBuild]) -> frozenset[int]:
-    """Those that are still to be built for a job, in one piece, by a task that is not aborted."""
+    """Return the ranges that are still to be built for a job, in one piece, by a task that is not aborted."""
     return frozenset(
         task.range_id
         for build in builds
@@ -31,7 +33,7 @@ def live_ranges(builds: Iterable[JobBuild]) -> frozenset[int]:
 
 
 def ranges_to_split(builds: Sequence[JobBuild], range_id: int) -> list[int]:
-    """The one range, or (0) all; raises InvalidRequest unless all of these can be cut."""
+    """Return the one range, or all if `range_id` is 0; raise InvalidRequest unless all of these can be cut."""
     live = live_ranges(builds)
     wanted = [range_id] if range_id else sorted(live)
     if not wanted or not live.issuperset(wanted):
@@ -51,9 +53,9 @@ def ranges_to_split(builds: Sequence[JobBuild], range_id: int) -> list[int]:
 
 
 def ranges_to_merge(builds: Sequence[JobBuild], range_id: int) -> list[int]:
-    """The ranges that come of it: of the pair that `range_id` is half of, or (0) of all pairs of the smallest.
+    """Return the ranges that result: from the pair that `range_id` is half of, or (0) from all pairs of the smallest.
 
-    Raises InvalidRequest where there is no such pair, of which both are still to be built for the same job.
+    Raises InvalidRequest if there is no such pair, of which both are still to be built for the same job.
     """
     live = live_ranges(builds)
     if not live or (range_id and range_id not in live):
@@ -79,7 +81,7 @@ def ranges_after_split(builds: Iterable[JobBuild], ranges: Iterable[int]) -> fro
 
 
 def ranges_after_merge(builds: Iterable[JobBuild], ranges: Iterable[int]) -> frozenset[int]:
-    """A half stays that a job has without the other one."""
+    """Return the ranges after a merge. A half that a job has without the other one stays."""
     return frozenset(each for build in builds for each in _merged(live_ranges([build]), ranges))
 
 
@@ -89,7 +91,9 @@ def _merged(live: frozenset[int], ranges: Iterable[int]) -> frozenset[int]:
 
 
 def priority_to_be_next(known: KnownBuilds, table_ids: Collection[str]) -> tuple[str, int] | None:
-    """The table of these that waits, and the priority with which its turn is next; None: it is so already."""
+    """Return the table of `table_ids` that waits, and the priority that makes its turn the next; None if it is so
+    already.
+    """
     begun = {each.plan.table_id for each in known.jobs if each.stage is BuildStage.BUILDING}
     waiting = list(
         dict.fromkeys(
@@ -109,7 +113,7 @@ def _paired(live: frozenset[int]) -> Iterable[int]:
 
 
 def _largest_cuttable(pieces: int) -> str:
-    """Of which ranges the halves are not smaller than a piece, on average."""
+    """Return which ranges have halves that are not smaller than a piece on average, as the beginning of a sentence."""
     above = 1 << max(0, pieces.bit_length() - 1)
     return f"only ranges below {above} can" if above > WHOLE else "no range of it can"
 

@@ -15,7 +15,9 @@ from iscp.core.values.progress import TableSize, total_size
 
 
 class SnapshotFile(NamedTuple):
-    """`vector_id`: of its deletion vector; empty: it has none. `size`: without the rows that are gone by that."""
+    """A data file. `vector_id` is its deletion vector's (empty: it has none); `size` leaves out the rows that this
+    deletes.
+    """
 
     path: str
     size: TableSize
@@ -33,9 +35,9 @@ class PieceOfFile:
 
 @dataclass
 class RangeFiles:
-    """What a range has of a snapshot: files as they are, and some parts of others, by their paths.
+    """The files of a snapshot that are in a range: some as they are, and parts of others by their paths.
 
-    `sizes` are theirs: a part of a file counts as much as any other of it, so that all ranges together are the whole.
+    `sizes` are theirs: every part of a file counts as much as any other, so that all ranges together are the whole.
     """
 
     whole: list[str] = field(default_factory=list)
@@ -52,19 +54,19 @@ class RangeFiles:
 
 
 def piece_name(file: SnapshotFile, piece: PieceOfFile) -> str:
-    """What decides which range it is in."""
+    """Return the name of a piece, which decides in which range it is."""
     name = f"{file.path} {file.vector_id}" if file.vector_id else file.path
     return name if piece.parts == 1 else f"{name}#{piece.number}"
 
 
 def parts_of(path: str, size: int, piece_bytes: int) -> list[PieceOfFile]:
-    """The file's pieces, by its size alone; one that has fewer row groups than pieces has pieces without rows."""
+    """Return the file's pieces by its size alone; if it has fewer row groups than pieces, some pieces have no rows."""
     parts = _parts(size, piece_bytes)
     return [PieceOfFile(path, number, parts) for number in range(parts)]
 
 
 def count_pieces(sizes: Iterable[int], piece_bytes: int) -> int:
-    """Of files of so many bytes."""
+    """Return how many pieces files of so many bytes have."""
     return sum(_parts(size, piece_bytes) for size in sizes)
 
 
@@ -73,7 +75,7 @@ def _parts(size: int, piece_bytes: int) -> int:
 
 
 def group_span(groups: int, piece: PieceOfFile) -> tuple[int, int]:
-    """The first of a file's row groups that is in the piece, and the first behind it."""
+    """Return the first of a file's row groups that is in the piece, and the first behind it."""
     return groups * piece.number // piece.parts, groups * (piece.number + 1) // piece.parts
 
 
@@ -100,7 +102,7 @@ def _size_of(size: TableSize, piece: PieceOfFile) -> TableSize:
 
 
 def row_spans(group_rows: list[int], pieces: Iterable[PieceOfFile]) -> list[tuple[int, int]]:
-    """Which rows of a file its `pieces` have, by their places in it, with neighbours in one span."""
+    """Return the rows of a file that its `pieces` have as spans of places in it; neighbours share a span."""
     starts = [0]
     for rows in group_rows:
         starts.append(starts[-1] + rows)
@@ -115,5 +117,7 @@ def row_spans(group_rows: list[int], pieces: Iterable[PieceOfFile]) -> list[tupl
 
 
 def depth_for(total_bytes: int, range_bytes: int) -> int:
-    """How often a snapshot is cut so that a range has no more than `range_bytes` on average, or DEPTH_MAX."""
+    """Return how often to cut a snapshot so that a range has no more than `range_bytes` on average; at most
+    DEPTH_MAX.
+    """
     return next((cuts for cuts in range(DEPTH_MAX) if total_bytes <= range_bytes << cuts), DEPTH_MAX)

@@ -1,4 +1,4 @@
-"""What is shown of builds, from what an owner knows of them: how far they are, and how fast. Without a clock."""
+"""Make what is shown of builds, how far and how fast they are, from what an owner knows of them; without a clock."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class JobBuild:
     """One job's build.
 
     `tasks` are the unfinished ones, aborted ones too; before the plan is BUILDING there may be some, which say nothing.
-    `done`: what nodes have read for it, by node. `began_at_s`: since when it is measured, in Unix time: its tasks were
-    created then, or this owner took it over, with `share_then` of its ranges done, and `done_then` of its rows.
+    `done` is what nodes have read for it, by node. `began_at_s` is the Unix time from which it is measured: its tasks
+    were created then, or this owner took it over, with `share_then` of its ranges done, and `done_then` of its rows.
     """
 
     plan: BuildPlan
@@ -32,9 +32,10 @@ class JobBuild:
 
 @dataclass(frozen=True, slots=True)
 class KnownBuilds:
-    """All builds of a moment, those that wait in the order of their turns.
+    """All builds at one moment; those that wait are in the order of their turns.
 
-    `running`: ids of tasks that nodes work on. `priorities`: by table id, 0 where none is given; the highest is first.
+    `running` has the ids of tasks that nodes work on. `priorities` are by table id, 0 where none is given; the highest
+    is first.
     """
 
     jobs: tuple[JobBuild, ...] = ()
@@ -43,18 +44,18 @@ class KnownBuilds:
 
 
 def share_done(tasks: Iterable[BuildTask]) -> float:
-    """How much of a job's snapshot is staged, by its unfinished tasks; those that are aborted stand for their ranges.
+    """Return how much of a job's snapshot is staged, by its unfinished tasks; an aborted one stands for its range.
 
-    Exact: the parts are powers of two.
+    The result is exact, as the parts are powers of two.
     """
     ranges = {task.range_id for task in tasks if task.task_type is TaskType.BUILD_RANGE}
     return 1.0 - sum(2.0 ** -depth(each) for each in ranges)
 
 
 def build_views(known: KnownBuilds, names: Mapping[str, str], now_s: float) -> list[BuildView]:
-    """One for the jobs of an account, a table and a version together; what is being built comes first.
+    """Return one view for the jobs of an account, a table and a version together; what is being built comes first.
 
-    `names`: of the tables, by their ids. `now_s`: Unix time as of now.
+    `names` are those of the tables by their ids. `now_s` is the Unix time.
     """
     groups: dict[tuple[str, str, int], list[JobBuild]] = {}
     for build in known.jobs:
@@ -110,7 +111,7 @@ def _share(build: JobBuild) -> float:
 
 
 def _done(build: JobBuild) -> TableSize:
-    """UNCOUNTED of a build that an earlier version has begun, which counted nothing."""
+    """Return what is done; UNCOUNTED for a build that an earlier version has begun, which counted nothing."""
     size = build.plan.size
     if build.stage is BuildStage.WAITING:
         return NOTHING
@@ -151,7 +152,7 @@ def _left_s(done: float, gained: float, span_s: float) -> float:
 
 
 def _task_views(builds: Iterable[JobBuild], running: Collection[str]) -> list[BuildTaskView]:
-    """In the order of the ranges, as they lie in the snapshot."""
+    """Return views of the tasks in the order of the ranges, as they lie in the snapshot."""
     found = [
         BuildTaskView(task.range_id, build.plan.job_name, task.node_id, _task_state(task, running))
         for build in builds

@@ -1,4 +1,4 @@
-"""What a job requests whose first snapshot is built by ranges: its status carries it until the job is built."""
+"""The request of a job whose first snapshot is built by ranges: its status carries it until the job is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """`version` of the source is to be built, cut `depth` times; `piece_bytes`, `size` and `pin` as in BuildPlan."""
+    """Build `version` of the source, cut `depth` times; `piece_bytes`, `size` and `pin` are those of BuildPlan."""
 
     version: int
     piece_bytes: int
@@ -27,17 +27,17 @@ class BuildRequest:
 
     @property
     def reading(self) -> tuple[int, str]:
-        """Builds of a job that agree in it read the same, and come out the same."""
+        """Return what decides which rows are read: builds of a job that agree in it come out the same."""
         return self.version, self.pin
 
     def document(self) -> dict[str, Any]:
-        """As the job log has it, in JSON."""
+        """Return the request as JSON of the job log."""
         found = {"version": self.version, "piece_bytes": self.piece_bytes, "depth": self.depth, **asdict(self.size)}
         return found | ({"pin": self.pin} if self.pin else {})
 
 
 def parse_build(document: object) -> BuildRequest:
-    """Of `BuildRequest.document`; raises ValueError."""
+    """Read the result of `BuildRequest.document`; raise ValueError if it is no such document."""
     if not isinstance(document, Mapping):
         raise ValueError(f"build is {shown(document)}, which does not map names to numbers")
     return BuildRequest(
@@ -50,13 +50,16 @@ def parse_build(document: object) -> BuildRequest:
 
 
 def parse_size(document: Mapping[str, object], prefix: str = "") -> SnapshotSize:
-    """What earlier versions do not say of a snapshot is UNKNOWN; raises ValueError, with `prefix` before names."""
+    """Return the size of a snapshot, UNKNOWN where earlier versions do not say it.
+
+    Raises ValueError, with `prefix` before names.
+    """
     names = ("rows", "bytes", "pieces")
     return SnapshotSize(*(count_or_unknown(document.get(name, UNKNOWN), f"{prefix}{name}") for name in names))
 
 
 def exact_build(found: object, name: str = "build") -> BuildRequest | None:
-    """As it may be kept. Raises ValueError."""
+    """Return a request that may be stored, checked field by field. Raises ValueError."""
     if found is None:
         return None
     if not isinstance(found, BuildRequest):
@@ -66,7 +69,7 @@ def exact_build(found: object, name: str = "build") -> BuildRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class BuildId:
-    """What the ranges of one build have in common; `digest` differs wherever they could not be put together."""
+    """The identity that the ranges of one build share; `digest` differs wherever they could not be put together."""
 
     job_id: str
     version: int
@@ -74,9 +77,9 @@ class BuildId:
 
 
 def build_id(job_id: str, spec_json: str, request: BuildRequest, source_id: str, source_at_s: float) -> BuildId:
-    """`source_id` and `source_at_s`: of the table at the request's version, and when that was committed.
-
-    So a table that was dropped and made again at this place, and has come to the same version, is another build.
+    """Return the id of a build. `source_id` and `source_at_s` are those of the table at the request's version, and when
+    that was committed: a table that was dropped and made again at this place, and has come to the same version, is
+    another build.
     """
     consumer = json.loads(spec_json).get("iteration", {}).get("consumer")
     what = [request.version, request.piece_bytes, source_id, source_at_s, consumer]

@@ -25,7 +25,7 @@ _BITS = 32
 
 
 class TaskType(StrEnum):
-    """What a task does, and only tasks of one type are worked on together; more types may come."""
+    """The type of a task; only tasks of one type are worked on together; more types may come."""
 
     BUILD_RANGE = "build_range"
     PROCESS_STAGING = "process_staging"
@@ -50,7 +50,8 @@ class BuildTask(NamedTuple):
 
 
 class StagingTask(NamedTuple):
-    """Keep the change rows of the table's commits (`after`, `until`], or, where that is none, delete all that is kept.
+    """Retain the change rows of the table's commits (`after`, `until`], or delete all that are retained if that is
+    empty.
 
     It is no job's: one copy serves all jobs of the table, and applies to none. What is to be done at another node is
     another task, with an id of its own.
@@ -69,8 +70,8 @@ class StagingTask(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSpan:
-    """Of which commits of a table the change rows are kept for certain: (`since`, `until`], in so many bytes.
+class RetainedSpan:
+    """The commits (`since`, `until`] of a table, `bytes` large, of which the change rows are retained for certain.
 
     There may be more of them, as long as this is written: it is deleted when they are.
     """
@@ -84,11 +85,12 @@ class KeptSpan:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What a job's tasks have in common: what is read, for which job; the same as long as its build goes on.
+    """The terms that a job's tasks share, the same as long as its build goes on: what is read, for which job.
 
     `spec_json` is the job's spec. A file of more than `piece_bytes` is cut into pieces of its row groups (0: none is).
-    `depth`: how often the snapshot was cut at first. `size`: the snapshot's; plans that differ in it alone are the
-    same, as nodes and owners of earlier versions leave it out. `pin`: that of its BuildTerms; empty: it has none.
+    `depth` says how often the snapshot was cut at first. `size` is the snapshot's; plans that differ in it alone are
+    the same, as nodes and owners of earlier versions leave it out. `pin` is that of its BuildTerms, empty if it has
+    none.
     """
 
     job_id: str
@@ -105,7 +107,9 @@ class BuildPlan:
 
     @property
     def reading(self) -> tuple[int, int]:
-        """Plans of a table that agree in it have the same rows in a range, which may be read once for all of them."""
+        """Return what decides the rows of a range: plans of a table that agree in it may be read once for all of
+        them.
+        """
         return self.version, self.piece_bytes
 
 
@@ -119,23 +123,23 @@ class RangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class StagingBatch:
-    """`plans`: the table's builds that go on; what was committed after their versions has to be kept for them."""
+    """A staging task with the table's builds that go on (`plans`), for which later commits have to be retained."""
 
     task: StagingTask
     plans: tuple[BuildPlan, ...]
 
 
 def piece_range(name: str, depth: int) -> int:
-    """The range, of those that are cut `depth` times, that a piece belongs to."""
+    """Return the range, of those that are cut `depth` times, that a piece belongs to."""
     return (1 << depth) + (crc32(name.encode()) >> (_BITS - depth))
 
 
 def depth(range_id: int) -> int:
-    """How often the whole was cut to get it; raises ValueError for what is no range."""
+    """Return how often the whole was cut to get the range; raise ValueError for what is no range."""
     return depth_within(range_id, DEPTH_MAX)
 
 
 def covers(range_id: int, other: int) -> bool:
-    """Whether all of `other` is in the range: it is the same, or was cut from it."""
+    """Return whether all of `other` is in the range: it is the same, or was cut from it."""
     below = depth(other) - depth(range_id)
     return below >= 0 and other >> below == range_id

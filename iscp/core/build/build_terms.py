@@ -1,6 +1,6 @@
-"""What all ranges of a build agree on besides the version of their own table.
+"""The terms that all ranges of a build agree on, besides the version of their own table.
 
-It is written once, where the build's ranges are staged, before any of them is: so whoever builds a range, at whichever
+They are written once, where the build's ranges are staged, before any of them is: whoever builds a range, at whichever
 node and however late, reads the same, and a build with other terms is another build.
 """
 
@@ -21,11 +21,11 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BuildTerms:
-    """`sources`: the versions of all tables that ranges read, their own among them; `as_of_s`: the instant that they
-    are computed for, in Unix seconds (0: they do not go by the time).
+    """`sources` are the versions of all tables that ranges read, their own among them. `as_of_s` is the instant that
+    they are computed for, in Unix seconds (0: they do not depend on the time).
 
-    `way`: how rows are computed, as the consumer calls it. `passing`: what is staged is not the target's own, and goes
-    with the build.
+    `way` says how rows are computed, as the consumer calls it. With `passing` what is staged is not the target's own,
+    and goes with the build.
     """
 
     sources: SourceMarks = field(default_factory=dict)
@@ -35,7 +35,7 @@ class BuildTerms:
 
     @property
     def pin(self) -> str:
-        """By what builds of one version with other terms are distinguished; empty: there are none.
+        """Return what distinguishes builds of one version with other terms; empty if there are none.
 
         The instant does not count: a build that begins again reads something else, or it would fail again.
         """
@@ -45,7 +45,7 @@ class BuildTerms:
         return hashlib.blake2b(what.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
     def document(self) -> dict[str, Any]:
-        """For `parse_terms`."""
+        """Return the terms as JSON for `parse_terms`."""
         found: dict[str, Any] = {"sources": sources_document(self.sources)} if self.sources else {}
         return found | {name: value for name in ("as_of_s", "way", "passing") if (value := getattr(self, name))}
 
@@ -54,7 +54,7 @@ NO_TERMS = BuildTerms()
 
 
 def parse_terms(document: object) -> BuildTerms:
-    """Of `BuildTerms.document`, among whatever else; raises ValueError."""
+    """Read `BuildTerms.document`, which may have other fields besides; raise ValueError if it is no such document."""
     if not isinstance(document, Mapping):
         raise ValueError(f"the terms are {shown(document)}, which does not map names to values")
     return BuildTerms(

@@ -1,4 +1,4 @@
-"""Which of the ranges that are staged make up the whole snapshot, each piece once.
+"""Choose the staged ranges that make up the whole snapshot, each piece once.
 
 A range may be there beside its halves, or one half beside the whole: splits, merges and results that come late leave
 any of them behind. All of them were read of one version, so that either way gives the same rows.
@@ -15,9 +15,9 @@ from iscp.core.rows.range_tree import WHOLE, children, parent
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Both together tile the whole: no two of them have a piece in common, and every piece is in one of them.
+    """Ranges that are `chosen`, and the largest ranges of which nothing is there (`lacking`).
 
-    `lacking` are the largest ranges of which nothing is there.
+    Both together tile the whole: no two of them have a piece in common, and every piece is in one of them.
     """
 
     chosen: tuple[int, ...]
@@ -29,7 +29,7 @@ class Tiling:
 
 
 def tiling(there: Collection[int]) -> Tiling:
-    """The largest of the ranges that are `there` win over what they were cut into."""
+    """Choose from the ranges that are `there`; the largest win over what they were cut into."""
     cut = _above(there)
     chosen: list[int] = []
     lacking: list[int] = []
@@ -46,13 +46,15 @@ def tiling(there: Collection[int]) -> Tiling:
 
 
 def is_staged(range_id: int, there: Collection[int]) -> bool:
-    """Whether nothing of the range is left to be built: it is there, or what it was cut from, or all of its parts."""
+    """Return whether nothing of the range is left to be built: it is there itself, or what it was cut from, or all its
+    parts.
+    """
     found = tiling(there)
     return not any(covers(range_id, each) or covers(each, range_id) for each in found.lacking)
 
 
 def _above(there: Collection[int]) -> set[int]:
-    """All that one of them was cut from."""
+    """Return all ranges that one of these was cut from."""
     found: set[int] = set()
     for each in there:
         while each > WHOLE and (each := parent(each)) not in found:

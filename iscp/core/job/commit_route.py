@@ -1,4 +1,4 @@
-"""What becomes of a commit that lands on a table with jobs: the tail takes it, or its change rows are kept before."""
+"""Route a commit that lands on a table with jobs: the tail takes it, or its change rows are retained before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _RESTORE = "RESTORE"
 
 
 class JobPhase(Enum):
-    """`WAITING`: its turn is not near; `BUILDING`: it is built, or next, and not published; `BUILT`: it tails."""
+    """A job's phase: `WAITING` while its turn is not near, `BUILDING` while it is built or next, `BUILT` once it
+    tails.
+    """
 
     WAITING = auto()
     BUILDING = auto()
@@ -26,27 +28,28 @@ class CommitRoute(Enum):
 
 
 def route_commit(phases: Collection[JobPhase], *, repair: bool = False) -> CommitRoute:
-    """`phases`: of the table's jobs; `repair`: it is one (is_repair).
+    """Route a commit by the `phases` of the table's jobs; `repair` says whether it is one (is_repair).
 
-    Staging never applies anything: two versions of a key may lie in different ranges of a build. It only keeps the
-    change rows from being deleted (VACUUM, log cleanup) until every job that needs them has taken them, in order of
-    version. What is committed before a build begins is for its snapshot, or for whoever tails already. What a repair
-    takes back is often deleted at once: so it is kept too where all jobs tail.
+    Staging never applies anything: two versions of a key may lie in different ranges of a build. It only protects the
+    change rows from deletion (VACUUM, log cleanup) until every job that needs them has taken them, in order of version.
+    What is committed before a build begins is for its snapshot, or for whoever tails already. What a repair takes back
+    is often deleted at once: so it is retained too where all jobs tail.
     """
     staged = JobPhase.BUILDING in phases or (repair and JobPhase.BUILT in phases)
     return CommitRoute.STAGING if staged else CommitRoute.TAIL
 
 
 def is_repair(operation: str, user_metadata: str) -> bool:
-    """Whether a commit puts the table back to what it was or should have been, as its commitInfo says: a RESTORE, or
-    one that is marked by REPAIR_MARK.
+    """Return whether a commit puts the table back to what it was or should have been.
+
+    Its commitInfo says so: it is a RESTORE, or is marked by REPAIR_MARK.
     """
     if operation == _RESTORE or user_metadata == REPAIR_MARK:
         return True
     if REPAIR_MARK not in user_metadata:
         return False
     try:
-        said = json.loads(user_metadata)
+        metadata = json.loads(user_metadata)
     except (ValueError, RecursionError):
         return False
-    return isinstance(said, dict) and said.get(REPAIR_MARK) is True
+    return isinstance(metadata, dict) and metadata.get(REPAIR_MARK) is True

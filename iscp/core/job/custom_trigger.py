@@ -1,7 +1,7 @@
-"""What a trigger of the user's own is handed, and what it may answer.
+"""The facts that a trigger of the user's own is handed, and the answers that it may give.
 
-It decides from the facts alone, so that the same facts always lead to the same answer. What it answers is checked:
-never a time in the past, never nothing.
+It decides from the facts alone, so that the same facts always lead to the same answer. Its answer is checked: it must
+not be a time in the past, nor nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class NotBefore:
 
 
 def wait_of(answer: object, facts: TriggerFacts) -> float:
-    """The seconds that a job has to wait by its trigger's answer (0: none). Raises TemporaryError for any other."""
+    """Return the seconds that a job has to wait by its trigger's answer (0: none).
+
+    Raises TemporaryError for anything that is no answer.
+    """
     match answer:
         case StartNow():
             return 0.0

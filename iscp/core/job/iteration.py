@@ -14,11 +14,11 @@ from iscp.core.values.watermark import SourceMarks, Watermark
 
 
 class DataType(StrEnum):
-    """What a consumer is handed.
+    """The kind of data that a consumer is handed.
 
-    SNAPSHOT: all rows at `to_version`, to replace whatever the sink holds. TAIL: the net changes of
-    (`from_version`, `to_version`]. DIFFERENCE: all rows at `to_version`, to be compared with what the sink
-    holds, and only the difference applied.
+    SNAPSHOT: all rows at `to_version`, to replace whatever the sink has. TAIL: the net changes of (`from_version`,
+    `to_version`]. DIFFERENCE: all rows at `to_version`, to be compared with what the sink has, and only the difference
+    applied.
     """
 
     SNAPSHOT = "snapshot"
@@ -27,7 +27,7 @@ class DataType(StrEnum):
 
 
 class Purpose(StrEnum):
-    """APPLY changes; VERIFY: compare the target of the one job with its source; REPAIR: and make it equal."""
+    """APPLY changes, VERIFY the target of the one job against its source, or REPAIR it, which also makes it equal."""
 
     APPLY = "apply"
     VERIFY = "verify"
@@ -35,7 +35,7 @@ class Purpose(StrEnum):
 
 
 class ChangeDetail(StrEnum):
-    """How much of what happened a consumer wants to see: one final change for each key, or every change in order."""
+    """The detail that a consumer wants to see: one final change for each key (NET), or every change in order (ALL)."""
 
     NET = "net"
     ALL = "all"
@@ -43,9 +43,9 @@ class ChangeDetail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one iteration takes at the most; what is over follows in the next.
+    """The most that one iteration takes; the rest follows in the next one.
 
-    One commit that is larger is cut into steps, by the keys of its rows.
+    A larger commit is cut into steps by the keys of its rows.
     """
 
     rows_max: int = 5_000_000
@@ -82,16 +82,15 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
+    """The outcome of an iteration for one job; on an error `watermark` and `seq` are the sink's last known.
 
-    `committed`: whether it wrote to the sink. `seq` may move without it: by a commit whose node died before it was
-    reported, or has yet to report it.
-    `dead_letters`: how many rows the target leaves out. `source_id`: the table that the target is of, empty where that
-    was not seen. `warning`: what the job's user should know, though nothing is wrong.
-    `verified`: what a comparison found, if that was the purpose.
-    `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
-    `strategy_reason`: how a query's rows were brought up to date, and why so; `rows_in` and `parts_s`: as in
-    HistoryEntry; `due_at_s`: as in Refreshed. `build`: it waits for a build by ranges, and has applied nothing yet.
+    With `committed` it wrote to the sink. `seq` may move without it: by a commit whose node died before it was
+    reported, or has yet to report it. `dead_letters` counts rows that the target leaves out. `source_id` is the table
+    that the target follows, empty where that was not seen. `warning` is what the job's user should know, though nothing
+    is wrong. `verified` is what a comparison found, if that was the purpose. `sources` says for a job of several tables
+    how far each was read; it is empty where that was not seen. `strategy` and `strategy_reason` say how a query's rows
+    were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
+    Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet.
     """
 
     row: JobRow

@@ -1,6 +1,6 @@
-"""Which jobs a node's process has died of: by what it left when a native library crashed it.
+"""Find the jobs that a node's process has died of, by what it left when a native library crashed it.
 
-A fault of Python is the iteration's own. One of a library in another language ends the whole process: it aborts, or
+A fault of Python is the iteration's own. A fault in a library of another language ends the whole process: it aborts, or
 touches memory that is not its own. The same work would end it again as soon as it is back.
 """
 
@@ -31,8 +31,10 @@ class AtWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """`signal`: in Python's words, as `Aborted`. `thread`: the one of Python in which it was, with its `stack`; None:
-    it was in one of a library's own. `helps`: it is one of several among which a job's work is spread.
+    """A crash of the process, with its `signal` in Python's words, as `Aborted`.
+
+    `thread` is the thread of Python that crashed, with its `stack`; None: it was one of a library's own. With `helps`
+    it is one of several among which a job's work is spread.
     """
 
     signal: str
@@ -43,9 +45,9 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """Of one job in a row: how many, and the last of them (Unix seconds, and by which signal).
+    """The deaths of one job in a row: how many, and the last of them (Unix seconds, and by which signal).
 
-    `forgiven_at_s`: when the fault was reported that a person has had tried again since; 0: none was.
+    `forgiven_at_s` is when the fault was reported that a person has had tried again since; 0: none was.
     """
 
     count: int = 0
@@ -64,7 +66,7 @@ class Deaths:
 
 
 def parse_crash(dump: str) -> Crash | None:
-    """What Python's fault handler wrote as the process died. None: nothing, so that it did not die of such a fault."""
+    """Return the crash that Python's fault handler wrote down as the process died, or None if it did not die so."""
     found = _SIGNAL.search(dump)
     if found is None:
         return None
@@ -76,7 +78,9 @@ def parse_crash(dump: str) -> Crash | None:
 
 
 def suspects(crash: Crash, at_work: Iterable[AtWork]) -> Sequence[AtWork]:
-    """Whose work it may have been: that of the thread, or all where a thread works for any of them, or is unknown."""
+    """Return the work that may have crashed: that of the thread, or all where a thread works for any of them, or is
+    unknown.
+    """
     all_of_them = list(at_work)
     own = [each for each in all_of_them if each.thread == crash.thread]
     if own or not (crash.thread is None or crash.helps):

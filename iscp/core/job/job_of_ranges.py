@@ -1,4 +1,4 @@
-"""A job whose table is cut into ranges, which has a row for each of them, as the one job that its users see."""
+"""Show a job whose table is cut into ranges, with a row for each of them, as the one job that its users see."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from iscp.core.job.job_row import JobRow, JobState, Reason
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow:
-    """A job's rows, one for each range of its table, as the one job that its users see.
+    """Return a job's rows, one for each range of its table, as the one job that its users see.
 
-    It has come as far as the range that lags most, and its state is the worst of theirs, whose status it
-    has, with the rows and bytes of all.
+    It has come as far as the range that lags most, and its state is the worst of theirs, whose status it has, with the
+    rows and bytes of all.
     """
     worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
     if len(rows) == 1 and worst.key.range_id == 1:

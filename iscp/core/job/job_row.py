@@ -1,4 +1,4 @@
-"""Jobs: the row that the job log keeps of each, and what is reported of it."""
+"""Jobs: the row that the job log has of each, and the reports on it."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ _STATUS: Mapping[str, Check] = {
     "build": exact_build,
 }
 exact_status = exact_fields(JobStatus, _STATUS)
-"""As it may be kept. Raises ValueError where a number or a name in it cannot be."""
+"""Return a status that may be stored. Raises ValueError where a number or a name in it cannot be."""
 
 
 def parse_status(text: str) -> JobStatus:
     """Read a `job_status` (JSON) of the job log; an empty text is a job that has not run.
 
-    One that cannot be read says so, and no more: the job's next iteration writes another.
+    A status that cannot be read says so in its warning, and no more: the job's next iteration writes another.
     """
     try:
         return exact_status(_status_of(json.loads(text))) if text else JobStatus()
@@ -162,8 +162,8 @@ class JobRow(NamedTuple):
     """One row of the job log.
 
     Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
-    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody reads them, which
-    keeps a hundred thousand rows cheap. `origin`: of a row that a split, a merge or a registration on a split table
+    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody reads them, so that
+    a hundred thousand rows are cheap. `origin` is, for a row that a split, a merge or a registration on a split table
     made, the registration that it goes on with (empty: it is one itself).
     """
 
@@ -183,7 +183,7 @@ class JobRow(NamedTuple):
 
     @property
     def registration(self) -> str:
-        """The id that its users know the registration by, however the table was split since."""
+        """Return the id that its users know the registration by, however the table was split since."""
         return self.origin or self.job_id
 
     @property
@@ -192,7 +192,7 @@ class JobRow(NamedTuple):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Return what has to hold for the rows of the source that are the job's, each a condition of Spark's.
+        """Return the conditions, in Spark's SQL, by which rows of the source are the job's.
 
         They are never put into one text: a comment that a user has begun would reach the others.
         """
@@ -205,17 +205,19 @@ class JobRow(NamedTuple):
 
     @property
     def source_id(self) -> str:
-        """The id of the table that the target follows; not the key's where that was replaced since."""
+        """Return the id of the table that the target follows; not the key's where that was replaced since."""
         return (self.status.source_id if '"source_id"' in self.status_json else "") or self.key.table_id
 
     @property
     def sources(self) -> SourceMarks:
-        """How far each of several tables was read; empty for a job of one, and before anything was applied."""
+        """Return how far each of several tables was read; empty for a job of one table, and before anything was
+        applied.
+        """
         return self.status.sources if '"sources"' in self.status_json else {}
 
     @property
     def build(self) -> BuildRequest | None:
-        """What it has requested, as long as its first snapshot is built by ranges."""
+        """Return the build that the job has requested, as long as its first snapshot is built by ranges."""
         return self.status.build if '"build"' in self.status_json else None
 
     @property
@@ -228,7 +230,7 @@ class JobRow(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """A row as it is appended to the job log. `request_id`: the request that it answers; empty: it answers none."""
+    """A row as it is appended to the job log. `request_id` is the request that it answers; empty: it answers none."""
 
     row: JobRow
     request_id: str = ""
@@ -236,7 +238,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What the node that runs a job says of it; a batch of them travels in a Checkpoint.
+    """A report on a job by the node that runs it; a batch of them travels in a Checkpoint.
 
     `state` and `reason` are None where only the watermark moved, which need not be written to the log at once.
     """
@@ -251,12 +253,12 @@ class JobReport:
 
 
 def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
-    """The row after a report, or None where the report changes nothing.
+    """Return the row after a report, or None if the report changes nothing.
 
     A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq, or with the
     same seq whose watermark, lies behind the row's: reports may come late, doubled or out of order. Only a later seq
-    may have a lower watermark: of a job that follows a recreated source. A pause that was requested is not undone by
-    an iteration which ends after it.
+    may have a lower watermark, if the job follows a recreated source. A pause that was requested is not undone by an
+    iteration which ends after it.
     """
     if row.job_id != report.job_id or row.drop_at_s is not None:
         return None
@@ -284,7 +286,7 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
 
 
 def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobStatus:
-    """`status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
+    """Return the `status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
     status = replace(status, dead_letters=last.dead_letters, warning=last.warning, build=status.build or last.build)
     if not retried:
         return replace(status, error_code=ErrorCode.OK, error_msg="")

@@ -17,10 +17,10 @@ def is_pattern(text: str) -> bool:
 
 
 def name_fault(text: str) -> str:
-    """Why nobody may be named so, as the rest of a sentence; empty: they may.
+    """Return why nothing may be named so, as the rest of a sentence, or an empty text if it may.
 
-    An allow-list: of the letters beyond ASCII many look like others or like nothing, and so do their marks; which of
-    them do changes with Unicode and with fonts.
+    Only listed characters are allowed: of the letters beyond ASCII many look like others or like nothing, and so do
+    their marks; which of them do changes with Unicode and with fonts.
     """
     if not (text.isascii() and text.isprintable()):
         return "with characters other than letters and digits of ASCII, its signs and blanks"
@@ -30,7 +30,10 @@ def name_fault(text: str) -> str:
 
 
 def matcher(table_pattern: str, name_pattern: str) -> Callable[[JobRow], bool]:
-    """Whether a job's table, as it was registered or as it lies, and its name match; empty patterns match all."""
+    """Return a function that says whether a job's table, as it was registered or as it lies, and its name match.
+
+    Empty patterns match all.
+    """
     table, name = (re.compile(fnmatch.translate(each or "*")).match for each in (table_pattern, name_pattern))
 
     def matches(row: JobRow) -> bool:

@@ -1,4 +1,4 @@
-"""What receivers of webhooks are sent: a condition of a job has begun or ended, or the owner has changed."""
+"""Notifications to receivers of webhooks: a condition of a job has begun or ended, or the owner has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotificationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who sends: the cluster, the owner's node id, and its term."""
+    """The sender: the cluster, the owner's node id, and its term."""
 
     cluster: str
     owner: str
@@ -58,5 +58,5 @@ class Notification:
     source_version: int = -1
 
     def to_json(self) -> bytes:
-        """The body as it is signed and sent."""
+        """Return the body as it is signed and sent."""
         return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, separators=(",", ":")).encode()

@@ -1,9 +1,9 @@
-"""What the rows of a range have reached in a sink, whoever wrote them: as the records of overlapping ranges have it.
+"""Find what the rows of a range have reached in a sink, whoever wrote them, by the records of overlapping ranges.
 
-A sharded sink keeps one record for each range that was ever committed to it. A range that a split or a merge has made
+A sharded sink stores one record for each range that was ever committed to it. A range that a split or a merge has made
 has none of its own at first. What its rows have reached then follows from those of the ranges that they belonged to:
 
-- Of one registration at most one range is wanted for a key at a time, and a range's first commit fences all records
+- At most one range of a registration is wanted for a key at a time, and a range's first commit fences all records
   that overlap it. So for each key the record with the latest (job_id, seq), of those that overlap it and are of the
   same registration, is of the last commit that had to do with the key: the key is at its watermark, however often
   the table was split and merged since, and whichever of these ranges ever committed anything.
@@ -35,7 +35,9 @@ class Piece:
 
 
 def established(row: JobRow, text: str | None) -> WatermarkRecord | None:
-    """The row's own record, if it has made one: whoever takes over its keys marks it. Raises Superseded."""
+    """Return the row's own record, or None if it has made none: whoever takes over its keys marks it. Raises
+    Superseded.
+    """
     record = parse_record(text) if text else None
     if record is None or record.job_id != row.job_id or record.fenced_by > row.job_id:
         return None
@@ -43,9 +45,10 @@ def established(row: JobRow, text: str | None) -> WatermarkRecord | None:
 
 
 def pieces(row: JobRow, texts: Mapping[int, str | None]) -> list[Piece]:
-    """The fewest parts of the row's range that are each at one position; none: some of its keys were never applied.
+    """Return the fewest parts of the row's range that are each at one position; none if some of its keys were never
+    applied.
 
-    `texts`: the records of the range and of all that overlap it. Raises Superseded.
+    `texts` are the records of the range and of all that overlap it. Raises Superseded.
     """
     mine = row.key.range_id
     records = {each: parse_record(text) for each, text in texts.items() if text}
@@ -73,6 +76,6 @@ def _latest(records: Sequence[WatermarkRecord]) -> WatermarkRecord | None:
 
 
 def fenced(text: str, job_id: str) -> str:
-    """A record as it is left by the registration that takes over keys of its range."""
+    """Return the record after a registration has taken over keys of its range."""
     record = parse_record(text)
     return replace(record, fenced_by=max(record.fenced_by, job_id)).to_json()

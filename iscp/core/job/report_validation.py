@@ -1,7 +1,7 @@
-"""What is said of jobs, field by field: positions, reports and history as they may be kept, or ValueError.
+"""Check reports on jobs field by field: positions, reports and history that may be stored, or ValueError.
 
-A sink's position comes from a consumer's own code, a report from another node. Either may hold anything of any type.
-Messages are made fit to be kept (`untrusted_values`); a number or a name that is wrong is refused, and with it
+A sink's position comes from a consumer's own code, a report from another node. Either may have anything of any type in
+it. Messages are made fit to be stored (`untrusted_values`); a number or a name that is wrong is refused, and with it
 all that it belongs to.
 """
 
@@ -34,11 +34,11 @@ from iscp.core.values.untrusted_values import (
 from iscp.core.values.watermark import DeadLetters, Position
 
 PARTS_MAX = 32
-"""Parts of an iteration whose times are kept; a report of more is refused."""
+"""Parts of an iteration whose times are stored; a report of more is refused."""
 
 
 def exact_parts(value: object, name: str) -> dict[str, float]:
-    """Seconds by the names of an iteration's parts."""
+    """Return seconds by the names of an iteration's parts. Raises ValueError."""
     if not isinstance(value, Mapping) or len(value) > PARTS_MAX:
         raise ValueError(f"{name} is {shown(value)}, which is not the seconds of at most {PARTS_MAX} parts")
     return {exact_name(part, name): exact_float(took_s, name, 0.0) for part, took_s in value.items()}
@@ -80,7 +80,7 @@ def exact_shard(shard: ShardId) -> ShardId:
 
 
 def exact_position(found: object) -> Position:
-    """The position that a sink reports."""
+    """Return the position that a sink reports. Raises ValueError."""
     if not isinstance(found, Position):
         raise ValueError(f"it is {shown(found)}, which is no Position")
     if not isinstance(found.dead, DeadLetters):
@@ -127,7 +127,7 @@ def exact_report(report: JobReport) -> JobReport:
 
 
 def refuse_absurd_row(row: JobRow) -> None:
-    """Raises ValueError for a row that no job can have; quick, as a node is handed a hundred thousand at a time."""
+    """Raise ValueError for a row that no job can have; quick, as a node is handed a hundred thousand at a time."""
     mark, key = row.watermark, row.key
     if not (
         -1 <= mark.version <= COUNT_MOST

@@ -1,4 +1,4 @@
-"""Which tables a job reads besides its own: a spec names them all, as options of its consumer."""
+"""Find the tables that a job reads besides its own: a spec names them all, as options of its consumer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _NAMING = '"tables"'
 
 
 def tables_of(row: JobRow) -> Mapping[str, str]:
-    """The URIs of all tables that the job reads, its own among them, by the names in its spec; empty: it reads one.
+    """Return the URIs of all tables that the job reads, its own among them, by the names in its spec; empty for one
+    table.
 
     Consumers of others may mean something else by such an option: theirs does not have the job's own table. Specs
-    without one are not parsed, and of one that cannot be read the job's iterations say so.
+    without the option are not parsed, and where a spec cannot be read the job's iterations say so.
     """
     if _NAMING not in row.spec_json:
         return {}
@@ -28,5 +29,5 @@ def tables_of(row: JobRow) -> Mapping[str, str]:
 
 
 def further_tables(row: JobRow) -> tuple[str, ...]:
-    """The URIs of those besides its own, each once."""
+    """Return the URIs of the tables besides its own, each once."""
     return tuple(dict.fromkeys(uri for uri in tables_of(row).values() if uri != row.table_uri))

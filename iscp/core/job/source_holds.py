@@ -1,8 +1,8 @@
-"""How long a source keeps removed files and old commits for the jobs that read them later: an open table's lease.
+"""Have a source retain removed files and old commits for the jobs that read them later: an open table's lease.
 
-Delta keeps both for as long as two properties of the table say; VACUUM and the cleaning of logs, by whatever writer, go
-by these. A hold raises them, in the user's table. Which jobs hold it, for how long, and what the user had set, is
-in properties of the table too, so that several jobs may hold one and the last of them leaves it as it was.
+Delta retains both for as long as two properties of the table say; VACUUM and the cleaning of logs, by whatever writer,
+follow them. A hold raises them, in the user's table. Properties of the table also say which jobs have a hold, for how
+long, and what the user had set, so that several jobs may have one and the last of them leaves the table as it was.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from math import ceil
 from iscp.core.values.ids import JobKey
 
 HOLD_MAX_S = 30 * 86_400.0
-"""Longest that a job may have its sources hold what was removed; a longer hold is refused. What the job has not read by
-the end of its hold goes with the next VACUUM, and the job is then computed from all rows.
+"""The longest hold of a job on its sources; a longer one is refused. What the job has not read by the end of its hold
+goes with the next VACUUM, and the job is then computed from all rows.
 """
 
 _HOLDER, _BEFORE = "iscp.hold.", "iscp.before_hold."
 _DEFAULTS_S = {"delta.deletedFileRetentionDuration": 7 * 86_400.0, "delta.logRetentionDuration": 30 * 86_400.0}
-"""The properties, with what holds where they are not set."""
+"""The properties, with the seconds that count where they are not set."""
 _UNITS_S = {
     "week": 604_800.0,
     "day": 86_400.0,
@@ -36,12 +36,13 @@ _INTERVAL = re.compile(rf"(?:interval\s+)?{_PART.pattern}(?:\s+{_PART.pattern})*
 
 
 def holder_of(key: JobKey) -> str:
-    """A job as its sources name it, whichever registration of it."""
+    """Return the name of a job's hold, the same for all its registrations."""
     return f"{key.account}/{key.table_id}/{key.job_name}"
 
 
-def held_properties(configuration: Mapping[str, str], holder: str, hold_s: float) -> dict[str, str | None]:
-    """What has to be set (None: unset) for `holder` to hold a table for `hold_s` (0: not any more); empty: nothing.
+def hold_properties(configuration: Mapping[str, str], holder: str, hold_s: float) -> dict[str, str | None]:
+    """Return what has to be set (None: unset) for `holder` to have a hold of `hold_s` (0: none any more); empty for
+    nothing.
 
     A property whose value cannot be read is left alone.
     """
@@ -67,22 +68,26 @@ def held_properties(configuration: Mapping[str, str], holder: str, hold_s: float
 
 
 def unread_property(configuration: Mapping[str, str]) -> str:
-    """One of the properties whose value cannot be read, as `name = value`; empty: all can."""
+    """Return one of the properties whose value cannot be read, as `name = value`, or an empty text if all can."""
     given = ((name, configuration.get(name, "")) for name in _DEFAULTS_S)
     return next((f"{name} = {value}" for name, value in given if value and interval_s(value) is None), "")
 
 
 def interval_s(text: str) -> float | None:
-    """An interval as Delta's writers write it, as `interval 7 days`; None: it is none that has a fixed length."""
+    """Return the seconds of an interval as Delta's writers write it, as `interval 7 days`; None if it has no fixed
+    length.
+    """
     written = text.strip().lower()
     if not _INTERVAL.fullmatch(written):
         return None
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
 
 
-def _seconds(held: str) -> float:
-    """0 of a text that no hold has written: whoever may change the table can have put any there."""
-    return float(held) if held.isascii() and held.isdigit() and float(held) <= HOLD_MAX_S else 0.0
+def _seconds(text: str) -> float:
+    """Return the seconds of a hold, 0 for a text that no hold has written: whoever may change the table can put any
+    there.
+    """
+    return float(text) if text.isascii() and text.isdigit() and float(text) <= HOLD_MAX_S else 0.0
 
 
 def _written(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""Which iterations of a table start now (after MatrixOne ISCP's "select candidate iterations").
+"""Decide which iterations of a table start now (after MatrixOne ISCP's "select candidate iterations").
 
-Jobs of one account on a table keep one watermark and share iterations, unless their trigger says otherwise. Decides
-only from what it is handed; when it is evaluated again, and what a job's failures mean in time, is the schedule's
+Jobs of one account on a table have one watermark and share iterations, unless their trigger says otherwise. Only
+what is handed over decides; when it is evaluated again, and what a job's failures mean in time, is the schedule's
 business.
 
 1. A new job starts its first iteration at once, alone, without a probe of the source: to the others' watermark,
@@ -10,11 +10,11 @@ business.
    them is busy, and no job that is near lags.
 3. Jobs that lag catch up to the leaders, one at a time. Near is one that reached what it was sent for the last time:
    one more iteration brings it to the leaders, and they wait for that. Nobody waits for one that is far: its
-   catching up may take long, and the leaders would be held up by another's trouble.
+   catching up may take long, and the leaders would wait because of another's trouble.
 4. A failing job is retried alone, by its own backoff, and counts for nobody else.
 5. Jobs of different accounts have nothing to do with each other.
 6. Jobs that go alone (greedy, independent, periodic, custom, and those that read several tables) start to now
-   whenever the source is ahead and their trigger does not hold them back, whatever others do, who neither wait for
+   whenever the source is ahead and their trigger lets them, whatever others do, who neither wait for
    them nor go to their watermark.
 7. Periodic jobs that share go together where they are due and at one watermark.
 """
@@ -36,7 +36,7 @@ _SAYING_WHEN = ('"trigger"', '"target_lag"', '"independent"')
 
 
 class SharingGroup(Enum):
-    """With whom a job shares iterations: its table's, the other periodic ones that share, or nobody."""
+    """The group with which a job shares iterations: its table's, the other periodic ones that share, or nobody."""
 
     TABLE = "table"
     PERIOD = "period"
@@ -44,11 +44,11 @@ class SharingGroup(Enum):
 
 
 def run_spec(spec_json: str) -> JobSpec | None:
-    """The spec, if it may say when the job runs; of a hundred thousand others, None without the cost of parsing."""
+    """Return the spec if it may say when the job runs, else None; a hundred thousand others then cost no parsing."""
     return parse_spec(spec_json) if any(name in spec_json for name in _SAYING_WHEN) else None
 
 
-def company_of(spec: JobSpec | None) -> SharingGroup:
+def sharing_group(spec: JobSpec | None) -> SharingGroup:
     if spec is None:
         return SharingGroup.TABLE
     trigger = spec.trigger
@@ -60,12 +60,12 @@ def company_of(spec: JobSpec | None) -> SharingGroup:
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """What was last seen of a source.
+    """The state of a source as last seen.
 
     `stamp` is the identity of the newest commit file (inode and time, or ETag), which only the probe reads; empty: not
-    probed yet, only the version is known. `since_s`: when the first of the commits that came with the last change was
+    probed yet, only the version is known. `since_s` is when the first of the commits that came with the last change was
     made, or, at a first probe that finds just the version that was known, this one (Unix seconds; 0: not known).
-    `repair`: the newest repair (iscp.core.job.commit_route) among what was committed since the first probe; 0: none.
+    `repair` is the newest repair (iscp.core.job.commit_route) among what was committed since the first probe; 0: none.
     """
 
     version: int
@@ -78,9 +78,9 @@ class ProbeState:
 class Candidate:
     """A job that may run: neither paused nor failed for good.
 
-    `watermark` is -1 until its first iteration is done. `busy`: it is in an iteration, or has to wait for a time.
-    `stale`: the source at its watermark is another one than before, so it must run though the versions agree.
-    `held`: its trigger holds back what is outstanding.
+    `watermark` is -1 until its first iteration is done. With `busy` it is in an iteration, or has to wait for a time.
+    With `stale` the source at its watermark is another one than before, so it must run though the versions agree. With
+    `waits` its trigger does not let it start yet, whatever is outstanding.
     """
 
     account: str
@@ -89,35 +89,35 @@ class Candidate:
     failing: bool = False
     near: bool = False
     stale: bool = False
-    company: SharingGroup = SharingGroup.TABLE
-    held: bool = False
+    group: SharingGroup = SharingGroup.TABLE
+    waits: bool = False
 
     @property
     def built(self) -> bool:
         return self.watermark > NOTHING_APPLIED
 
     def outstanding(self, newest: int | None) -> bool:
-        """Whether there is something to do for a job that is built."""
+        """Return whether a job that is built has something to do."""
         return self.stale or (newest is not None and newest > self.watermark)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One iteration for the candidates with these indexes; `to_version` None: to now."""
+    """One iteration for the candidates with these indexes, to `to_version`, or if that is None to now."""
 
     jobs: tuple[int, ...]
     to_version: int | None
 
 
 def decide(jobs: Sequence[Candidate], newest: int | None) -> list[Start]:
-    """The iterations to start; `newest` is the newest known version of the source (None: not known yet).
+    """Return the iterations to start; `newest` is the newest known version of the source (None: not known yet).
 
     Invariants: no busy job is in any, no job is in two, all jobs of one are of the same account.
     """
     accounts: dict[str, list[int]] = {}
     alone: list[int] = []
     for index, job in enumerate(jobs):
-        if job.company is SharingGroup.TABLE:
+        if job.group is SharingGroup.TABLE:
             accounts.setdefault(job.account, []).append(index)
         else:
             alone.append(index)
@@ -133,8 +133,8 @@ def _by_themselves(jobs: Sequence[Candidate], group: list[int], newest: int | No
             continue
         if job.failing or not job.built:
             yield Start((index,), None)
-        elif job.outstanding(newest) and not job.held:
-            if job.company is SharingGroup.PERIOD:
+        elif job.outstanding(newest) and not job.waits:
+            if job.group is SharingGroup.PERIOD:
                 together.setdefault((job.account, job.watermark), []).append(index)
             else:
                 yield Start((index,), None)
@@ -158,7 +158,10 @@ def _of_account(jobs: Sequence[Candidate], group: list[int], newest: int | None)
 
 
 def _catch_up(jobs: Sequence[Candidate], lagging: list[int], top: int) -> Iterator[Start]:
-    """One of the near and one of the far at a time: the near must not queue behind the far, as the leaders wait."""
+    """Yield one start of the near and one of the far at a time.
+
+    The near must not queue behind the far, as the leaders wait for them.
+    """
     for near in (True, False):
         alike = [index for index in lagging if jobs[index].near is near]
         if alike and not any(jobs[index].busy for index in alike):

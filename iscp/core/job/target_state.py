@@ -1,4 +1,4 @@
-"""What was last seen of a job's target."""
+"""The state of a job's target as last seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iscp.core.job.start_rule import ProbeState
 
 @dataclass(frozen=True, slots=True)
 class TargetSeen:
-    """`state` is that of the log at `uri` when the target was found to hold what was applied to it.
+    """`state` is that of the log at `uri` when the target had what was applied to it.
 
     Without a URI there is nothing that can be probed at the cost of a `stat`.
     """

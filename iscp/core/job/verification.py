@@ -1,4 +1,4 @@
-"""What it means to compare a job's target with its source: the request, the report, and when it is refused."""
+"""Comparisons of a job's target with its source: the request, the report, and when one is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iscp.core.values.errors import ErrorCode, JobFailed
 from iscp.core.values.ids import ShardId
 
 SAMPLES_MAX = 10
-"""Keys that a comparison shows; of others their number is shown."""
+"""Keys that a comparison shows; the others are only counted."""
 
 SAMPLE_CHARACTERS_MAX = 300
 """Characters that a comparison shows of a value; the rest is cut off."""
@@ -32,8 +32,8 @@ class VerifyRequest:
 class Sample:
     """One key that is not as it should be.
 
-    `fault`: `missing` in the target, `extra` there, or `different`, in `columns`. `key`: JSON, cut where it is long;
-    without a key the row itself.
+    `fault` is `missing` in the target, `extra` there, or `different`, in `columns`. `key` is JSON, cut where it is
+    long; without a key it is the row itself.
     """
 
     fault: str
@@ -43,9 +43,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the rows of a target differ from those that it should hold.
+    """The differences between the rows of a target and those that it should have.
 
-    Of `ranges` ranges of keys, `ranges_differing` were read row by row. `missing` and `extra` count rows that the
+    `ranges_differing` of the `ranges` ranges of keys were read row by row. `missing` and `extra` count rows that the
     target lacks or has too many, `different` keys that it has as often, but with other values; `shared` the keys that
     rows of the source share, about which nothing else is said.
     """
@@ -72,10 +72,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """A job's target against its source at `version`, the job's watermark.
+    """A job's target compared with its source at `version`, the job's watermark.
 
-    `void`: why the target's rows were in doubt before (others have written to it). `repaired`: they were made equal,
-    by the iteration `seq`; otherwise that is the target's last.
+    `void` says why the target's rows were in doubt before (others have written to it). With `repaired` they were made
+    equal, by the iteration `seq`; otherwise that is the target's last.
     """
 
     version: int
@@ -90,7 +90,7 @@ class VerifyReport:
 
 
 def refuse_unverifiable(row: JobRow, repair: bool) -> None:
-    """Raise JobFailed where there is nothing to compare, or a repair must not be made."""
+    """Raise JobFailed if there is nothing to compare, or if a repair must not be made."""
     name = row.key.job_name
     if row.failed_for_good:
         why = "Repair that, `iscp-admin job resume`, and verify then"

@@ -1,4 +1,4 @@
-"""What a sink with transactions of its own keeps beside its data: its position, as one text.
+"""The position that a sink with transactions of its own stores beside its data, as one text.
 
 It goes into the very transaction of the data (after MatrixOne ISCP's DataRetriever.UpdateWatermark), and is all that
 the next iteration needs: the seq to compare and set, the watermark to go on from, and whose commit it was.
@@ -16,16 +16,18 @@ from iscp.core.values.untrusted_values import error_text, exact_int, exact_name,
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 
 FORMAT = 2
-"""Format 1, read and written still where there is nothing more to say, knows neither `origin` nor `fenced_by`."""
+"""The format of records with `origin` or `fenced_by`; others are still written and read in format 1, which lacks
+both.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRecord:
     """One commit of a sink: its number, the range that it applied, for which registration and from which source.
 
-    `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `origin`: the registration
-    that its job goes on with over splits and merges of its table (empty: it is the first). `fenced_by`: the later one
-    that has taken over keys of this range, whose former writers' commits are to fail (empty: nobody has).
+    `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `origin` is the
+    registration that its job goes on with over splits and merges of its table (empty: it is the first). `fenced_by` is
+    the later one that has taken over keys of this range, whose former writers' commits are to fail (empty: nobody has).
     """
 
     seq: int
@@ -49,17 +51,17 @@ class WatermarkRecord:
 
     @property
     def last_job_id(self) -> str:
-        """The latest that had to do with it: an earlier one is not to write any more."""
+        """Return the latest registration that had to do with it: an earlier one must not write any more."""
         return max(self.job_id, self.fenced_by)
 
     @property
     def position(self) -> Position:
-        """The position of a sink whose last commit this is."""
+        """Return the position of a sink whose last commit this is."""
         return Position(self.seq, self.watermark, self.last_job_id, self.source_id, base_version=self.seq)
 
 
 def parse_record(text: str) -> WatermarkRecord:
-    """Read what `to_json` wrote; raises PermanentError where it is something else."""
+    """Read the result of `to_json`; raise PermanentError for anything else."""
     try:
         found = json.loads(text)
         if found.pop("format") not in (1, FORMAT):
@@ -80,11 +82,13 @@ def parse_record(text: str) -> WatermarkRecord:
 
 
 def position_of(text: str | None) -> Position:
-    """The position of a sink that holds this record; None: it was never written to."""
+    """Return the position of a sink with this record; without a record it was never written to."""
     return parse_record(text).position if text else Position(base_version=NOTHING_APPLIED)
 
 
 def record_key(key: JobKey, target: str) -> str:
-    """Under which name a sink keeps the record: that of its place, which outlives registrations, and of the range."""
+    """Return the name under which a sink stores the record: that of its place, which outlives registrations, and of the
+    range.
+    """
     place = f"iscp:{target}" if target else f"iscp:{key.account}/{key.table_id}/{key.job_name}"
     return place if key.range_id == 1 else f"{place}#{key.range_id}"

@@ -1,7 +1,8 @@
-"""What a change of a source table costs at each operator of a query: an estimate from rows of tables alone.
+"""Estimate what a change of a source table costs at each operator of a query, from the numbers of rows of tables alone.
 
 Nothing is known of values: each changed row passes every filter, and meets about one row in a join; groups are as many
-as rows. So it says which tables are read besides the changed rows, and how large these are, not how long it takes.
+as rows. So the estimate says which tables are read besides the changed rows, and how large these are, not how long it
+takes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from iscp.core.values.progress import UNKNOWN
 
 
 class CostEstimator:
-    """`rows`: of the tables, by their names in the query. `known`: of what is kept, by the operator whose rows it has.
+    """An estimator for tables of so many `rows`, by their names in the query; `known` has the numbers of stored rows,
+    by the operator that gives them.
 
-    UNKNOWN wherever a table's log does not say.
+    A number is UNKNOWN wherever a table's log does not say it.
     """
 
     def __init__(self, rows: Mapping[str, int], known: Mapping[Operator, int]) -> None:
@@ -25,7 +27,7 @@ class CostEstimator:
         self._known = known
 
     def costs(self, operator: Operator, upkeep: OperatorUpkeep) -> tuple[ChangeCost, ...]:
-        """By each table that the operator reads, in the order of their names."""
+        """Return one cost for each table that the operator reads, in the order of their names."""
         return tuple(self._cost(operator, upkeep, table) for table in sorted(operator.tables()))
 
     def _cost(self, operator: Operator, upkeep: OperatorUpkeep, table: str) -> ChangeCost:
@@ -47,7 +49,7 @@ class CostEstimator:
         return _total(map(self._rows_of, operator.inputs))
 
     def _changed(self, operator: Operator, table: str) -> int:
-        """Rows of its output that change."""
+        """Return how many rows of its output change."""
         if table not in operator.tables():
             return 0
         if operator.kind is OperatorKind.TABLE:

@@ -1,7 +1,7 @@
 """Groups whose counts, sums and averages follow from what changed rows add and take away.
 
-For a query that groups rows of a table, or of joined tables, by their columns. Of each group a row is kept: how many
-rows it has, and of each column that is added up how many values are not null, and their sum. All are whole numbers (a
+The query groups rows of a table, or of joined tables, by their columns. One row is stored for each group: how many rows
+it has, and for each column that is added up how many values are not null, and their sum. All are whole numbers (a
 decimal without its point), so that nothing drifts. A group is there while it has rows.
 """
 
@@ -23,8 +23,11 @@ _DECIMALS = Context(prec=2 * _DIGITS, rounding=ROUND_HALF_UP)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of the result: `name` there; `column` of the rows (empty: of a COUNT of all rows). `kind`: None where it
-    is a column that the rows are grouped by. `scale`: digits behind the point in the result (None: it is no decimal).
+    """A column of the result, where it is called `name`. `column` is the one of the rows (empty for a COUNT of all
+    rows).
+
+    `kind` is None where the rows are grouped by it. `scale` is the number of digits behind the point in the result
+    (None: it is no decimal).
     """
 
     name: str
@@ -35,8 +38,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """`keys`: columns of the rows, each of them in `outputs` too. `scales`: by column that is added up, the digits
-    behind its point (0: it is a whole number)."""
+    """Rows that are grouped by the columns `keys`, each of them in `outputs` too.
+
+    `scales` has, for each column that is added up, the digits behind its point (0: it is a whole number).
+    """
 
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
@@ -48,24 +53,28 @@ class GroupQuery:
         return tuple(dict.fromkeys(each.column for each in self.outputs if each.kind and each.column))
 
     def key_names(self) -> tuple[str, ...]:
-        """Return what the keys are called in the result."""
+        """Return the names of the keys in the result."""
         names = {each.column: each.name for each in self.outputs if each.kind is None}
         return tuple(names[key] for key in self.keys)
 
 
 def key_columns(number: int) -> list[str]:
-    """Return what the keys are called where groups are stored."""
+    """Return the names of the keys where groups are stored."""
     return [f"k{place}" for place in range(number)]
 
 
 def number_names(measured: int) -> list[str]:
-    """Return what the numbers are called there: the rows, and of each that is measured a count and a sum."""
+    """Return the names of the numbers where groups are stored: the rows, and a count and a sum of each measured
+    column.
+    """
     return [ROWS, *(f"{each}{place}" for place in range(measured) for each in ("c", "s"))]
 
 
 def finished_sums(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
-    """Return what a SUM or an AVERAGE comes to in the result. Averages of whole numbers are doubles, those of decimals
-    are rounded half up, as Spark has it."""
+    """Return the values of a SUM or an AVERAGE in the result, one for each group.
+
+    Averages of whole numbers are doubles, those of decimals are rounded half up, as Spark has it.
+    """
     average, pairs = output.kind is AggregateKind.AVERAGE, zip(counts, sums, strict=True)
     if output.scale is None:
         return [(total / count if average else total) if count else None for count, total in pairs]

@@ -1,8 +1,8 @@
-"""Inner joins of tables by equal columns, whose result is columns of theirs; and how its changes follow from theirs.
+"""Inner joins of tables by equal columns, whose result has columns of theirs; and how its changes follow from theirs.
 
 A row of the result is a row of each table. So with the rows as they are afterwards its changes are, over every choice
-of some tables that changed: their changed rows, joined with each other and with all rows of the others; added where
-the choice is of an odd number of tables, else subtracted (inclusion and exclusion). Nothing is needed as it was.
+of some tables that changed: their changed rows, joined with each other and with all rows of the others; added where the
+choice has an odd number of tables, else subtracted (inclusion and exclusion). No former rows are needed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 CHANGED_TABLES_MAX = 3
-"""Tables of one join that change together up to which its changes are made up so: seven joins; more are for Spark."""
+"""Tables of one join that may change together for its changes to be made up so: seven joins; more are for Spark."""
 
 
 class RowCondition(NamedTuple):
-    """What a row of a table has to meet to count: `operator` is =, !=, <, <=, > or >=, or empty: it is not null."""
+    """A condition that a row has to meet to count: `operator` is =, !=, <, <=, > or >=, or empty for "is not null"."""
 
     column: str
     operator: str = ""
@@ -25,14 +25,14 @@ class RowCondition(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Of the table at that place in JoinQuery.tables."""
+    """A column of the table at that place in JoinQuery.tables."""
 
     place: int
     name: str
 
 
 class Equality(NamedTuple):
-    """Of values that are not null."""
+    """Two columns whose values are equal and not null."""
 
     left: Column
     right: Column
@@ -40,7 +40,9 @@ class Equality(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinedTable:
-    """`name`: in the query, which may read it more than once. `columns`: those that are read."""
+    """A table as a join reads it. `name` is the one in the query, which may read it more than once; `columns` are those
+    read.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -49,7 +51,7 @@ class JoinedTable:
 
 @dataclass(frozen=True, slots=True)
 class JoinQuery:
-    """`outputs`: the result's columns, in order."""
+    """A join; `outputs` are the result's columns, in order."""
 
     tables: tuple[JoinedTable, ...]
     equalities: tuple[Equality, ...]
@@ -57,11 +59,11 @@ class JoinQuery:
 
     @property
     def connected(self) -> bool:
-        """Whether equalities lead from each table to every other."""
+        """Return whether equalities lead from each table to every other."""
         return len(list(self.steps({0}))) == len(self.tables) - 1
 
     def steps(self, joined: Collection[int]) -> Iterator[JoinStep]:
-        """In which order the others are joined to the tables at these places, each by all that has to be equal.
+        """Yield the steps that join the other tables to those at these places, each by all that has to be equal.
 
         A table that no equality leads to does not come.
         """
@@ -87,14 +89,14 @@ class JoinQuery:
 
 @dataclass(frozen=True, slots=True)
 class JoinStep:
-    """The table at `place` comes next; `pairs`: a column that is joined already, and the one of this table."""
+    """The table at `place` comes next; `pairs` have a column that is joined already, and one of this table."""
 
     place: int
     pairs: tuple[tuple[Column, Column], ...]
 
 
 def choices(changed: Collection[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Each choice of some of these places, with the sign of what its tables' changed rows come to."""
+    """Return each choice of some of these places, with the sign by which its tables' changed rows count."""
     places = sorted(changed)
     return [
         (1 if size % 2 else -1, chosen) for size in range(1, len(places) + 1) for chosen in combinations(places, size)

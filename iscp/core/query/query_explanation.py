@@ -1,4 +1,4 @@
-"""How a query is kept up to date, operator by operator, as it is shown to users."""
+"""The explanation, as it is shown to users, of how a query's result follows changes, operator by operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANGED_ROWS = 1_000
 
 
 class OperatorUpkeep(StrEnum):
-    """How an operator's output follows a change of its input, from the cheapest on."""
+    """The way in which an operator's output follows a change of its input, from the cheapest on."""
 
     LINEAR = "linear"
     """The changed rows alone go through it."""
@@ -22,7 +22,7 @@ class OperatorUpkeep(StrEnum):
     """Changed rows of one side are joined with the other side's rows."""
 
     STATE = "state"
-    """Its groups are kept, and changed by what the changed rows add and take away."""
+    """Its groups are stored, and changed by what the changed rows add and take away."""
 
     TOUCHED = "touched"
     """It is recomputed for the keys that changed rows have, and for no others."""
@@ -33,8 +33,10 @@ class OperatorUpkeep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """An estimate: of CHANGED_ROWS changed rows of `table` about `changed` come to the operator, and those that belong
-    to them are looked for among `read` rows (all of these, where it is recomputed as a whole). -1: not known.
+    """An estimate: for CHANGED_ROWS changed rows of `table` about `changed` come to the operator.
+
+    The rows that belong to them are found among `read` rows (all of these, where it is recomputed as a whole). -1: not
+    known.
     """
 
     table: str
@@ -44,7 +46,7 @@ class ChangeCost:
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A table in which rows of a query are kept: `holds` says which."""
+    """A table in which rows of a query are stored; `holds` says which."""
 
     uri: str
     holds: str
@@ -55,8 +57,9 @@ class KeptTable:
 class ExplainedOperator:
     """One operator; `depth` is its place in the tree (0: the result), parents come before their inputs.
 
-    `reason`: why it is not kept in a cheaper way, and `remedy` what to change; empty: there is nothing to say.
-    `state`: what is kept for it besides the view's own rows. `costs`: of a change of each table that it reads.
+    `reason` says why it does not follow changes in a cheaper way, and `remedy` what to change; both are empty where
+    there is nothing to say. `state` is what is stored for it besides the view's own rows. `costs` are those of a change
+    of each table that it reads.
     """
 
     depth: int
@@ -70,9 +73,12 @@ class ExplainedOperator:
 
 @dataclass(frozen=True, slots=True)
 class QueryExplanation:
-    """`operators` as a tree in prefix order. `columns`: the result's, with their types. `tables`: the names in the
-    query, with the URI that each stands for, and `sizes` as their logs say. `kept`: what is there of it already.
-    `notes`: what users should know of the result, each a sentence."""
+    """A query's `operators` as a tree in prefix order, and the `columns` of its result, with their types.
+
+    `tables` has the names in the query, with the URI that each stands for, and `sizes` what their logs say. `kept` are
+    the tables in which rows of it are stored already. `notes` are what users should know of the result, each a
+    sentence.
+    """
 
     operators: tuple[ExplainedOperator, ...]
     columns: Mapping[str, str] = field(default_factory=dict)

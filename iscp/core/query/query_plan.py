@@ -1,9 +1,10 @@
 """A query as a tree of relational operators, and how each of them follows a change of its input.
 
-Decides from the shape of the tree alone. Expressions stay with the engine, which evaluates them: what is equal, null
-or out of range is its business. The rules are those of signed bags: with `old` and `new` an operator's input before and
-after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its output from `delta`
-alone; a join is linear in each side; and an operator that works key by key is the same for all keys that `delta` lacks.
+Everything is decided from the shape of the tree alone. Expressions stay with the engine, which evaluates them: what is
+equal, null or out of range is its business. The rules are those of signed bags: with `old` and `new` an operator's
+input before and after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its
+output from `delta` alone; a join is linear in each side; and an operator that works key by key is the same for all keys
+that `delta` lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class OperatorKind(StrEnum):
 
 
 class JoinSide(Enum):
-    """In which of its inputs a join is linear while the other one stays as it is."""
+    """The inputs in which a join is linear while the other one stays as it is."""
 
     BOTH = "both"
     LEFT = "left"
@@ -43,11 +44,13 @@ class JoinSide(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
-    groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
-    which gives one value for the whole operator. `by_time`: whether its own condition depends on the time. `adds_up`:
-    it is an AGGREGATE without groups, and its one row follows from totals (`totals`); `distincts`: of so
-    many columns it goes by the distinct values. `conditional`: it is a JOIN with a condition.
+    """An operator of a query. `title` is what users are shown; `table` is a TABLE's name in the query.
+
+    With `keyed` it works key by key: it has groups or partitions, or as a JOIN an equality between its sides.
+    `subqueries` are those in its expressions, each of which gives one value for the whole operator. `by_time` says how
+    its own condition depends on the time. With `adds_up` it is an AGGREGATE without groups, whose one row follows from
+    totals (`totals`); `distincts` is the number of columns whose distinct values it counts or adds up. With
+    `conditional` it is a JOIN with a condition.
     """
 
     kind: OperatorKind
@@ -63,7 +66,7 @@ class Operator:
     distincts: int = 0
 
     def walk(self) -> Iterator[tuple[int, Operator]]:
-        """Each operator with its depth, parents first; subqueries before inputs."""
+        """Yield each operator with its depth, parents first; subqueries before inputs."""
         waiting = [(0, self)]
         while waiting:
             depth, operator = waiting.pop()
@@ -71,16 +74,16 @@ class Operator:
             waiting += [(depth + 1, each) for each in reversed((*operator.subqueries, *operator.inputs))]
 
     def tables(self) -> frozenset[str]:
-        """The names of the tables that it reads."""
+        """Return the names of the tables that it reads."""
         return frozenset(each.table for _, each in self.walk() if each.table)
 
     def time_dependence(self) -> TimeDependence | None:
-        """Of its rows: the finest of what is within it; None: they do not depend on the time."""
+        """Return how its rows depend on the time: the finest dependence within it, or None if there is none."""
         return finest(each.by_time for _, each in self.walk())
 
 
 def upkeep_of(operator: Operator) -> OperatorUpkeep:
-    """How its output follows a change of its inputs while the values of its subqueries stay as they are.
+    """Return how its output follows a change of its inputs while the values of its subqueries stay as they are.
 
     A filter that depends on the time is linear too: what enters or leaves by the time alone is a filter of old rows.
     """
@@ -114,19 +117,23 @@ def upkeep_of(operator: Operator) -> OperatorUpkeep:
 
 
 def reads_all_again(operator: Operator) -> bool:
-    """Whether a change may make it read more than rows of one table, or than the rows that belong to the changed ones.
+    """Return whether a change may make it read more than rows of one table, or than the rows that belong to the changed
+    ones.
 
-    Of a filter whose value changes those of its input are looked through that are between the old value and the new.
+    A filter whose value changes reads those rows of its input that are between the old value and the new.
     """
     if upkeep_of(operator) is OperatorUpkeep.WHOLE:
         return True
     return bool(operator.subqueries) and (
-        operator.kind is not OperatorKind.FILTER or any(map(worth_keeping, operator.inputs))
+        operator.kind is not OperatorKind.FILTER or any(map(worth_storing, operator.inputs))
     )
 
 
-def passes_kept_input(operator: Operator) -> bool:
-    """Whether what is kept of a query may lie below it: it has one input, and values of its own are had cheaply."""
+def passes_stored_input(operator: Operator) -> bool:
+    """Return whether stored rows of a query may lie below this operator.
+
+    That is so if it has one input, and if values of its own cost little.
+    """
     if operator.by_time or operator.adds_up:
         return False
     match operator.kind:
@@ -141,13 +148,13 @@ def passes_kept_input(operator: Operator) -> bool:
 
 
 def is_of_one_table(operator: Operator) -> bool:
-    """Whether its rows are rows of one table, or parts of them."""
+    """Return whether its rows are rows of one table, or parts of them."""
     passing = (OperatorKind.TABLE, OperatorKind.PROJECT, OperatorKind.FILTER)
     return all(each.kind in passing and not each.subqueries for _, each in operator.walk())
 
 
-def worth_keeping(operator: Operator) -> bool:
-    """Whether to read its rows costs less than to compute them: it does more than to pass on those of one table."""
+def worth_storing(operator: Operator) -> bool:
+    """Return whether its rows cost less to read than to compute, as it does more than pass on rows of one table."""
     costly = (OperatorKind.JOIN, OperatorKind.AGGREGATE, OperatorKind.WINDOW, OperatorKind.EXPAND)
     return any(each.kind in costly for _, each in operator.walk())
 
@@ -170,7 +177,7 @@ _WHOLE: dict[OperatorKind, tuple[str, str]] = {
 
 
 def explain_operators(root: Operator) -> tuple[ExplainedOperator, ...]:
-    """As a tree in prefix order."""
+    """Return the operators as a tree in prefix order."""
     return tuple(_explain(depth, operator) for depth, operator in root.walk())
 
 
@@ -194,13 +201,13 @@ def _explain_time(by_time: TimeDependence, upkeep: OperatorUpkeep) -> tuple[str,
     return f"{reason}, and rows that came or went by then are looked for in its input", ""
 
 
-def said_of_undecided(functions: str) -> str:
-    """`functions`: separated by commas."""
+def undecided_reason(functions: str) -> str:
+    """Return the sentence on rows that are decided by `functions`, which are separated by commas."""
     return f"rows are decided by {functions}, which may give another value in each run"
 
 
 EXACT_REMEDY = "Decide by an exact function, as percentile or count(DISTINCT …); or only show the value"
-"""Of what is decided by others."""
+"""What to do where rows are decided by inexact functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +215,10 @@ class QueryShape:
     """An analyzed query: its operators, the columns of its result (a Spark schema, JSON), and the tables that it names,
     of which the engine may leave some out, as the side of a join that changes no row.
 
-    `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
-    kept as counts and sums, which few changed rows change without the engine; or, where there is one, those of `kept`.
-    `whole`: by each table, why the result cannot be made of ranges of it; empty: it can be. `undecided`: functions
-    that something in it is decided by though they give another value each time; then its changes say nothing.
+    `kept` is the operator whose rows are stored beside the target, if there is one. With `by_group` the groups at its
+    top, or where there is one those of `kept`, are stored as counts and sums, which few changed rows change without the
+    engine. `whole` says for each table why the result cannot be made of ranges of it; empty: it can be. `undecided` has
+    functions that something in it is decided by though they give another value each time; then its changes say nothing.
     """
 
     root: Operator

@@ -1,8 +1,8 @@
-"""Whether a query's first rows can be computed of ranges of one of its tables, each by itself.
+"""Decide whether a query's first rows can be computed of ranges of one of its tables, each by itself.
 
-Decides from the shape of the tree alone, as `query_plan`, by the same rules: an operator is linear in a
-table if what it gives of all of the table's rows is what it gives of each part of them, put together. Above groups of
-what is linear anything may be: the groups of the parts are put together first, and are few.
+The shape of the tree alone decides, by the same rules as in `query_plan`: an operator is linear in a table if what it
+gives of all of the table's rows is what it gives of each part of them, put together. Above groups of what is linear
+anything may be: the groups of the parts are put together first, and are few.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _PASSING = (
 
 @dataclass(frozen=True, slots=True)
 class RangedQuery:
-    """`groups`: the operator whose groups of ranges are put together, one of the query's own; None: its rows are."""
+    """A query whose parts are put together from ranges: the groups of its operator `groups`, or its rows if that is
+    None.
+    """
 
     groups: Operator | None = None
 
@@ -34,7 +36,7 @@ class NotRanged:
 
 
 def find_ranged(root: Operator, own: Collection[str]) -> RangedQuery | NotRanged:
-    """`own`: the names in the query of the table that is to be read by ranges."""
+    """Return how the query can be made of ranges of a table, or why not; `own` are the table's names in the query."""
     if _is_linear(root, own):
         return RangedQuery()
     node = root
@@ -75,5 +77,5 @@ def _reads(node: Operator, own: Collection[str]) -> bool:
 
 
 def _reads_in_values(node: Operator, own: Collection[str]) -> bool:
-    """Whether a value in its expressions is one of all rows."""
+    """Return whether a value in its expressions is one of all rows."""
     return any(_reads(each, own) for each in node.subqueries)

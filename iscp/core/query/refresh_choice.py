@@ -1,8 +1,8 @@
-"""Whether a refresh computes what changed, or all rows.
+"""Decide whether a refresh computes what changed, or all rows.
 
-Measured first: what former refreshes of the same query took that changed about as many bytes. Where nothing was
-measured yet, a share of changed bytes that costs about as much either way in most queries. What was measured when all
-was cold, or long ago, is measured again once it may be wrong.
+The first measure is what former refreshes of the same query took that changed about as many bytes. Where nothing was
+measured yet, a share of changed bytes decides that costs about as much either way in most queries. What was measured
+when all was cold, or long ago, is measured again once it may be wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf, log
 from statistics import median
 
 SHARE_DEFAULT = 0.2
-"""Of a query that was never refreshed both ways: from this share of changed bytes on it is recomputed."""
+"""The share of changed bytes from which on a query is recomputed that was never refreshed both ways."""
 
 SAMPLES_MAX = 5
 """Recomputations that are remembered; the oldest are forgotten."""
@@ -40,27 +40,29 @@ PASSES = 6
 and joins four to ten were seen."""
 
 SCANNED_BYTES_LEAST = 64 * 1024**2
-"""Of a query of which no recomputation was measured, so that no refresh by changes could be given up in time: from so
-many bytes on which changes need of the tables besides themselves, it is compared with a recomputation by that."""
+"""Bytes of unchanged rows from which on changes are compared with a recomputation by the bytes that each needs.
+
+This counts while no recomputation was measured, so that no refresh by changes could be given up in time.
+"""
 
 SCANS_FACTOR = 1.5
-"""Then changes that need so many times the bytes that a recomputation reads are not tried."""
+"""Changes that need so many times the bytes that a recomputation reads are not tried then."""
 
 TRY_FACTOR = 1.3
 """The way that is expected to be slower, by no more than this, is tried where it was not measured lately."""
 
 COLD_FACTOR = 2.0
-"""The same of changes such as were refreshed once: that found all cold."""
+"""The factor in place of TRY_FACTOR for changes such as were refreshed only once, when all was cold."""
 
 BUILDS = 1
-"""To build plans that later refreshes repeat, one by changes may take the time of so many recomputations besides."""
+"""A refresh by changes may take the time of so many recomputations besides, to build plans that later ones repeat."""
 
 BUDGET_LEAST_S = 0.5
 """No refresh by changes is given up before it has taken so long."""
 
 
 class Policy(StrEnum):
-    """How a view is refreshed. STRICT: it is refused where it cannot be kept by what changed."""
+    """The way in which a view is refreshed. STRICT refuses a view that cannot be refreshed by what changed."""
 
     AUTO = "auto"
     INCREMENTAL = "incremental"
@@ -92,8 +94,10 @@ class Scans:
 
 @dataclass(frozen=True, slots=True)
 class RefreshChoice:
-    """`reason`: what was expected of each, as far as former refreshes show. `budget_s`: after so long a refresh by
-    changes is given up for a recomputation, and `build_s` more of plans that are built once.
+    """The choice, with what was expected of each way (`reason`), as far as former refreshes show.
+
+    After `budget_s` a refresh by changes is given up for a recomputation; plans that are built once may take `build_s`
+    more.
     """
 
     strategy: Strategy
@@ -105,7 +109,9 @@ class RefreshChoice:
 def choose_strategy(
     policy: Policy, changed: int, total: int, samples: Sequence[RefreshSample], scans: Scans = Scans()
 ) -> RefreshChoice:
-    """`changed` and `total`: bytes of the tables' files; `scans`: what is known of a query before it was refreshed."""
+    """Choose a strategy. `changed` and `total` are bytes of the tables' files; `scans` is what is known before any
+    refresh.
+    """
     match policy:
         case Policy.FULL:
             return RefreshChoice(Strategy.FULL, "the policy says so")
@@ -118,8 +124,10 @@ def choose_strategy(
 
 
 def _budget_s(total: int, samples: Sequence[RefreshSample]) -> float:
-    """As long as a recomputation takes: so both together take at most twice as long as the faster one alone, whichever
-    that is (as who rents skis until he has paid their price, and then buys them).
+    """Return the seconds that a recomputation takes.
+
+    Both together then take at most twice as long as the faster one alone, whichever that is (like somebody who rents
+    skis until he has paid their price, and then buys them).
     """
     full = expect_full(total, samples)
     return inf if full is None else max(full, BUDGET_LEAST_S)
@@ -145,9 +153,11 @@ def _choose_by_cost(changed: int, total: int, samples: Sequence[RefreshSample], 
 
 
 def _tried_to(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]) -> float:
-    """How many times as slow as the other way it may look, and is tried: where it was measured once, when all was cold,
-    or before much of what is remembered. Refreshes by changes are those of about as many bytes, or it is not known what
-    such cost, but what larger ones do: what is larger than all that were measured is not tried here.
+    """Return the factor by which a way may be slower than the other one and is tried all the same.
+
+    This is for a way that was measured once, when all was cold, or before much of what is remembered. Refreshes by
+    changes are those of about as many bytes; where it is not known what such cost, but what larger ones do, this is
+    tried too. A change that is larger than all that were measured is not tried here.
     """
     known = [(place, each.bytes) for place, each in enumerate(samples) if each.strategy is strategy]
     alike = [
@@ -163,8 +173,10 @@ def _tried_to(strategy: Strategy, changed: int, samples: Sequence[RefreshSample]
 
 
 def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample]) -> float | None:
-    """Between a smaller and a larger change that are known, as both let expect. Below all that are known, in proportion
-    to the least: what is not known to be fixed is found out by a refresh. Above all, by what PASSES take.
+    """Return the seconds that changes of so many bytes are expected to take, or None if nothing is known.
+
+    Between a smaller and a larger change that are known, both let expect it. Below all that are known it is in
+    proportion to the least: what is not known to be fixed is found out by a refresh. Above all it follows from PASSES.
     """
     known = _by_magnitude(samples)
     if not known:
@@ -186,7 +198,7 @@ def expect_incremental(changed: int, total: int, samples: Sequence[RefreshSample
 
 
 def _by_magnitude(samples: Sequence[RefreshSample]) -> list[RefreshSample]:
-    """Of each magnitude the fastest refresh by changes; none is slower than a larger one."""
+    """Return the fastest refresh by changes of each magnitude; none is slower than a larger one."""
     fastest: dict[int, RefreshSample] = {}
     for each in samples:
         place = _magnitude(each)
@@ -212,15 +224,15 @@ def expect_full(total: int, samples: Sequence[RefreshSample]) -> float | None:
 
 
 def with_sample(samples: Sequence[RefreshSample], sample: RefreshSample) -> tuple[RefreshSample, ...]:
-    """With this one at the end, and without those that are too old."""
-    kept, alike = list(samples), [each for each in samples if each.strategy is sample.strategy]
+    """Return the samples with this one at the end, and without those that are too old."""
+    recent, alike = list(samples), [each for each in samples if each.strategy is sample.strategy]
     if sample.strategy is Strategy.FULL:
         if len(alike) >= SAMPLES_MAX:
-            kept.remove(alike[0])
-        return (*kept, sample)
+            recent.remove(alike[0])
+        return (*recent, sample)
     same = [each for each in alike if _magnitude(each) == _magnitude(sample)]
     if len(same) >= MAGNITUDE_SAMPLES_MAX:
-        kept.remove(same[0])
+        recent.remove(same[0])
     newest = list(dict.fromkeys(_magnitude(each) for each in reversed([*alike, sample])))
     forgotten = set(newest[MAGNITUDES_MAX:])
-    return (*(each for each in kept if each.strategy is Strategy.FULL or _magnitude(each) not in forgotten), sample)
+    return (*(each for each in recent if each.strategy is Strategy.FULL or _magnitude(each) not in forgotten), sample)

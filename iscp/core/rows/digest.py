@@ -1,13 +1,13 @@
-"""Which parts of two tables differ, found by digests of ranges of their keys.
+"""Find the parts of two tables that differ, by digests of ranges of their keys.
 
-A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges
-are halves of the former ones, so that what differs can be narrowed without keeping anything.
+A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges are
+halves of the former ones, so that what differs can be narrowed without storing anything.
 
 How sure is it? A range's digest is its number of rows and the exact sums of two 64-bit hashes of each row. Sums do not
 depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive or. If the
-rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance
-that is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes
-are not cryptographic: who writes a target in order to deceive can find rows that seem equal.
+rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance that
+is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes are
+not cryptographic: who writes a target in order to deceive can find rows that seem equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ NARROWINGS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of some rows: how many, and the sums of their first and second hash, each taken as unsigned."""
+    """The digest of some rows: how many there are, and the sums of their first and second hash, each taken as
+    unsigned.
+    """
 
     rows: int = 0
     first: int = 0
@@ -42,13 +44,14 @@ class Digest:
 
 
 Digests = Mapping[int, Digest]
-"""By range; one that is missing has no rows."""
+"""Digests by range; a range that is missing has no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """`number` classes of keys. Only those that are in one of the classes `within`, modulo `of`, are compared (`of` 1:
-    all). `narrowings`: how often they were cut already.
+    """`number` classes of keys. Only those in one of the classes `within`, modulo `of`, are compared (`of` 1: all).
+
+    `narrowings` says how often they were cut already.
     """
 
     number: int = 1
@@ -59,14 +62,14 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Unequal:
-    """What the digests of `ranges` say: which ranges differ, and how many rows they have in the larger table."""
+    """The ranges whose digests differ, and how many rows they have in the larger table."""
 
     ranges: Ranges
     differing: frozenset[int]
     rows: int
 
     def narrower(self) -> Ranges | None:
-        """The ranges to compare next; None: the rows of those that differ are to be read.
+        """Return the ranges to compare next, or None if the rows of those that differ are to be read.
 
         Where most differ, finer ones would too: comparing them would be in vain.
         """
@@ -83,7 +86,7 @@ class Unequal:
 
 
 def ranges_for(rows: int) -> Ranges:
-    """As many as a table of so many rows needs."""
+    """Return as many ranges as a table of so many rows needs."""
     return Ranges(min(RANGES_MAX, max(1, ceil(rows / ROWS_PER_RANGE))))
 
 

@@ -1,8 +1,8 @@
-"""Which data files of a table are rewritten with a commit that changes few rows: as in a log-structured merge tree.
+"""Choose the data files that are rewritten with a commit of few changed rows, as in a log-structured merge tree.
 
 Each such commit leaves a small file and marks rows of others as gone. Without an end to that a reader would open ever
-more files for ever fewer rows. Files are of a class by how many rows are left in them; as soon as there are too many
-of one class they become one of the next, so that a row is rewritten once a class, and not once a commit.
+more files for ever fewer rows. The class of a file follows from the rows that are left in it; as soon as there are too
+many files of one class they become one of the next, so that a row is rewritten once a class, and not once a commit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FILES_OF_A_CLASS_MAX = 16
-"""Files of a class, and by how many times the rows of one class are more than those of the one below it."""
+"""Files of a class, and the factor between the rows of one class and those of the one below it."""
 
 MERGED_ROWS_MAX = 1_000_000
 """Rows that one commit rewrites at most; files with more in them stay as they are, but for rows marked as gone."""
@@ -19,16 +19,16 @@ MERGED_ROWS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Of a data file: how many rows it has, and how many of them are not gone."""
+    """The numbers of rows that a data file has, and of those that are not gone."""
 
     written: int
     left: int
 
 
 def files_to_merge(files: Mapping[str, FileRows], coming: int) -> frozenset[str]:
-    """Those that are rewritten, as one file with `coming` further rows; by their names, as the argument has them.
+    """Return the files that are rewritten, as one file with `coming` further rows, by their names in `files`.
 
-    Also each most of whose rows are gone.
+    Files most of whose rows are gone are rewritten too.
     """
     chosen: set[str] = set()
     total = coming

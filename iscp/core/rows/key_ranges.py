@@ -1,8 +1,8 @@
 """Key-hash ranges of a table: which there may be, which overlap, which keys are in one.
 
-Ranges follow a binary tree (iscp.core.rows.range_tree), of which 1 is the whole table. A key belongs to a range by the
-highest bits of its hash, a signed number of 64 bits: in order of their hashes the ranges of one level lie side by side,
-so that a range is all hashes between a lowest and a highest.
+Ranges follow a binary tree (iscp.core.rows.range_tree), of which 1 is the whole table. The highest bits of a key's
+hash, a signed number of 64 bits, say to which range it belongs: in order of their hashes the ranges of one level lie
+side by side, so that a range is all hashes between a lowest and a highest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BITS = 64
 
 
 def depth(range_id: int) -> int:
-    """How often the whole was cut to get it; raises ValueError for what is no range."""
+    """Return how often the whole was cut to get the range; raise ValueError for what is no range."""
     return depth_within(range_id, RANGES_MAX.bit_length() - 1)
 
 
@@ -32,13 +32,13 @@ def may_split(range_id: int) -> bool:
 
 
 def overlaps(one: int, other: int) -> bool:
-    """Whether they share keys: one is the other, or was cut from it."""
+    """Return whether two ranges share keys: one is the other, or was cut from it."""
     low, high = sorted((one, other))
     return high >> (depth(high) - depth(low)) == low
 
 
 def below(range_id: int) -> list[int]:
-    """All ranges that may be cut from it."""
+    """Return all ranges that may be cut from this one."""
     found, level = [], [range_id]
     while level := [child for each in level if may_split(each) for child in children(each)]:
         found += level
@@ -46,30 +46,30 @@ def below(range_id: int) -> list[int]:
 
 
 def above(range_id: int) -> list[int]:
-    """The ranges that it was cut from, the nearest first."""
+    """Return the ranges that this one was cut from, the nearest first."""
     return [range_id >> steps for steps in range(1, depth(range_id) + 1)]
 
 
 def overlapping(range_id: int) -> list[int]:
-    """All other ranges that share keys with it."""
+    """Return all other ranges that share keys with this one."""
     return [*above(range_id), *below(range_id)]
 
 
 def deepest(ranges: Collection[int]) -> list[int]:
-    """The parents of the smallest of a table's ranges; those are always there in pairs."""
+    """Return the parents of the smallest of a table's ranges; those are always there in pairs."""
     low = max(map(depth, ranges))
     return sorted({parent(each) for each in ranges if depth(each) == low}) if low else []
 
 
 def hashes(range_id: int) -> tuple[int, int]:
-    """The lowest and the highest hash of its keys."""
+    """Return the lowest and the highest hash of its keys."""
     width = 1 << (_BITS - depth(range_id))
     low = -(1 << (_BITS - 1)) + (range_id - (1 << depth(range_id))) * width
     return low, low + width - 1
 
 
 def parts(range_id: int, count: int) -> range:
-    """In which of `count` equal parts of all hashes, a power of two, its keys are."""
+    """Return the parts with keys of the range, of `count` equal parts of all hashes (a power of two)."""
     levels = count.bit_length() - 1 - depth(range_id)
     place = range_id - (1 << depth(range_id))
     return (
@@ -85,9 +85,9 @@ def holds(range_id: int, key_hash: int) -> bool:
 
 
 def hash_sql(key: Sequence[str]) -> str:
-    """The hash of a row's key, as Spark computes it in UTC.
+    """Return SQL for the hash of a row's key, as Spark computes it in UTC.
 
-    Keys that are equal have one hash, also when their type was widened between: numbers count by what they are as
+    Keys that are equal have one hash, also when their type was widened between: numbers count by their value as
     doubles, and so do texts that are one; a date by itself is its midnight.
     """
     return f"xxhash64({', '.join(part for name in key for part in _canonical(quoted(name)))})"
@@ -99,7 +99,7 @@ def _canonical(column: str) -> tuple[str, str]:
 
 
 def condition_sql(key: Sequence[str], range_id: int) -> str:
-    """Which rows are in the range, as a condition of Spark's; empty: all are."""
+    """Return the condition, in Spark's SQL, that rows of the range meet; empty: all do."""
     if range_id == WHOLE:
         return ""
     low, high = hashes(range_id)

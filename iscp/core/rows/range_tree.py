@@ -9,7 +9,10 @@ WHOLE = 1
 
 
 def depth_within(range_id: int, depth_max: int) -> int:
-    """How often the whole was cut to get it; raises ValueError for what is no range, or was cut more than allowed."""
+    """Return how often the whole was cut to get the range.
+
+    Raises ValueError for what is no range, or was cut more than `depth_max` times.
+    """
     if not WHOLE <= range_id < 2 << depth_max:
         raise ValueError(f"{range_id} is no range: they go from {WHOLE} to {(2 << depth_max) - 1}")
     return range_id.bit_length() - 1
@@ -24,5 +27,5 @@ def parent(range_id: int) -> int:
 
 
 def sibling(range_id: int) -> int:
-    """The other half of its parent."""
+    """Return the other half of its parent."""
     return range_id ^ 1

@@ -1,7 +1,7 @@
 """Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
 
-Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.bootstrap.settings`
-reads those). What is written here about a setting is what `docs/configuration.md` says.
+A valid configuration is decided here; nothing is known here of files and environment variables
+(`iscp.bootstrap.settings` reads those). What is written here about a setting is what `docs/configuration.md` says.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.setting_fields import about, setting
 
 ADMIN_PORT = 7430
-"""Where a node listens if nothing else is said."""
+"""The port on which a node listens by default."""
 
-KEPT_BYTES_MAX = 64 * 1024**3
-"""Bytes of change rows that are kept of a table while it is built, where `build.kept_bytes_max` is not given; what
+RETAINED_BYTES_MAX = 64 * 1024**3
+"""Bytes of change rows that are retained of a table while it is built, where `build.kept_bytes_max` is not given; what
 lands then is left to the tail, which may have to compare.
 """
 
@@ -47,7 +47,7 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdConfig:
-    """Where the cluster meets. Invariant: 0 < `margin_s` < `lease_ttl_s`."""
+    """The etcd in which the cluster meets. Invariant: 0 < `margin_s` < `lease_ttl_s`."""
 
     endpoints: tuple[str, ...] = setting(("127.0.0.1:2379",), "Addresses of etcd's members, HOST:PORT each")
     prefix: str = setting("/iscp", "All keys begin with it; the cluster's name follows")
@@ -96,7 +96,7 @@ class SparkConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketConfig:
     """A bucket with a key of its own, which `credentials_file` has as `~/.aws/credentials` has it, in the section
-    `default`. Empty region and endpoint: those of `storage.s3`.
+    `default`. An empty region or endpoint is that of `storage.s3`.
     """
 
     credentials_file: str = ""
@@ -128,7 +128,7 @@ class S3Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """Where tables may lie besides local paths."""
+    """The places where tables may lie besides local paths."""
 
     self_test: tuple[str, ...] = setting(
         (), "Directories and URIs below which the node tests at its start that it can write safely"
@@ -138,7 +138,7 @@ class StorageConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """How tables are probed. Invariant: `interval_min_s` <= `interval_max_s`."""
+    """The probing of tables. Invariant: `interval_min_s` <= `interval_max_s`."""
 
     interval_min_s: float = setting(10.0, "Busy tables are probed so often", above=0.0)
     interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
@@ -151,7 +151,7 @@ class ProbeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """When iterations run, and how many at once."""
+    """The scheduling of iterations: when they run, and how many at once."""
 
     concurrency: int = setting(2, "Iterations at once", least=1)
     queue_max: int = setting(10_000, "Most iterations that wait; one more is refused with QUEUE_FULL", least=1)
@@ -163,7 +163,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffConfig:
-    """When what failed is tried again. Invariant: `base_s` <= `cap_s`."""
+    """The times at which failed work is tried again. Invariant: `base_s` <= `cap_s`."""
 
     base_s: float = setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
     cap_s: float = setting(300.0, "Longest wait between attempts", above=0.0)
@@ -181,12 +181,12 @@ class BuildConfig:
     range_bytes: int = setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
     tables_at_once: int = setting(1, "Tables that are built at a time", least=1)
     kept_bytes_max: int = setting(
-        KEPT_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
+        RETAINED_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepConfig:
+class MaintenanceConfig:
     """Refreshes and purges that consumers of others offer."""
 
     concurrency: int = setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
@@ -195,21 +195,21 @@ class UpkeepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumersConfig:
-    """Whose code runs in the node besides iscp's own."""
+    """The consumers of others whose code runs in the node."""
 
     allow: tuple[str, ...] = setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggersConfig:
-    """Code of others that this node runs to decide when jobs start."""
+    """The triggers of others whose code runs in the node to decide when jobs start."""
 
     allow: tuple[str, ...] = setting((), "Entry points of `iscp.triggers` that custom jobs may name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConfig:
-    """Who is notified of jobs that need somebody; the owner posts. See docs/webhooks.md."""
+    """The receivers of notifications on jobs that need somebody; the owner posts. See docs/webhooks.md."""
 
     webhooks: tuple[str, ...] = field(
         default=(), repr=False, metadata=about("URLs (http, https) that the owner posts notifications of jobs to")
@@ -229,7 +229,7 @@ class GatewayConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """Health checks of those who cannot do TLS, such as Kubernetes."""
+    """Health checks for callers that cannot do TLS, such as Kubernetes."""
 
     listen: str = setting("", "Where health alone is served too, by gRPC without TLS, HOST:PORT; empty: nowhere")
 
@@ -276,7 +276,7 @@ class NodeConfig:
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
     build: BuildConfig = field(default_factory=BuildConfig)
-    upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
+    upkeep: MaintenanceConfig = field(default_factory=MaintenanceConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     waits: WaitBounds = field(default_factory=WaitBounds)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
@@ -285,15 +285,15 @@ class NodeConfig:
 
     @property
     def address(self) -> str:
-        """Where others reach this node."""
+        """Return the address at which others reach this node."""
         return self.advertise or self.listen
 
     @property
     def node_name(self) -> str:
-        """What a certificate has among its DNS names if it is one of this cluster's nodes."""
+        """Return the DNS name that a certificate has if it is one of this cluster's nodes."""
         return self.security.tls.node_name or f"node.{self.cluster}.iscp"
 
     @property
     def etcd_prefix(self) -> str:
-        """What all of this cluster's keys begin with."""
+        """Return the prefix of all of this cluster's keys."""
         return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, beyond the types of its settings."""
+"""Find what is wrong with a configuration, beyond the types of its settings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WEBHOOKS_MAX = 8
 
 
 def port_of(address: str) -> int | None:
-    """The port of HOST:PORT, or None if it is not one."""
+    """Return the port of HOST:PORT, or None if it is not one."""
     found = _ADDRESS.fullmatch(address)
     return int(found["port"]) if found and int(found["port"]) < 65_536 else None
 
 
 def range_fault(setting: Setting, value: object) -> SettingFault | None:
-    """Whether a number lies within its setting's bounds; anything else passes."""
+    """Return the fault of a number beyond its setting's bounds, or None; anything that is no number passes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if value != value or value in (float("inf"), float("-inf")):
@@ -40,7 +40,7 @@ def range_fault(setting: Setting, value: object) -> SettingFault | None:
 
 
 def faults(config: NodeConfig) -> list[SettingFault]:
-    """What no single number's bounds can check: forms of names and addresses, and settings that must agree."""
+    """Return what no single number's bounds can check: forms of names and addresses, and settings that must agree."""
     return [
         *_name_faults(config),
         *_address_faults(config),
@@ -93,14 +93,14 @@ def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
 
 
 def _listens_elsewhere(config: NodeConfig) -> Iterator[tuple[str, str]]:
-    """Where the node can be reached from other machines, unless that is admitted."""
+    """Yield where the node can be reached from other machines, unless that is admitted."""
     for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
         if listen and port_of(listen) is not None and not is_loopback(listen) and not config.security.insecure:
             yield path, listen
 
 
 def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    """What is wrong with who is known, and by what."""
+    """Yield faults in who is known, and by what."""
     security, known = config.security, dict[str, str]()
     if config.accounts and not security.authentication:
         yield SettingFault("security.authentication", "is false beside accounts", "Set it, or leave out the accounts")

@@ -34,7 +34,7 @@ _BOUNDS_TEXT = {
 
 
 def settings(of: type = NodeConfig, parent: str = "") -> Iterator[Setting]:
-    """Every setting below `of`, sections after the plain ones, each by its path (`etcd.lease_ttl_s`)."""
+    """Yield every setting below `of`, sections after the plain ones, each by its path (`etcd.lease_ttl_s`)."""
     hints = get_type_hints(of)
     sections = []
     for each in fields(of):

@@ -1,4 +1,4 @@
-"""How many calls may wait at a time for something to happen: of one caller, of one account, of all."""
+"""The numbers of calls that may wait at a time for something to happen: for one caller, for one account, for all."""
 
 from __future__ import annotations
 

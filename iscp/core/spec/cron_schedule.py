@@ -1,8 +1,8 @@
 """Times by a cron expression as Quartz has it: seconds first, days of the week from 1 (Sunday), and `?`.
 
-It becomes one of cronsim's, which differs in the numbers of days and has no year. Of times at certain hours,
-and at one second, cronsim is given the minutes, and treats a change of the clocks as Debian's cron does: a time that is
-skipped comes right after the gap, one that is there twice comes once. Others go on as if there was none.
+It becomes one of cronsim's, which differs in the numbers of days and has no year. For times at certain hours and at one
+second cronsim is given the minutes, and treats a change of the clocks as Debian's cron does: a time that is skipped
+comes right after the gap, one that is there twice comes once. Others go on as if there was none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cronsim import CronSim, CronSimError
 from iscp.core.values.errors import InvalidRequest
 
 CRON_CHARACTERS_MAX = 200
-"""Of a cron expression; a longer one is refused."""
+"""Characters of a cron expression; a longer one is refused."""
 
 DEFAULT_ZONE = "UTC"
 
@@ -35,7 +35,7 @@ _EXAMPLE = "Write it as Quartz does, as in '0 30 6 * * ?' for half past six each
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """`second`: the one at which all of its times lie; None: `fields` has the seconds too."""
+    """A parsed expression. `second` is the one at which all of its times lie; None: `fields` has the seconds too."""
 
     expression: str
     time_zone: str
@@ -43,7 +43,7 @@ class CronSchedule:
     second: int | None
 
     def next_after(self, at_s: float) -> float:
-        """The first of its times after `at_s`, both Unix seconds."""
+        """Return the first of its times after `at_s`, both Unix seconds."""
         shift = timedelta(seconds=self.second or 0)
         start = (datetime.fromtimestamp(at_s, UTC) - shift).astimezone(ZoneInfo(self.time_zone))
         # Within an hour that is there twice the one that is named next may be the earlier of both.
@@ -53,7 +53,7 @@ class CronSchedule:
 
 @lru_cache(maxsize=1024)
 def parse_cron(expression: str, time_zone: str, field: str = "", zone_field: str = "") -> CronSchedule:
-    """Raises InvalidRequest of `field` or `zone_field`; places in the expression count from 1."""
+    """Parse an expression; raise InvalidRequest of `field` or `zone_field`. Places in the expression count from 1."""
     zone = time_zone or DEFAULT_ZONE
     try:
         ZoneInfo(zone)
@@ -84,7 +84,7 @@ class _QuartzFields:
     field: str
 
     def parts(self) -> list[str]:
-        """As cronsim writes them, seconds included."""
+        """Return the fields as cronsim writes them, seconds included. Raises InvalidRequest."""
         if len(self.expression) > CRON_CHARACTERS_MAX:
             self._refuse(0, f"has more than {CRON_CHARACTERS_MAX} characters")
         found = list(re.finditer(r"\S+", self.expression))
@@ -131,7 +131,7 @@ class _QuartzFields:
         return self._listed(place, first, last_of, step)
 
     def _listed(self, place: int, first: int, last: int, step: int) -> str:
-        """Each of the numbers from `first` to `last`, over the end of the span where that is below."""
+        """Return each of the numbers from `first` to `last`, over the end of the span where that is below."""
         least, most = _SPANS[place]
         span = most - least + 1
         numbers: Sequence[int] = [

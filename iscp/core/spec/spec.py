@@ -1,7 +1,7 @@
-"""The `job_spec`: what a job keeps, when its iterations start, and what it does about what may happen.
+"""The `job_spec`: what a job maintains, when its iterations start, and what it does about what may happen.
 
-Its JSON form is that of the job log and of the API; it carries no defaults that were not given, so that a later
-default also reaches jobs registered before it.
+Its JSON form is that of the job log and of the API; it carries no defaults that were not given, so that a later default
+also reaches jobs registered before it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ PRIORITY_MIN, PRIORITY_MAX = -1000, 1000
 
 
 def _about(text: str, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
-    """What is known of a field besides its type, for whoever writes job files: a sentence, and bounds (inclusive)."""
+    """Return the metadata of a field, for whoever writes job files: a sentence, and bounds (inclusive)."""
     return {"about": text, "least": least, "most": most}
 
 
 class TriggerType(StrEnum):
-    """When iterations start: shared with the table's other jobs, alone at once, every so often, or as a class says."""
+    """The trigger of iterations: shared with the table's other jobs, alone at once, every so often, or as a class
+    says.
+    """
 
     DEFAULT = "default"
     GREEDY = "greedy"
@@ -35,7 +37,7 @@ class TriggerType(StrEnum):
 
 
 class ChangeMode(StrEnum):
-    """Where changes are read from: change data feed, the files of append-only commits, or a comparison."""
+    """The way in which changes are read: change data feed, the files of append-only commits, or a comparison."""
 
     AUTO = "auto"
     CDF = "cdf"
@@ -44,21 +46,21 @@ class ChangeMode(StrEnum):
 
 
 class OnReplace(StrEnum):
-    """What follows when the source was dropped and recreated."""
+    """The reaction to a source that was dropped and recreated."""
 
     FAIL = "fail"
     FOLLOW = "follow"
 
 
 class OnDuplicate(StrEnum):
-    """What follows when rows share a key."""
+    """The reaction to rows that share a key."""
 
     DEAD_LETTER = "dead_letter"
     STOP = "stop"
 
 
 class OnSchemaChange(StrEnum):
-    """What follows when the source's columns change in another way than that one is added."""
+    """The reaction to a change of the source's columns other than an added one."""
 
     EVOLVE = "evolve"
     STOP = "stop"
@@ -66,7 +68,9 @@ class OnSchemaChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
-    """What a job keeps, and where: `kind` names an entry point of the group `iscp.consumers`, `options` are its own."""
+    """The target of a job, and its rows: `kind` names an entry point of the group `iscp.consumers`, `options` are its
+    own.
+    """
 
     kind: str = field(metadata=_about("The consumer: what is kept, as replica or changefeed"))
     target: str = field(metadata=_about("Path or URI of the table to keep; not every consumer needs one"))
@@ -82,8 +86,8 @@ class ConsumerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """Of PERIODIC are `interval_s`, or `cron` with `time_zone`, and `share`; of CUSTOM `name` (an entry point of
-    `iscp.triggers`) and `options`.
+    """When iterations start. PERIODIC has `interval_s`, or `cron` with `time_zone`, and `share`; CUSTOM has `name` (an
+    entry point of `iscp.triggers`) and `options`.
     """
 
     job_type: TriggerType = field(
@@ -117,10 +121,10 @@ class TriggerSpec:
 class JobSpec:
     """The parsed `job_spec`.
 
-    `target_lag_s`: by how much the target may lie behind its source before the job counts as late. `independent`:
-    the default trigger, but in iterations of the job's own. `enable_cdf`: a source without a change data feed is
-    altered to have one. `adopt_from`: the target is there and holds the source's rows at this version; the job's first
-    iteration checks that, and goes on from there.
+    `target_lag_s` is by how much the target may lie behind its source before the job counts as late. `independent` is
+    the default trigger, but in iterations of the job's own. With `enable_cdf` a source without a change data feed is
+    altered to have one. With `adopt_from` the target is there and has the source's rows at this version; the job's
+    first iteration checks that, and goes on from there.
     """
 
     consumer: ConsumerSpec
@@ -184,7 +188,7 @@ class SpecField:
     """A field of a job_spec as it is written: `name` is its flat one, `path` its place in a job_spec.
 
     The dataclass `holder` has it as `attribute`, which is `unset` where nothing was given (MISSING: it has to be).
-    `default` is None where there is none. `seconds`: it is a span of time. `least` and `most` are inclusive.
+    `default` is None where there is none. With `seconds` it is a span of time. `least` and `most` are inclusive.
     """
 
     name: str
@@ -201,13 +205,13 @@ class SpecField:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Of a field that chooses between ways: their names."""
+        """Return the names of the ways that a field chooses between; empty for other fields."""
         one_of = isinstance(self.kind, type) and issubclass(self.kind, StrEnum)
         return tuple(each.value for each in self.kind) if one_of else ()
 
     @property
     def type_name(self) -> str:
-        """As people say it."""
+        """Return the field's type in words for people."""
         if self.choices:
             return " | ".join(self.choices)
         if self.seconds:
@@ -235,20 +239,20 @@ def _field_of(name: str, path: tuple[str, ...]) -> SpecField:
     holder = ConsumerSpec if "consumer" in path else TriggerSpec if path[0] == "trigger" else JobSpec
     known = {each.name: each for each in fields(holder)}
     seconds = f"{path[-1]}_s" in known
-    held = known[f"{path[-1]}_s" if seconds else path[-1]]
-    unset = held.default_factory() if held.default_factory is not MISSING else held.default
+    owner = known[f"{path[-1]}_s" if seconds else path[-1]]
+    unset = owner.default_factory() if owner.default_factory is not MISSING else owner.default
     return SpecField(
         name=name,
         path=path,
         holder=holder,
-        attribute=held.name,
-        kind=get_type_hints(holder)[held.name],
+        attribute=owner.name,
+        kind=get_type_hints(holder)[owner.name],
         unset=unset,
         default=unset if unset not in (MISSING, "", (), {}) else None,
-        about=held.metadata["about"],
+        about=owner.metadata["about"],
         seconds=seconds,
-        least=held.metadata["least"],
-        most=held.metadata["most"],
+        least=owner.metadata["least"],
+        most=owner.metadata["most"],
     )
 
 

@@ -34,16 +34,16 @@ PATHS: dict[str, tuple[str, ...]] = {
     "enable_cdf": ("iteration", "enable_cdf"),
     "adopt_from": ("iteration", "adopt_from"),
 }
-"""Where each flat name lies in the job_spec."""
+"""The place of each flat name in the job_spec."""
 
 CONSUMER_FIELDS = frozenset(name for name, path in PATHS.items() if path[:-1] == _CONSUMER)
-"""Those that decide over what the target holds."""
+"""The fields that decide which rows the target has."""
 
 DURATIONS = frozenset({"every", "target_lag"})
 
 
 class RunFields(TypedDict, total=False):
-    """When and how a job runs, but not what it keeps. Times are seconds; see docs/api.md."""
+    """The fields that say when and how a job runs, but not what it maintains. Times are seconds; see docs/api.md."""
 
     trigger: str
     every: float
@@ -63,7 +63,7 @@ class RunFields(TypedDict, total=False):
 
 
 def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
-    """The job_spec with these fields, as they are given. Raises TypeError for unknown names.
+    """Return the job_spec with these fields, as they are given. Raises TypeError for unknown names.
 
     None is not given, or, if `null`, the default.
     """
@@ -82,7 +82,7 @@ def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
 
 
 def flatten(spec_json: str) -> dict[str, Any]:
-    """The fields that a job_spec has, under their flat names."""
+    """Return the fields that a job_spec has, under their flat names."""
     root = json.loads(spec_json)
     return {name: value for name, path in PATHS.items() if (value := _at(root, path)) is not None}
 
@@ -96,12 +96,15 @@ def _at(place: Any, path: Sequence[str]) -> Any:
 
 
 def to_spec_json(fields: Mapping[str, Any]) -> str:
-    """The same as JSON; only the node checks whether it holds. Raises InvalidRequest where it cannot be written."""
+    """Return the job_spec with these fields as JSON; only the node checks whether it is valid.
+
+    Raises InvalidRequest if it cannot be written.
+    """
     return to_json(nest(fields))
 
 
 def to_json(spec: Mapping[str, Any]) -> str:
-    """Raises InvalidRequest where it cannot be written."""
+    """Return a spec as JSON; raise InvalidRequest if it cannot be written."""
     try:
         return json.dumps(spec, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
@@ -113,5 +116,5 @@ def to_json(spec: Mapping[str, Any]) -> str:
 
 
 def flat_name(path: str) -> str:
-    """What the field at `path` of an error (`spec.trigger.job_type`) is called flat; the path where it is none."""
+    """Return the flat name of the field at `path` of an error (`spec.trigger.job_type`); the path if it has none."""
     return next((name for name, keys in PATHS.items() if path == ".".join(("spec", *keys))), path)

@@ -1,4 +1,4 @@
-"""Reads a `job_spec`, and refuses what it does not know or cannot take, by the path of the field."""
+"""Read a `job_spec`, and refuse what is not known or cannot be taken, by the path of the field."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def _read_fields(root: dict[str, Any]) -> dict[type, dict[str, Any]]:
 
 @cache
 def _sections() -> tuple[tuple[str, str, str, set[str]], ...]:
-    """Return for each section, outer ones first: the one around it, its name and path there, and the names in it."""
+    """Return the sections, outer ones first, each as the one around it, its name and path there, and the names in
+    it.
+    """
     found: dict[str, set[str]] = {}
     for each in schema_of_spec():
         place = ("spec", *each.path)
@@ -89,7 +91,7 @@ def _sections() -> tuple[tuple[str, str, str, set[str]], ...]:
 
 @cache
 def _readings() -> tuple[tuple[str, str, str, Callable[[Any, str], Any], type, str], ...]:
-    """Return for each field: its section, its name and path there, what reads it, and where the value goes."""
+    """Return the fields, each as its section, its name and path there, its reader, and where the value goes."""
     return tuple(
         (
             ".".join(("spec", *each.path[:-1])),
@@ -229,4 +231,4 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     tuple[str, ...]: _names,
     Mapping[str, Any]: _object,
 }
-"""What reads a field, by its type, and refuses other values."""
+"""The readers of fields by their types; they refuse other values."""

@@ -1,8 +1,8 @@
-"""What a job's spec becomes when some of its fields are changed.
+"""Change some fields of a job's spec.
 
-What is not given keeps its value, and null takes a field back to its default. The result is checked as a whole, as a
-new job's spec is. A trigger of another kind replaces the one before with all that belongs to it; what decides over
-the rows of the target cannot be changed, as the target would no longer hold what its watermark says.
+A field that is not given stays as it is, and null takes a field back to its default. The result is checked as a whole,
+as a new job's spec is. A trigger of another kind replaces the one before with all that belongs to it; what decides over
+the rows of the target cannot be changed, as the target would no longer have what its watermark says.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from iscp.core.values.errors import InvalidRequest
 _AS_JSON = 'Write it as in {"target_lag": 60}'
 
 _OPAQUE = "options"
-"""Belongs to a consumer or trigger of the user's: replaced as a whole, not field by field."""
+"""The field of a consumer or trigger of the user's that is replaced as a whole, not field by field."""
 
 
 def changed_spec(current_json: str, changes_json: str) -> JobSpec:
-    """The spec with `changes_json` (a job_spec with the fields to change) over it; raises InvalidRequest."""
+    """Return the spec with `changes_json` (a job_spec with the fields to change) over it; raises InvalidRequest."""
     changes = parse_object(changes_json, _AS_JSON)
     before = parse_spec(current_json)
     current = json.loads(current_json)
@@ -39,13 +39,13 @@ def changed_spec(current_json: str, changes_json: str) -> JobSpec:
 
 
 def _drop_other_schedule(current: dict[str, Any], trigger: Any) -> None:
-    """Times by cron replace an interval, and the other way round."""
+    """Remove the interval where times by cron are given, and the other way round."""
     given = trigger.get("schedule") if isinstance(trigger, dict) else None
-    held = current.get("trigger", {}).get("schedule", {})
+    schedule = current.get("trigger", {}).get("schedule", {})
     for one, others in (("cron", ("interval", "share")), ("interval", ("cron", "time_zone"))):
         if isinstance(given, dict) and given.get(one) is not None:
             for name in others:
-                held.pop(name, None)
+                schedule.pop(name, None)
 
 
 def _merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What users give of a materialized view, as the job_spec of the job that keeps it, and back."""
+"""Turn what users give of a materialized view into the job_spec of the job that maintains it, and back."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from iscp.core.spec.spec_fields import flatten, to_spec_json
 from iscp.core.values.errors import InvalidRequest
 
 VIEW_KIND = "view"
-"""The kind of consumer that keeps a query's result."""
+"""The kind of consumer that maintains a query's result."""
 
 REFRESH_POLICIES = ("auto", "incremental", "strict", "full")
-"""How a view may be refreshed; the first is the default, and is not kept in a spec."""
+"""The ways in which a view may be refreshed; the first is the default, and is not written into a spec."""
 
 OPTIONS_FIELD = "spec.iteration.consumer.options"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewFields:
-    """`tables`: URIs by the names that the query gives them; the first is the one that the job is registered on.
+    """A materialized view. `tables` are URIs by the names in the query; the job is registered on the first one.
 
-    `deletion_vectors`: the target may have them. `hold_s`: how long the tables are to keep what was removed; 0: they
-    are left as they are. `run`: the fields of iscp.core.spec.spec_fields.RunFields.
+    With `deletion_vectors` the target may have them. `hold_s` is how long the tables retain what was removed; 0: they
+    are left as they are. `run` has the fields of iscp.core.spec.spec_fields.RunFields.
     """
 
     sql: str
@@ -36,7 +36,7 @@ class ViewFields:
 
     @property
     def table(self) -> str:
-        """Raises InvalidRequest where there is none."""
+        """Return the table on which the job is registered; raise InvalidRequest if there is none."""
         if not self.tables:
             raise InvalidRequest(
                 "names no table", field=f"{OPTIONS_FIELD}.tables", remedy="Say where each table of the query is"
@@ -44,7 +44,9 @@ class ViewFields:
         return next(iter(self.tables.values()))
 
     def spec_json(self) -> str:
-        """Raises InvalidRequest where it is no JSON. `every` or `cron` alone makes a trigger periodic."""
+        """Return the job_spec. `every` or `cron` alone makes a trigger periodic. Raises InvalidRequest if it is no
+        JSON.
+        """
         refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
         vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
         hold = {"hold_s": self.hold_s} if self.hold_s else {}
@@ -56,7 +58,7 @@ class ViewFields:
 
 
 def view_of(spec_json: str) -> ViewFields | None:
-    """None where the job keeps something else, or its spec was damaged in the job log."""
+    """Return the view of a job, or None if the job maintains something else, or its spec was damaged in the job log."""
     try:
         fields = flatten(spec_json or "{}")
     except (ValueError, RecursionError, AttributeError):
@@ -77,10 +79,10 @@ def view_of(spec_json: str) -> ViewFields | None:
 
 
 def shown_tables(tables: Mapping[str, str]) -> str:
-    """In one line, as in `orders=/lake/orders, items=/lake/items`."""
+    """Return the tables in one line, as in `orders=/lake/orders, items=/lake/items`."""
     return ", ".join(f"{name}={uri}" for name, uri in tables.items())
 
 
 def view_text(text: str | None) -> str:
-    """A query as it is kept: without the blanks and semicolons around it."""
+    """Return a query as it is stored: without the blanks and semicolons around it."""
     return (text or "").strip().rstrip(";").rstrip()

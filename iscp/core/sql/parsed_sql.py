@@ -1,4 +1,4 @@
-"""What users' SQL may be made of: an allow-list of what a parser makes of it, and which names may stand there.
+"""Check users' SQL against an allow-list of the nodes that a parser makes of it, and of the names that may stand there.
 
 A parsed query is judged before anything in it is resolved: to resolve it an engine opens what it names. What is not
 listed here is refused by its name, as a statement that writes, or what another version of the engine brings.
@@ -26,7 +26,7 @@ PLANS = frozenset(
         *("UnresolvedWith", "WithWindowDefinition"),
     }
 )
-"""Those of which a query consists; none writes, or reads anything but the tables that are named."""
+"""Nodes of which a query consists; none writes, or reads anything but the tables that are named."""
 
 EXPRESSIONS = frozenset(
     {
@@ -70,7 +70,7 @@ EXPRESSIONS = frozenset(
         *("UnresolvedWindowExpression", "UnspecifiedFrame", "WindowExpression", "WindowSpecDefinition"),
     }
 )
-"""Those of which values are made, before names are resolved."""
+"""Nodes of which values are made, before names are resolved."""
 
 _IDENTIFIER = SqlFault("has IDENTIFIER(…), which names something by a value", "Write the name itself")
 _REFUSED = {
@@ -78,14 +78,14 @@ _REFUSED = {
     "PlanWithUnresolvedIdentifier": _IDENTIFIER,
     "ExpressionWithUnresolvedIdentifier": _IDENTIFIER,
 }
-"""Those of which more can be said than that they are not known."""
+"""Nodes of which more can be said than that they are not known."""
 
 PLAN, EXPRESSION = "plan", "expression"
 
 
 @dataclass(frozen=True, slots=True)
 class SqlPart:
-    """A node that a parser made, or what lies in the fields of one. `kind`: PLAN, EXPRESSION or another.
+    """A node that a parser made, or what lies in the fields of one. `kind` is PLAN, EXPRESSION or another.
 
     In `fields` another part is `{"at": N}`, with its place among all of them.
     """
@@ -98,10 +98,10 @@ class SqlPart:
 
 
 def named_tables(parts: Sequence[SqlPart], tables: Collection[str], exists: Callable[[str], bool]) -> frozenset[str]:
-    """Which of the tables a query names, whose first part is its root.
+    """Return which of the tables a query names, whose first part is its root.
 
-    `exists`: whether the engine brings a function along. Raises InvalidRequest (`sql`) for what is no query, or of
-    something else than these tables and the engine's own functions.
+    `exists` says whether the engine brings a function along. Raises InvalidRequest (`sql`) for anything that is no
+    query, or reads something else than these tables and the engine's own functions.
     """
     root = parts[0]
     if root.name not in PLANS and root.name not in _REFUSED:
@@ -112,20 +112,24 @@ def named_tables(parts: Sequence[SqlPart], tables: Collection[str], exists: Call
 
 
 def refuse_beyond_row(parts: Sequence[SqlPart], exists: Callable[[str], bool]) -> None:
-    """As `named_tables`, of a filter, which is of the rows' own columns alone."""
+    """Raise InvalidRequest for a filter that uses more than the rows' own columns, by the rules of `named_tables`."""
     _Walk(parts, None, exists).check()
 
 
 @dataclass
 class _Walk:
-    """`tables`: in small letters; None: none may be read, and no subquery be there. `named`: those that were met."""
+    """A walk over a query. `tables` are in small letters; None: none may be read, and no subquery be there. `named` are
+    those that were met.
+    """
 
     parts: Sequence[SqlPart]
     tables: frozenset[str] | None
     exists: Callable[[str], bool]
     named: set[str] = field(default_factory=set)
     _waiting: list[tuple[SqlPart, frozenset[str]]] = field(default_factory=list)
-    """The first in the text last, with the names of tables, and of queries in WITH, that each may read."""
+    """The parts that wait, the first in the text last, with the names of tables and of queries in WITH that each may
+    read.
+    """
 
     def check(self) -> None:
         self._waiting = [(self.parts[0], self.tables or frozenset())]
@@ -140,7 +144,7 @@ class _Walk:
                 self._waiting += [(each, names) for each in reversed([*self._within(part.fields)])]
 
     def _take_with(self, part: SqlPart, names: frozenset[str]) -> None:
-        """A query of WITH is known to those after it, and where it is recursive to itself."""
+        """Add the queries of a WITH. Each is known to those after it, and where WITH is recursive to itself."""
         recursive = bool(part.fields["allowRecursion"])
         for each in self._within(part.fields["cteRelations"]):
             name = str(each.fields["_1"]).lower()
@@ -150,7 +154,7 @@ class _Walk:
         self._waiting += [(query, names) for query in self._within(part.fields["child"])]
 
     def _within(self, found: Any) -> Iterator[SqlPart]:
-        """The parts that a field, or several, lead to."""
+        """Yield the parts that a field, or several, lead to."""
         if isinstance(found, Mapping) and "at" in found:
             yield self.parts[found["at"]]
         elif isinstance(found, Mapping | list):
@@ -196,7 +200,7 @@ class _Walk:
         return self._size_fault(part, name)
 
     def _generator_fault(self, part: SqlPart) -> SqlFault | None:
-        """Its name is that of a function, which lies in a part of its own."""
+        """Return why a generator may not be called; its name is a function's, which lies in a part of its own."""
         (named,) = self._within(part.fields["name"])
         names = [*named.fields["catalog"], *named.fields["database"], named.fields["funcName"]]
         return table_function_fault(names) or self._size_fault(part, names[-1])
@@ -206,12 +210,12 @@ class _Walk:
         return size_fault(name.lower(), constants, computed=self.tables is not None)
 
     def _arguments(self, part: SqlPart) -> list[SqlPart]:
-        """Of a call, whose classes call them each in its way."""
+        """Return the arguments of a call, whose classes call them each in its way."""
         given = next(part.fields[each] for each in ("arguments", "functionArgs", "children") if each in part.fields)
         return list(self._within(given))
 
     def _constant(self, part: SqlPart) -> Constant | None:
-        """Of a literal, with its sign; None: it is something else."""
+        """Return the value of a literal, with its sign, or None if it is something else."""
         sign = 1
         while part.name in ("UnaryMinus", "UnaryPositive"):
             sign = -sign if part.name == "UnaryMinus" else sign
@@ -224,7 +228,7 @@ class _Walk:
         return Constant(value if isinstance(value, str) else None, kind)
 
     def _keys_of(self, options: SqlPart) -> list[str] | None:
-        """Of a `map(…)` whose keys are texts; None: of anything else."""
+        """Return the keys of a `map(…)` whose keys are texts, or None for anything else."""
         if options.name != "UnresolvedFunction" or [each.lower() for each in options.fields["nameParts"]] != ["map"]:
             return None
         keys = self._arguments(options)[::2]

@@ -1,4 +1,4 @@
-"""How long and how deeply nested users' SQL may be: bounded by one pass over the text, before anybody parses it.
+"""Bound the length and the nesting of users' SQL by one pass over the text, before anybody parses it.
 
 Parsers go down by some calls for each level, and end where their stack does.
 """
@@ -30,7 +30,7 @@ _IN_COMMENT = re.compile(r"/\*|\*/")
 
 
 def refuse_unbounded(sql: str, field: str) -> None:
-    """Raises InvalidRequest (`field`) for SQL that is too long, or nested too deeply."""
+    """Raise InvalidRequest (`field`) for SQL that is too long, or nested too deeply."""
     if len(sql) > SQL_CHARACTERS_MAX:
         raise InvalidRequest(
             f"has {len(sql)} characters, more than {SQL_CHARACTERS_MAX}", field=field, remedy="Make it shorter"
@@ -48,7 +48,7 @@ def too_deep(field: str) -> InvalidRequest:
 
 
 def nesting_of(sql: str) -> int:
-    """The most levels that are open at a time, as Spark reads texts and comments."""
+    """Return the most levels that are open at a time, as Spark reads texts and comments."""
     depth = deepest = at = 0
     while (found := _OUTSIDE.search(sql, at)) is not None:
         mark, at = found[0], found.end()
@@ -63,7 +63,7 @@ def nesting_of(sql: str) -> int:
 
 
 def _end_of_comment(sql: str, at: int) -> int:
-    """Comments may lie within each other."""
+    """Return the end of a comment; comments may lie within each other."""
     depth = 1
     while depth and (found := _IN_COMMENT.search(sql, at)) is not None:
         depth += 1 if found[0] == "/*" else -1

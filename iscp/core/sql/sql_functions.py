@@ -1,4 +1,6 @@
-"""Which functions users' SQL may call: those that Spark brings along, but for those that reach beyond the rows."""
+"""Decide which functions users' SQL may call: those that Spark brings along, but for those that reach beyond the
+rows.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,26 @@ _TABLE_FUNCTIONS = frozenset(
     {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack", "json_tuple"}
     | {"variant_explode", "variant_explode_outer", "range"}
 )
-"""Those that make rows of what they are handed, and read nothing."""
+"""Functions that make rows of what they are handed, and read nothing."""
 
 OPTIONS_AT = {"from_xml": 2, "schema_of_xml": 1, "from_avro": 2, "schema_of_avro": 1}
-"""Functions whose options may name a file to be read: which of their arguments these are, from 0."""
+"""Functions whose options may name a file to be read, and the place of these options among their arguments, from 0."""
 
 _READING_OPTIONS = frozenset({"rowvalidationxsdpath", "avroschemaurl"})
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFault:
-    """Why SQL is refused, as what follows its subject, and the remedy."""
+    """Why SQL is refused, in words that follow its subject, and the remedy."""
 
     message: str
     remedy: str
 
 
 def function_fault(parts: Sequence[str], exists: Callable[[str], bool]) -> SqlFault | None:
-    """Why a function that makes a value may not be called; `exists`: whether it is one that the engine brings along.
+    """Return why a function that makes a value may not be called, or None if it may.
 
-    `parts`: those of its name, as `("catalog", "schema", "f")`. None: it may be.
+    `parts` are those of its name, as `("catalog", "schema", "f")`. `exists` says whether the engine brings it along.
     """
     name = parts[-1].lower()
     if reason := _REFUSED.get(name):
@@ -53,7 +55,9 @@ def function_fault(parts: Sequence[str], exists: Callable[[str], bool]) -> SqlFa
 
 
 def options_fault(name: str, keys: Collection[str] | None) -> SqlFault | None:
-    """Of a function in OPTIONS_AT, by the names of its options; None: they are not all texts in a `map(…)`."""
+    """Return why a function in OPTIONS_AT may not have options of these names; None: they are not all texts in a
+    `map(…)`.
+    """
     if keys is None:
         return SqlFault(f"calls {name}() with options that are computed", "Write them as in map('mode', 'FAILFAST')")
     if reading := sorted(each for each in keys if each.lower() in _READING_OPTIONS):
@@ -62,7 +66,7 @@ def options_fault(name: str, keys: Collection[str] | None) -> SqlFault | None:
 
 
 def table_function_fault(parts: Sequence[str]) -> SqlFault | None:
-    """As `function_fault`, of one that makes rows."""
+    """Return why a function that makes rows may not be called, or None if it may."""
     if len(parts) == 1 and parts[0].lower() in _TABLE_FUNCTIONS:
         return None
     return SqlFault(

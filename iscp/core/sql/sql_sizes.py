@@ -16,10 +16,10 @@ SIZE_MAX = 1_000_000
 make; more are refused where the number is written, and fail the iteration where a column has it."""
 
 _SIZED = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1, "array_insert": 1}
-"""Functions by which of their arguments, from 0, is such a number."""
+"""Functions, each with the place of the argument, from 0, that is such a number."""
 
 _FIXED = {"round": 1, "bround": 1, "ceil": 1, "ceiling": 1, "floor": 1, "format_number": 1, "stack": 0}
-"""Those whose number has to be written as one."""
+"""Functions whose number has to be written as one."""
 
 _FORMATTING = ("format_string", "printf")
 _WIDTH = re.compile(r"\d+")
@@ -28,16 +28,16 @@ _OF_NUMBERS = frozenset({"integer", "long", "short", "byte", "void"})
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal: a number or a text, or None for null and all else; `kind`: its type, as `integer` or `string`."""
+    """A literal: a number or a text, or None for null and all else; `kind` is its type, as `integer` or `string`."""
 
     value: int | str | None
     kind: str
 
 
 def size_fault(name: str, arguments: Sequence[Constant | None], *, computed: bool) -> SqlFault | None:
-    """Why the call of a function may make too much; an argument is None where it is no literal.
+    """Return why the call of a function may make too much, or None; an argument is None where it is no literal.
 
-    `computed`: numbers of `repeat`, `sequence` and their like may be, as they are bounded where they are computed.
+    With `computed` numbers of `repeat`, `sequence` and their like may be computed, as they are bounded at that time.
     """
     if name in _FORMATTING:
         return _format_fault(name, arguments)
@@ -65,7 +65,7 @@ def _number_fault(
 
 
 def _sequence_fault(arguments: Sequence[Constant | None], *, computed: bool) -> SqlFault | None:
-    """Of whole numbers, of which nothing else has to be known; others count as computed."""
+    """Return why a sequence may be too long. Whole numbers alone say that; others count as computed."""
     values = [each.value for each in arguments if each is not None and each.kind in _OF_NUMBERS]
     if len(values) < len(arguments) or not 2 <= len(values) <= 3:
         return None if computed else _not_written("sequence")
@@ -78,7 +78,7 @@ def _sequence_fault(arguments: Sequence[Constant | None], *, computed: bool) -> 
 
 
 def _format_fault(name: str, arguments: Sequence[Constant | None]) -> SqlFault | None:
-    """Widths and precisions are numbers within the format."""
+    """Return why a format may make too much: widths and precisions are numbers within it."""
     form = arguments[0] if arguments else None
     if form is None or not isinstance(form.value, str):
         return SqlFault(f"calls {name}() with a format that is computed", "Write the format as a text")

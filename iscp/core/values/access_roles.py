@@ -1,4 +1,4 @@
-"""Who may do what: roles, and those who call under one."""
+"""Roles, and the callers who have one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ACCOUNT = re.compile(r"\S(.{0,126}\S)?")
 
 
 def is_account(name: str) -> bool:
-    """Whether it can be the name of an account: at most 128 characters, without blanks around them."""
+    """Return whether it can be the name of an account: at most 128 characters, without blanks around them."""
     return _ACCOUNT.fullmatch(name) is not None
 
 
 class Role(StrEnum):
-    """What somebody may do in an account; each may do what those before it may."""
+    """A role in an account; each may do what those before it may."""
 
     VIEWER = "viewer"
     EDITOR = "editor"
@@ -24,7 +24,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Whether who has this role may do what needs that one."""
+        """Return whether who has this role may do what needs that one."""
         return _RANKS[self] >= _RANKS[needed]
 
 
@@ -32,7 +32,7 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 class KnownBy(StrEnum):
-    """By what somebody is known."""
+    """The proof by which a caller is known."""
 
     CERTIFICATE = "certificate"
     TOKEN = "token"
@@ -42,10 +42,10 @@ class KnownBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who calls, in one account. `name`: the certificate's name, a token's id, or `oidc:` and a subject.
+    """A caller, in one account. `name` is the certificate's name, a token's id, or `oidc:` and a subject.
 
-    `everywhere`: the account is the cluster-wide one, and may act for all others. `expires_at_s`: Unix seconds from
-    which what a provider has said of them is not good any more; of others it is not said here.
+    With `everywhere` the account is the cluster-wide one, and may act for all others. `expires_at_s` is the time (Unix
+    seconds) from which a provider's word on a caller is no longer valid; it is not set for other callers.
     """
 
     account: str
@@ -57,13 +57,15 @@ class Principal:
 
     @property
     def by_token(self) -> bool:
-        """Whether what a call carries in `authorization` says who they are."""
+        """Return whether the caller is known by what a call carries in `authorization`."""
         return self.known_by in (KnownBy.TOKEN, KnownBy.OIDC)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What somebody shows: a token, iscp's or a provider's (empty: none), and the names in a verified certificate."""
+    """The credentials of a caller: a token, iscp's or a provider's (empty: none), and the names in a verified
+    certificate.
+    """
 
     token: str = ""
     names: frozenset[str] = frozenset()

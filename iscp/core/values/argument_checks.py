@@ -1,4 +1,4 @@
-"""What callers in Python hand over, checked by its kind before it is used; refused with the argument's name."""
+"""Check the kinds of what callers in Python hand over before it is used, and refuse it with the argument's name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SECONDS_MAX = 100.0 * 365 * 24 * 3600
 
 
 def require(value: object, kinds: type | tuple[type, ...], field: str, expected: str) -> None:
-    """Raises InvalidRequest unless `value` is of one of `kinds`, or where it is a bool and bool is none of them."""
+    """Raise InvalidRequest unless `value` is of one of `kinds`, or where it is a bool and bool is none of them."""
     allowed = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise InvalidRequest(f"is {shown(value)}: must be {expected}", field=field)
 
 
 def require_seconds(span_s: float, field: str) -> float:
-    """`span_s`. Raises InvalidRequest where it is no number that a clock can be set to."""
+    """Return `span_s`. Raises InvalidRequest if it is no number that a clock can be set to."""
     require(span_s, Real, field, "a number of seconds")
     if not abs(span_s) <= SECONDS_MAX:
         raise InvalidRequest(f"is {shown(span_s)}: must be a number of seconds, at most a hundred years", field=field)
@@ -28,7 +28,7 @@ def require_seconds(span_s: float, field: str) -> float:
 
 
 def require_unicode(text: str, field: str) -> None:
-    """Raises InvalidRequest for a text with half of a surrogate pair, which UTF-8 has no bytes for."""
+    """Raise InvalidRequest for a text with half of a surrogate pair, which UTF-8 has no bytes for."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -36,7 +36,7 @@ def require_unicode(text: str, field: str) -> None:
 
 
 def refuse_missing_parent(parent: str, field: str) -> None:
-    """`parent`: the directory in which a new table is to lie, where it is not there; else empty. Raises InvalidRequest.
+    """Raise InvalidRequest for `parent`, the directory in which a new table is to lie, if it is not there (else empty).
 
     Nothing above a table is created: what is missing may be a volume that is not mounted.
     """
@@ -49,7 +49,10 @@ def refuse_missing_parent(parent: str, field: str) -> None:
 
 
 def column_names(names: Sequence[str], field: str) -> list[str]:
-    """A list of names of columns. Raises InvalidRequest for one text, whose letters would be taken for names."""
+    """Return the names of columns as a list.
+
+    Raises InvalidRequest for a single text, whose letters would be taken for names.
+    """
     if isinstance(names, str):
         raise InvalidRequest(
             f"is {names!r}, a text and no list", field=field, remedy=f"Write it as in {field}=[{names!r}]"

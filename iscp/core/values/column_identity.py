@@ -1,4 +1,4 @@
-"""Which columns of a source are the very same ones, whatever they are called (Delta's column mapping).
+"""Find which columns of a source are the very same ones, whatever they are called (Delta's column mapping).
 
 A column is known by the physical name that Delta gave it when it was added: it stays when the column is renamed, and is
 another one when a column is dropped and one of its name added. So are the fields within it.
@@ -11,52 +11,56 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 ColumnIds = Mapping[str, str]
-"""By a column's name in lower case what distinguishes it, and all that is within it, from others that have its name.
+"""For a column, by its name in lower case, the id that distinguishes it, and all that is within it, from others of that
+name.
+
 Columns that are not there are as their names say: those of a table without mapped names, and those from before it had
-them."""
+them.
+"""
 
 COLLATIONS = "__COLLATIONS"
-"""Where a field's metadata says how its texts compare, and those within it."""
+"""The place in a field's metadata that says how its texts compare, and those within it."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _DIGEST_BYTES = 8
 _PARTS = (("elementType", "element"), ("keyType", "key"), ("valueType", "value"))
-"""Of arrays and maps, with what Delta calls them in paths."""
+"""The parts of arrays and maps, with what Delta calls them in paths."""
 
 
 def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
-    """Of the fields of a schema in Delta's JSON."""
+    """Return the ids of the columns of a schema, given by its fields in Delta's JSON."""
     return {field["name"].lower(): found for field in fields if (found := _column_id(field))}
 
 
 def physical_name(field: Mapping[str, Any]) -> str:
-    """What a field of a schema in Delta's JSON is called in files."""
+    """Return the name in files of a field of a schema in Delta's JSON."""
     return str((field.get("metadata") or {}).get(_PHYSICAL, field["name"]))
 
 
 def void_fields(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns of the type void, and the fields of that type within others, as paths (`s.y`)."""
+    """Return the columns of the type void, and the fields of that type within others, as paths (`s.y`)."""
     return tuple(path for field in fields for path in _void(field["type"], field["name"]))
 
 
 def collated_columns(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns that are, or have within them, texts that compare in a way of their own."""
+    """Return the columns that are, or have within them, texts that compare in a way of their own."""
     return tuple(field["name"] for field in fields if (field.get("metadata") or {}).get(COLLATIONS))
 
 
-def kept_collated(collated: Iterable[str], columns: Collection[str]) -> tuple[str, ...]:
-    """Those of the `collated` columns that a job keeps which has named `columns`; it keeps all if it has named none."""
-    kept = {name.lower() for name in columns}
-    return tuple(name for name in collated if not kept or name.lower() in kept)
+def chosen_collated(collated: Iterable[str], columns: Collection[str]) -> tuple[str, ...]:
+    """Return the `collated` columns among the `columns` that a job has named, or all if it has named none."""
+    chosen = {name.lower() for name in columns}
+    return tuple(name for name in collated if not chosen or name.lower() in chosen)
 
 
 def doubled_names(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The first two columns, or fields of one that is nested, whose names are the same but for case, as paths; empty:
-    there are none."""
+    """Return the first two columns, or fields of one that is nested, whose names differ in case alone, as paths; empty:
+    none do.
+    """
     return _doubled(fields, "")
 
 
 def lost_fields(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns, and the fields of nested ones as paths, of a schema `before` that are not there any more by name."""
+    """Return the columns of a schema `before`, and the fields of nested ones as paths, that are gone by name."""
     return tuple(_lost(before, now, ""))
 
 
@@ -86,7 +90,7 @@ def _doubled(fields: Iterable[Mapping[str, Any]], path: str) -> tuple[str, ...]:
 
 
 def _nested(kind: Any, path: str) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
-    """Of a type the structs in it, but those within structs: the path to each, and its fields."""
+    """Yield the structs in a type, but those within structs: the path to each, and its fields."""
     if not isinstance(kind, Mapping):
         return
     if "fields" in kind:
@@ -106,13 +110,13 @@ def _void(kind: Any, path: str) -> Iterator[str]:
         yield from _void(field["type"], f"{path}.{field['name']}")
 
 
-def other_columns(held: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of `names` under which there are other columns `now` than those `held`."""
-    return tuple(name for name in names if held.get(name.lower()) != now.get(name.lower()))
+def other_columns(before: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of `names` under which there are other columns `now` than `before`."""
+    return tuple(name for name in names if before.get(name.lower()) != now.get(name.lower()))
 
 
 def _column_id(field: Mapping[str, Any]) -> str:
-    """Empty: all is as it is called."""
+    """Return what distinguishes a column; empty: all is as it is called."""
     named = list(_named(field, ""))
     if all(name.lower() == physical.lower() for _, name, physical in named):
         return ""
@@ -122,7 +126,7 @@ def _column_id(field: Mapping[str, Any]) -> str:
 
 
 def _named(field: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
-    """Of a field and of those within it: the path to it, its name, and its physical one."""
+    """Yield for a field, and for those within it, the path to it, its name, and its physical one."""
     name = field["name"]
     yield path, name, physical_name(field)
     yield from _within(field["type"], f"{path}/{name.lower()}")

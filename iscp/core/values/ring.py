@@ -1,7 +1,7 @@
-"""Where the consistent-hash ring wants a shard. It only prefers: a dispatch alone makes it so.
+"""Find where the consistent-hash ring wants a shard. It only prefers: a dispatch alone makes it so.
 
 A ring is never changed, but rebuilt from the sorted members; then equal members give equal rings. That is cheap, as
-what costs most, each node's points, does not depend on the others and is kept: a ring of 1,000 nodes is one merge of
+what costs most, each node's points, does not depend on the others and is cached: a ring of 1,000 nodes is one merge of
 1,000 sorted runs.
 """
 
@@ -21,23 +21,25 @@ from iscp.core.values.ids import ShardId
 VNODES = 2_000
 """Points of each node. The most loaded of 20 nodes has 1.03 times the mean, of 100 nodes 1.06; with 160, 1.17."""
 
-POINTS_KEPT_MAX = 2_000
-"""Nodes whose points of the ring are kept, at 8 KB each with VNODES; others' are computed again."""
+POINTS_CACHED_MAX = 2_000
+"""Nodes whose points of the ring are cached, at 8 KB each with VNODES; others' are computed again."""
 
 _HIGH = np.uint64(32)
 
 
 def ring_hash(key: str) -> int:
-    """CRC32, followed by murmur3's 32-bit finalizer; CRC32 alone spreads similar names badly (1.5 times the mean)."""
+    """Return CRC32, followed by murmur3's 32-bit finalizer; CRC32 alone spreads similar names badly (1.5 times the
+    mean).
+    """
     h = crc32(key.encode())
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return h ^ (h >> 16)
 
 
-@lru_cache(POINTS_KEPT_MAX)
+@lru_cache(POINTS_CACHED_MAX)
 def _points_of(node_id: str, vnodes: int) -> npt.NDArray[np.uint64]:
-    """`ring_hash` of "<node_id>-0", "<node_id>-1", … in ascending order, as uhashring places them."""
+    """Return `ring_hash` of "<node_id>-0", "<node_id>-1", … in ascending order, as uhashring places them."""
     before = crc32(node_id.encode())
     keys = (crc32(b"-%d" % number, before) for number in range(vnodes))
     h = np.fromiter(keys, dtype=np.uint32, count=vnodes)
@@ -70,7 +72,7 @@ class Ring:
         return f"<ring of {' '.join(self.node_ids)}>"
 
     def preferred(self, shard: ShardId) -> str:
-        """The node id that `shard` belongs to; raises LookupError where there is no node."""
+        """Return the node id that `shard` belongs to; raise LookupError if there is no node."""
         if not self.node_ids:
             raise LookupError("the ring has no node")
         found = bisect(self._points, ring_hash(str(shard)))

@@ -1,4 +1,4 @@
-"""What is wrong with one setting, and which addresses and URLs are none."""
+"""A fault of one setting, and checks of addresses and URLs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
-"""Scheme, host and port of a URL, and nothing else."""
+"""A URL of scheme, host and port, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """What is wrong with one setting, and what to do about it."""
+    """The fault of one setting, and what to do about it."""
 
     path: str
     message: str
@@ -21,7 +21,7 @@ class SettingFault:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is reached from this machine alone. A name other than localhost may be anybody's."""
+    """Return whether HOST:PORT is reached from this machine alone. A name other than localhost may be anybody's."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback
@@ -30,7 +30,7 @@ def is_loopback(address: str) -> bool:
 
 
 def url_fault(url: str) -> str:
-    """What is wrong with a URL that is called by http or https; empty: nothing."""
+    """Return what is wrong with a URL that is called by http or https, or an empty text if nothing is."""
     if not url.isascii() or not url.isprintable() or " " in url:
         return "has a blank, or a character that URLs cannot have"
     try:

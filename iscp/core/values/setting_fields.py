@@ -1,4 +1,4 @@
-"""What is known of a setting besides its name and type, kept in the metadata of its dataclass field."""
+"""Describe a setting besides its name and type, in the metadata of its dataclass field."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def about(text: str, *, least: float | None = None, above: float | None = None) -> dict[str, Any]:
-    """What is known of a setting besides its type: a sentence, and bounds (`least` inclusive, `above` exclusive)."""
+    """Return the metadata of a setting: a sentence, and bounds (`least` inclusive, `above` exclusive)."""
     return {"about": text, "least": least, "above": above}
 
 
 def setting(default: Any, text: str, *, least: float | None = None, above: float | None = None) -> Any:
-    """A field with `default`, and what `about` says of it."""
+    """Return a field with `default`, and the metadata of `about`."""
     return field(default=default, metadata=about(text, least=least, above=above))

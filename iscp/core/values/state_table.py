@@ -1,4 +1,6 @@
-"""State tables: what state each event leads to. The code steps by them, and their diagrams are written from them."""
+"""State tables: the state that each event leads to. The code steps by them, and their diagrams are written from
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class StateTable(Generic[S, E]):
-    """By event, the state that follows each state in which the event may come; in any other it must not."""
+    """For each event, the state that follows each state in which the event may come; in any other it must not."""
 
     __slots__ = ("_moves",)
 
@@ -21,13 +23,13 @@ class StateTable(Generic[S, E]):
         self._moves = {event: dict(states) for event, states in moves.items()}
 
     def __iter__(self) -> Iterator[tuple[S, E, S]]:
-        """All transitions: from, event, to."""
+        """Yield all transitions: from, event, to."""
         for event, states in self._moves.items():
             for state, after in states.items():
                 yield state, event, after
 
     def after(self, state: S, event: E, subject: object) -> S:
-        """The state of `subject` after `event`; raises InvariantBroken where that must not come in this state."""
+        """Return the state of `subject` after `event`; raise InvariantBroken if that must not come in this state."""
         try:
             return self._moves[event][state]
         except KeyError:

@@ -1,4 +1,4 @@
-"""Totals of all rows: what an aggregate without GROUP BY is made of, and how changed rows move it.
+"""Totals of all rows, of which an aggregate without GROUP BY is made, and how changed rows move them.
 
 All are whole numbers (a decimal without its point, a day as its number), so that nothing drifts. Counts and sums follow
 what comes and goes; a maximum follows what comes, and has to be found once more where it goes.
@@ -15,8 +15,9 @@ from iscp.core.values.untrusted_values import shown
 
 
 class AggregateKind(StrEnum):
-    """What an aggregate function comes to. MOMENTS are variances and deviations; EXACT is a function of doubles that is
-    computed without rounding on the way. Of these two no total follows."""
+    """The kind of an aggregate function. MOMENTS are variances and deviations; EXACT is a function of doubles that is
+    computed without rounding on the way. No total follows for these two.
+    """
 
     COUNT = "count"
     SUM = "sum"
@@ -42,8 +43,10 @@ class AggregateKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of the values of one function that are not null: how many, and their sum. `extreme`: the most or the least of
-    them (None: there is none, or the function needs none)."""
+    """The number and the sum of the values of one function that are not null.
+
+    `extreme` is the most or the least of them (None: there is none, or the function needs none).
+    """
 
     count: int = 0
     sum: int = 0
@@ -52,8 +55,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class TotalChange:
-    """What changed rows add to a total, less what they take away; and the extreme of values of which there are more
-    than before (`came`), and of those of which there are fewer (`went`)."""
+    """The amounts that changed rows add to a total, less what they take away.
+
+    `came` is the extreme of values of which there are more than before, `went` of those of which there are fewer.
+    """
 
     count: int = 0
     sum: int = 0
@@ -62,11 +67,11 @@ class TotalChange:
 
 
 Totals = tuple[Total, ...]
-"""One for each function of an aggregate, in the order of its columns."""
+"""One total for each function of an aggregate, in the order of its columns."""
 
 
 def moved(kind: AggregateKind, before: Total, change: TotalChange) -> Total | None:
-    """The total with the change; None: all rows have to be looked at, as the extreme may be gone."""
+    """Return the total with the change, or None if all rows have to be read, as the extreme may be gone."""
     count, total = before.count + change.count, before.sum + change.sum
     if not kind.is_extreme:
         return Total(count, total)
@@ -77,15 +82,17 @@ def moved(kind: AggregateKind, before: Total, change: TotalChange) -> Total | No
 
 
 def merged(kind: AggregateKind, parts: Sequence[Total]) -> Total:
-    """Return the total of all values, out of those of parts of them."""
+    """Return the total of all values, made of those of parts of them."""
     extreme = kind.extreme(*(each.extreme for each in parts))
     return Total(sum(each.count for each in parts), sum(each.sum for each in parts), extreme)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTotals:
-    """Of each aggregate of a query that has them, in the order of its tree. `shape` says of what they are: those of
-    another shape are of no use."""
+    """The totals of each aggregate of a query that has them, in the order of its tree.
+
+    `shape` identifies that query: totals of another shape are of no use.
+    """
 
     shape: str = ""
     totals: tuple[Totals, ...] = ()
@@ -95,12 +102,12 @@ NO_TOTALS = QueryTotals()
 
 
 def totals_document(found: QueryTotals) -> list[Any]:
-    """As JSON has it."""
+    """Return the totals as JSON."""
     return [found.shape, [[[each.count, each.sum, each.extreme] for each in totals] for totals in found.totals]]
 
 
 def parse_totals(document: object) -> QueryTotals:
-    """Of `totals_document`; raises ValueError."""
+    """Read the result of `totals_document`; raise ValueError for anything else."""
     if not isinstance(document, Sequence) or len(document) != 2:
         raise ValueError(f"totals is {shown(document)}, which are none")
     try:
@@ -111,7 +118,7 @@ def parse_totals(document: object) -> QueryTotals:
 
 
 def exact_totals(found: object) -> QueryTotals:
-    """As a sink says it, checked before it is believed."""
+    """Return totals that a sink reports, checked before they are believed. Raises ValueError."""
     if not isinstance(found, QueryTotals) or not isinstance(found.shape, str):
         raise ValueError(f"totals is {shown(found)}, which is no QueryTotals")
     try:

@@ -1,7 +1,7 @@
-"""Texts and numbers that others hand over (code of theirs, another node, a store), checked before they are believed.
+"""Check texts and numbers that others hand over (code of theirs, another node, a store) before they are believed.
 
 Whatever the value is and does, these functions raise ValueError or nothing: an exception whose `__str__` raises, a text
-of 100 MB, a number that only seems to be one. Texts are made fit to be kept: bounded, valid UTF-8, printable. Numbers
+of 100 MB, a number that only seems to be one. Texts are made fit to be stored: bounded, valid UTF-8, printable. Numbers
 are never guessed: a wrong one is refused by its name.
 """
 
@@ -18,7 +18,7 @@ from unicodedata import category
 from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
 
 TEXT_CHARS_MAX = 4_000
-"""Characters kept of an error's text: three quarters from its beginning, the rest from its end."""
+"""Characters stored of an error's text: three quarters from its beginning, the rest from its end."""
 
 NAME_CHARS_MAX = 4_000
 """Characters in a name from another node or a consumer; a longer one is refused, as a part of it would name something
@@ -40,13 +40,13 @@ CODE_MOST = 2**31 - 1
 _GAP = " […] "
 V = TypeVar("V")
 Check = Callable[[Any, str], Any]
-"""Gives a value, that was handed over under a name, as it may be kept. Raises ValueError."""
+"""A function that returns a value, which was handed over under a name, fit to be stored. It raises ValueError."""
 
 _NOT_PLAIN = re.compile("[^\n\t -~]")
 
 
 def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """`value` as a text that can be kept and shown; of one that is too long its middle is left out."""
+    """Return `value` as a text that can be stored and shown; one that is too long loses its middle."""
     if not isinstance(value, str):
         return shown(value)
     # The methods of str itself: those of a class derived from it may do anything.
@@ -58,7 +58,7 @@ def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` with Python's escapes for what steers a terminal, cannot be seen, or has no form in UTF-8.
+    """Return `text` with Python's escapes for what steers a terminal, cannot be seen, or has no form in UTF-8.
 
     That is what is no letter, sign or blank: controls but for newline and tab, marks of direction, joiners, lone
     surrogates, and what Unicode does not know.
@@ -67,12 +67,12 @@ def escaped(text: str) -> str:
 
 
 def is_shown(character: str) -> bool:
-    """Whether it is a character that is seen, or a blank of some width."""
+    """Return whether it is a character that is seen, or a blank of some width."""
     return character.isprintable() or category(character) == "Zs"
 
 
 def one_line(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """`text` as a terminal shows it in one line: what a fault says cannot be taken for another fault."""
+    """Return `text` as a terminal shows it in one line: then no part of one fault can be taken for another fault."""
     return " ".join(printable(text, chars_max).split())
 
 
@@ -81,7 +81,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A wrong value as an error names it."""
+    """Return a wrong value as an error names it."""
     if isinstance(value, (str, bytes)):
         value = value[:SHOWN_CHARS_MAX] if type(value) in (str, bytes) else _class_name(value)
     try:
@@ -91,22 +91,22 @@ def shown(value: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, empty where it says nothing that can be had."""
+    """Return the text of an error, empty if it says nothing that can be had."""
     try:
-        said = str.__str__(str(error))
+        text = str.__str__(str(error))
     except BaseException:  # noqa: BLE001  (an error's own text is foreign code too)
         return "its text cannot be read"
-    return printable(said)
+    return printable(text)
 
 
 def named_error(error: BaseException) -> str:
-    """The error's class, and what it says."""
-    said, name = error_text(error), _class_name(error)
-    return f"{name}: {said}" if said else name
+    """Return the error's class, and its text."""
+    text, name = error_text(error), _class_name(error)
+    return f"{name}: {text}" if text else name
 
 
 def error_code(error: BaseException) -> ErrorCode:
-    """The code of an error; where it has none that there is, that of its class, and INTERNAL of all others."""
+    """Return the code of an error; if that is unknown the code of its class, and INTERNAL for all others."""
     if not isinstance(error, IscpError):
         return ErrorCode.INTERNAL
     try:
@@ -117,7 +117,7 @@ def error_code(error: BaseException) -> ErrorCode:
 
 
 def exact_int(value: object, name: str, least: int = 0, most: int = COUNT_MOST) -> int:
-    """`value` as a plain int: an int, or what stands for one exactly, as numpy's integers. Raises ValueError."""
+    """Return `value` as a plain int: an int, or what stands for one exactly, as numpy's integers. Raises ValueError."""
     if type(value) is not int:
         value = _converted(value, name, index, "a whole number")
         value = int.__index__(value)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def exact_int(value: object, name: str, least: int = 0, most: int = COUNT_MOST) 
 
 
 def exact_float(value: object, name: str, least: float = AT_S_LEAST, most: float = AT_S_MOST) -> float:
-    """`value` as a plain float that is finite; of any real type but bool. Raises ValueError."""
+    """Return `value` as a plain float that is finite, from any real type but bool. Raises ValueError."""
     if type(value) is not float:
         if not isinstance(value, Real):
             raise _wrong(value, name, "a number")
@@ -139,7 +139,7 @@ def exact_float(value: object, name: str, least: float = AT_S_LEAST, most: float
 
 
 def exact_name(value: object, name: str) -> str:
-    """A text that names something, as it is. Raises ValueError where it has no form in UTF-8, or is too long."""
+    """Return a text that names something, as it is. Raises ValueError if it has no form in UTF-8, or is too long."""
     if not isinstance(value, str):
         raise _wrong(value, name, "a text")
     text = str.__str__(value)
@@ -153,19 +153,19 @@ def exact_name(value: object, name: str) -> str:
 
 
 def exact_message(value: object, name: str) -> str:
-    """What is said to people, made fit to be kept. Raises ValueError where it is no text at all."""
+    """Return a message to people, made fit to be stored. Raises ValueError if it is no text at all."""
     if not isinstance(value, str):
         raise _wrong(value, name, "a text")
     return printable(value)
 
 
 def exact_version(value: object, name: str) -> int:
-    """A version of a table, -1 where there is none."""
+    """Return a version of a table, -1 where there is none."""
     return exact_int(value, name, -1)
 
 
 def exact_code(value: object, name: str) -> int:
-    """A code of an error, which a newer node may be the first to know; 0 where there is none."""
+    """Return a code of an error, which a newer node may be the first to know; 0 where there is none."""
     return exact_int(value, name, 0, CODE_MOST)
 
 
@@ -188,7 +188,7 @@ def _class_name(value: object) -> str:
 
 
 def exact_fields(kind: Callable[..., V], checks: Mapping[str, Check]) -> Callable[[V], V]:
-    """Gives a function that checks each field of a `kind`; `checks` are in the order of the fields."""
+    """Return a function that checks each field of a `kind`; `checks` are in the order of the fields."""
     values_of = attrgetter(*checks)
 
     def exact(value: V) -> V:
@@ -199,5 +199,5 @@ def exact_fields(kind: Callable[..., V], checks: Mapping[str, Check]) -> Callabl
 
 
 def first_line(error: Exception) -> str:
-    """Return what a library says first of a fault; it is never empty, as an empty fault would pass for none."""
+    """Return the first line of a library's fault; it is never empty, as an empty fault would pass for none."""
     return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)

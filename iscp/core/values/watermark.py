@@ -1,4 +1,4 @@
-"""How far a job's sink has come, as the sink itself says."""
+"""The position of a job's sink: how far it has come, as the sink itself says."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Watermark:
 
 
 _SAME_S = 0.001
-"""What is left of a commit's time when it has been written and read."""
+"""Seconds by which a commit's time may change when it is written and read."""
 
 
 def committed_apart(one_s: float, other_s: float) -> bool:
-    """Whether a version that was read then was committed at another time, and so is another's; 0: nobody knows."""
+    """Return whether two commit times (Unix seconds; 0: not known) of a version are those of different commits."""
     return bool(one_s and other_s) and abs(one_s - other_s) > _SAME_S
 
 
 def later(first: Watermark, second: Watermark) -> Watermark:
-    """The one of the higher version; of one version the first."""
+    """Return the one of the higher version, or the first if both are of one version."""
     return second if second.version > first.version else first
 
 
@@ -49,11 +49,15 @@ class SourceMark:
 
 
 SourceMarks = Mapping[str, SourceMark]
-"""By the URI of each table that a consumer of several reads, its job's own among them; of others it is empty."""
+"""Marks by the URI of each table that a consumer of several reads, its job's own among them; empty for other
+consumers.
+"""
 
 
 def later_marks(first: SourceMarks, second: SourceMarks) -> SourceMarks:
-    """Of each table the mark of the higher version; of another table in its place the second one."""
+    """Return for each table the mark of the higher version, or the second one if that is of another table in its
+    place.
+    """
 
     def news(uri: str, mark: SourceMark) -> bool:
         before = first.get(uri, mark)
@@ -64,7 +68,8 @@ def later_marks(first: SourceMarks, second: SourceMarks) -> SourceMarks:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What a target leaves out: `rows` rows that share a key, kept in a table beside it at that table's `seq`.
+    """The rows that a target leaves out: `rows` rows that share a key, stored in a table beside it at that table's
+    `seq`.
 
     Seq 0: there is no such table; -1: nobody knows.
     """
@@ -80,13 +85,12 @@ NO_DEAD_LETTERS = DeadLetters()
 class Position:
     """The position of a sink: the seq of its last commit and the watermark in that commit.
 
-    Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of
-    the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the
-    watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
-    `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows, and so do the
-    `column_ids` of the source (None: the sink does not say). `sources`: of a sink that is made of several tables.
-    `as_of_s`: of one whose rows depend on the time, the instant (Unix seconds) that they are of; 0: they do not.
-    `totals`: those that the rows were made of.
+    Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of the
+    commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the watermark (empty:
+    they can); then only a snapshot difference or a new snapshot makes them right. `base_version` is the sink's own
+    version up to which all this was checked. `dead` goes with the rows, and so do the `column_ids` of the source (None:
+    the sink does not say). `sources` are those of a sink that is made of several tables. `as_of_s` is the instant (Unix
+    seconds) of rows that depend on the time; 0: they do not. `totals` are those that the rows were made of.
     """
 
     seq: int = 0

@@ -9,7 +9,7 @@ from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.api.api_views import JobView
 from iscp.core.job.job_row import JobRow, JobState
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, summed
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.start_rule import run_spec
 from iscp.core.settings.config import ProbeConfig
@@ -101,13 +101,13 @@ class JobViews:
         try:
             kind = self._kinds(row.spec.consumer.kind)
         except InvalidRequest:  # the job's own status says it
-            return NO_UPKEEP
+            return NO_MAINTENANCE
         if not isinstance(kind, (RefreshHandler, PurgeHandler)):
-            return NO_UPKEEP
+            return NO_MAINTENANCE
         rows = self._owner.current_writer().read(lambda book: book.rows_of(row.key))
         reported = self._nodes.of_each(lambda each: self._nodes.maintenance(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
-        return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
+        return JobMaintenance(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
 def silent_max_s(probe: ProbeConfig) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from iscp.core.spec.spec import ChangeMode, JobSpec, OnReplace
-from iscp.core.values.column_identity import kept_collated
+from iscp.core.values.column_identity import chosen_collated
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.watermark import Position, committed_apart
 from iscp.ports.catalog import TableDescription
@@ -92,7 +92,7 @@ def refuse_cdf_off(spec: JobSpec, span: SourceRange) -> None:
 
 def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
     """As at the registration: texts that compare in a way of their own may come later."""
-    if collated := kept_collated(span.collated, spec.consumer.columns):
+    if collated := chosen_collated(span.collated, spec.consumer.columns):
         raise PermanentError(
             f"the source's {', '.join(collated)} has texts with a collation now, with which Delta writes no table here",
             field="spec.iteration.consumer.columns",

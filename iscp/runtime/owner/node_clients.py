@@ -14,7 +14,7 @@ from typing import TypeVar
 from iscp.coordination.membership.assignments import Holder
 from iscp.core.api.log_lines import LogPage, LogQuery
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.errors import IscpError, Unavailable
 from iscp.core.values.ids import ShardId
@@ -104,7 +104,7 @@ class NodeClients:
             return self._call(record).maintenance(job_id) if record is not None else JobUpkeep()
         except IscpError as error:
             log.info("node.upkeep_unknown", extra={"shard": str(shard), "error": str(error)})
-            return JobUpkeep()
+            return JobMaintenance()
 
     def progress(self, shard: ShardId, job_id: str) -> RunProgress | None:
         """Return the same as `NodeCalls.progress`; None if nobody runs the shard, or the node does not answer."""

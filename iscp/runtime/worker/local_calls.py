@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress

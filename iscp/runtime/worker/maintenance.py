@@ -19,9 +19,9 @@ from typing import Any, TypeVar, assert_never
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import MaintenanceTurns, Turn
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.rows.key_ranges import WHOLE
-from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, TemporaryError
 from iscp.core.values.ids import ShardId
 from iscp.core.values.next_time import wait_until_s
@@ -69,7 +69,7 @@ class Maintenance:
         self,
         kinds: Callable[[str], ConsumerKind],
         clock: Clock,
-        config: UpkeepConfig,
+        config: MaintenanceConfig,
         backoff: BackoffConfig,
         draw: Callable[[], float],
         lease_check: Callable[[], None],
@@ -104,9 +104,9 @@ class Maintenance:
         with self._lock:
             row, now_s, at_s = self._jobs.get(job_id), self._clock.monotonic_s(), self._clock.now_s()
             if row is None:
-                return JobUpkeep()
+                return JobMaintenance()
             refresh = self._refreshes.figures(job_id, now_s, at_s)
-            return JobUpkeep(refresh, self._purges.figures(_purge_of(row), now_s, at_s))
+            return JobMaintenance(refresh, self._purges.figures(_purge_of(row), now_s, at_s))
 
     def counters(self) -> dict[str, int]:
         """Threads that run a handler now, and those of them that were given up."""

@@ -14,9 +14,9 @@ from iscp.core.query.query_plan import (
     JoinSide,
     Operator,
     OperatorKind,
-    passes_kept_input,
+    passes_stored_input,
     reads_all_again,
-    worth_keeping,
+    worth_storing,
 )
 from iscp.core.sql.time_dependence import finest
 from iscp.core.values.errors import InvalidRequest
@@ -85,7 +85,7 @@ class PlanNode:
     functions: tuple[AggregateFunction, ...] = ()
 
     def walk(self) -> Iterator[PlanNode]:
-        """Each node, those that it is made of first."""
+        """Yield each node, those that it is made of first."""
         for each in (*self.subqueries, *self.inputs):
             yield from each.walk()
         yield self
@@ -99,20 +99,20 @@ def read_tree(
 
 
 def kept_input(root: PlanNode) -> PlanNode | None:
-    """The node whose rows are kept, so that what is above it can be recomputed from them."""
+    """Return the node whose rows are kept, so that what is above it can be recomputed from them."""
     found, node = None, root
-    while len(node.inputs) == 1 and passes_kept_input(node.operator):
+    while len(node.inputs) == 1 and passes_stored_input(node.operator):
         ordering = found is not None and node.operator.kind is OperatorKind.SORT  # of rows that a limit takes from
         if ordering or reads_all_again(node.operator):
             found = node.inputs[0]
         (node,) = node.inputs
     if found is None or found.plan.output().isEmpty():  # rows that are only counted are no rows of a table
         return None
-    return found if worth_keeping(found.operator) else None
+    return found if worth_storing(found.operator) else None
 
 
 def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
-    """Whether a LIMIT above the input that is kept bounds the rows of the result."""
+    """Return whether a LIMIT above the input that is kept bounds the rows of the result."""
     node = root
     while node is not kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
         node = node.inputs[0]
@@ -120,7 +120,7 @@ def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
 
 
 def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
-    """Whether what is made of the kept input depends on something else besides."""
+    """Return whether what is made of the kept input depends on something else besides."""
     node, found = root, False
     while node is not kept and node.inputs:
         found, node = found or bool(node.subqueries), node.inputs[0]
@@ -262,7 +262,9 @@ class _TreeReader:
         return (tuple(keys),) if keys else ()
 
     def _has_sessions(self, plan: Plan) -> bool:
-        """Whether it groups by a session window: a row may join two groups, so what it works by are its other keys."""
+        """Return whether it groups by a session window: a row may join two groups, so what it works by are its other
+        keys.
+        """
         groups = self.catalyst.items(plan.groupingExpressions()) if self.catalyst.is_a(plan, "Aggregate") else []
         return any(map(self._is_session, groups))
 
@@ -270,7 +272,7 @@ class _TreeReader:
         return self.catalyst.is_a(key, "AttributeReference") and bool(key.metadata().contains(SESSION_MARK))
 
     def _equalities(self, join: Plan) -> tuple[tuple[Expression, ...], ...]:
-        """What has to be equal of the left and of the right side, in order; empty: nothing has."""
+        """Return what has to be equal of the left and of the right side, in order; empty: nothing has."""
         left, right = join.left().outputSet(), join.right().outputSet()
         pairs: list[tuple[Expression, Expression]] = []
         condition = join.condition()

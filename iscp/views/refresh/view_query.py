@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.spark_engine import without_rules
-from iscp.core.query.query_plan import said_of_undecided
+from iscp.core.query.query_plan import undecided_reason
 from iscp.core.query.refresh_choice import Scans
 from iscp.core.query.scan_costs import ScanEstimator
 from iscp.core.sql.sql_names import OP
@@ -126,11 +126,13 @@ class ViewQuery:
         self.keeps_totals, self._totals = False, None
 
     def all_rows(self) -> DataFrame:
-        """The result at the ends."""
+        """Return the result at the ends."""
         return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
 
     def kept_rows(self) -> DataFrame:
-        """All rows of the input that is kept, at the ends, as `c0`, `c1`, …; of groups that are kept as sums, these."""
+        """Return all rows of the input that is kept, at the ends, as `c0`, `c1`, …; of groups that are kept as sums,
+        these.
+        """
         assert self.kept is not None
         if self.given.sums is not None:
             return self.given.sums
@@ -140,7 +142,7 @@ class ViewQuery:
         return rows.toDF(*_numbered(rows))
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
-        """The result, made of the input that is kept."""
+        """Return the result, made of the input that is kept."""
         templates, catalyst, leaf = self._templates, self.analyzed.catalyst, Leaf("", None)
         if templates is None or self.keeps_totals or self.given.rows:  # values stand above that are not of kept rows
             return self._finished(kept_rows)
@@ -181,7 +183,7 @@ class ViewQuery:
         return plans
 
     def group_input_before(self, spans: Spans) -> DataFrame:
-        """All rows of which the groups at the top were made, as `c0`, `c1`, …"""
+        """Return all rows of which the groups at the top were made, as `c0`, `c1`, …"""
         (node,) = self.analyzed.root.inputs
         spans_of, named = spans.by_uri, self.view.tables.items()
         tables = {name: TableChange(self._opener(uri, spans_of[uri]), lambda: None) for name, uri in named}
@@ -197,7 +199,7 @@ class ViewQuery:
 
     @property
     def kept_key(self) -> list[str]:
-        """The columns that distinguish rows of the input that is kept; empty: none do."""
+        """Return the columns that distinguish rows of the input that is kept; empty: none do."""
         if self.sums is not None:
             return self.sums.keys
         return [f"c{place}" for place in self.kept_keys.places] if self.kept_keys and self.kept_keys.unique else []
@@ -237,7 +239,7 @@ class ViewQuery:
     @contextmanager
     def _between(self, spans: Spans) -> Iterator[SignedPlans]:
         if self.analyzed.undecided:
-            raise ChangesUnavailableError(said_of_undecided(self.analyzed.undecided))
+            raise ChangesUnavailableError(undecided_reason(self.analyzed.undecided))
         with ExitStack() as stack:
             tables = {name: self._changed_table(name, uri, spans, stack) for name, uri in self.view.tables.items()}
             instants = Instants(spans.as_of_s, self.end.instant_s)
@@ -252,7 +254,7 @@ class ViewQuery:
             yield plans
 
     def scans(self, spans: Spans) -> Scans:
-        """What a refresh reads of the tables besides their changes."""
+        """Return what a refresh reads of the tables besides their changes."""
         sizes = {name: self._bytes(uri) for name, uri in self.view.tables.items()}
         moved = [name for name, uri in self.view.tables.items() if spans.by_uri[uri].changes_data]
         estimator = ScanEstimator(sizes, moved)

@@ -17,7 +17,7 @@ from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.tokens.token_store import EtcdTokens
 from iscp.adapters.etcd.tokens.token_watch import CONFIRM_S, TokenWatch
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.access.access_token import ENDED_KEPT_S, TokenRecord, digest_of, draw_token, id_of
+from iscp.core.access.access_token import ENDED_RETAINED_S, TokenRecord, digest_of, draw_token, id_of
 from iscp.core.values.access_roles import Credentials, Role
 from iscp.core.values.errors import InvalidRequest, NotAuthenticated, Unavailable
 from iscp.runtime.access.known_callers import TOKENS_STALE_MAX_S, KnownCallers
@@ -100,7 +100,7 @@ def test_what_has_ended_is_deleted_when_a_token_is_made(client: EtcdClient, pref
     store = EtcdTokens(client, Keys(prefix), account_max=2)
     valid, others = make(store), make(store, "other")
     ended = record_of(draw_token(secrets.token_hex))
-    past_s = time.time() - ENDED_KEPT_S - 60
+    past_s = time.time() - ENDED_RETAINED_S - 60
     assert store.create(replace(ended, created_at_s=past_s - 1, expires_at_s=past_s))
     assert len(store.records()) == 3
     made = make(store)  # there is room for it, as another one goes

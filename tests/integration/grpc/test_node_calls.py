@@ -16,7 +16,7 @@ from iscp.adapters.tls.endpoint import Tls
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
-from iscp.core.job.maintenance_figures import NO_UPKEEP
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE
 from iscp.core.settings.config import LogLevel
 from iscp.core.values import errors as core
 from iscp.core.values.errors import IscpError

@@ -25,7 +25,7 @@ from iscp.coordination.builds.replacements import Replacement, Replacements
 from iscp.coordination.builds.staging_tasks import StagingTasks
 from iscp.coordination.builds.table_turns import TableTurns
 from iscp.coordination.builds.worker_events import WorkRequested
-from iscp.core.build.build_task import KeptSpan
+from iscp.core.build.build_task import RetainedSpan
 from tests.simulation.builds.play import violation
 from tests.simulation.builds.store import Store
 from tests.simulation.builds.world import Parts
@@ -224,7 +224,7 @@ class KeepsInSecret(StagingTasks):
 class TrustsWhatIsDeleted(StagingTasks):
     """What is to be deleted counts as kept until it is."""
 
-    def _begin(self, needs: Any, table_id: str, kept: KeptSpan | None) -> Any:
+    def _begin(self, needs: Any, table_id: str, kept: RetainedSpan | None) -> Any:
         made = super()._begin(needs, table_id, kept)
         return (kept, *made[1:]) if made and made[1] == made[2] else made
 
@@ -241,7 +241,7 @@ class KeepsSideBySide(StagingTasks):
 class GoesOnAtTheEnd(StagingTasks):
     """For a build of an earlier version only further commits are kept."""
 
-    def _begin(self, needs: Any, table_id: str, kept: KeptSpan | None) -> Any:
+    def _begin(self, needs: Any, table_id: str, kept: RetainedSpan | None) -> Any:
         made = super()._begin(needs, table_id, kept)
         if kept is None or made is None or made[0].since >= kept.since:
             return made

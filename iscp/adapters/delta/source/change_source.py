@@ -28,7 +28,7 @@ from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, 
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.job.iteration import Bounds
-from iscp.core.job.source_holds import held_properties
+from iscp.core.job.source_holds import hold_properties
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
@@ -197,7 +197,7 @@ class DeltaChangeSource:
     def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
         version = self._newest_version(uri)
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
-        if changes := held_properties(shape.configuration, holder, hold_s):
+        if changes := hold_properties(shape.configuration, holder, hold_s):
             set_properties(session, uri, changes)
         return bool(changes)
 

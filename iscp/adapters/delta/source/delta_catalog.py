@@ -22,7 +22,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.table_place import missing_parent
-from iscp.core.job.source_holds import held_properties
+from iscp.core.job.source_holds import hold_properties
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.column_identity import void_fields
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -148,7 +148,7 @@ class DeltaCatalog:
             )
 
     def release(self, uri: str, holder: str) -> None:
-        if changes := held_properties(self.describe(uri).configuration, holder, 0.0):
+        if changes := hold_properties(self.describe(uri).configuration, holder, 0.0):
             self._set_properties(uri, changes)
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:

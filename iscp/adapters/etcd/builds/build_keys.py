@@ -44,7 +44,7 @@ from iscp.core.build.build_task import (
     PRIORITY_MAX,
     BuildPlan,
     BuildTask,
-    KeptSpan,
+    RetainedSpan,
     StagingTask,
     TaskType,
     depth,
@@ -202,7 +202,7 @@ def _read_staging(table_id: str, task_id: str, record: Any) -> StagingTask:
 
 def _read_span(table_id: str, record: Any) -> KeptSpan:
     since, until = _exact_span(record["since"], record["until"])
-    return KeptSpan(table_id, exact_name(record["uri"], "uri"), since, until, exact_int(record["bytes"], "bytes"))
+    return RetainedSpan(table_id, exact_name(record["uri"], "uri"), since, until, exact_int(record["bytes"], "bytes"))
 
 
 def _exact_span(after: object, until: object) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import JobUpkeep, UpkeepFigures
+from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.watermark import SourceMark, Watermark
@@ -22,9 +22,9 @@ SOURCE_MARKS = FieldCodec(
     lambda messages: {each.uri: _SOURCE_MARK.from_wire(each) for each in messages},
 )
 _STATUS = Codec(JobStatus, pb.JobStatus, sources=SOURCE_MARKS, build=BUILD_REQUEST)
-_FIGURES = Codec(UpkeepFigures, pb.UpkeepFigures)
+_FIGURES = Codec(MaintenanceFigures, pb.UpkeepFigures)
 
-UPKEEP = Codec(JobUpkeep, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
+UPKEEP = Codec(JobMaintenance, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
 PROGRESS = Codec(RunProgress, pb.Progress)
 JOB = Codec(JobView, pb.Job, state=STATES, reason=REASONS, status=_STATUS, upkeep=UPKEEP, progress=PROGRESS)
 HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry)

@@ -22,7 +22,7 @@ from iscp.adapters.grpc.codec.node_messages import SHARD
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
-from iscp.core.job.maintenance_figures import JobUpkeep
+from iscp.core.job.maintenance_figures import JobMaintenance
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.errors import Canceled, Unavailable
 from iscp.core.values.ids import ShardId

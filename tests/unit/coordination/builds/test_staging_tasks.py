@@ -22,7 +22,7 @@ from iscp.coordination.builds.builder_events import (
 from iscp.coordination.builds.range_calls import CALL_RETRY_S, CALLS_OF_NODE_MAX, STAGING_CALLS_OF_NODE_MAX
 from iscp.coordination.builds.staging_tasks import COMMITS_OF_TASK_MAX, WAITING_TABLES_MAX
 from iscp.coordination.builds.waiting_tables import GATHER_S
-from iscp.core.build.build_task import KeptSpan, StagingTask, TaskType
+from iscp.core.build.build_task import RetainedSpan, StagingTask, TaskType
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.progress import TableSize
 
@@ -36,8 +36,8 @@ def seen(newest: int, applied: int | None = None, table_id: str = "flights") -> 
     return TableSeen(table_id, newest, applied)
 
 
-def span(since: int, until: int, size: int = 0) -> KeptSpan:
-    return KeptSpan("flights", "/lake/flights", since, until, size)
+def span(since: int, until: int, size: int = 0) -> RetainedSpan:
+    return RetainedSpan("flights", "/lake/flights", since, until, size)
 
 
 def building(*jobs: str, limits: BuildLimits | None = None, depth: int = 4) -> Owner:

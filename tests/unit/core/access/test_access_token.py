@@ -9,7 +9,7 @@ import pytest
 
 from iscp.core.access.access_token import (
     ENDED_AT_ONCE,
-    ENDED_KEPT_S,
+    ENDED_RETAINED_S,
     TTL_MAX_S,
     TokenBook,
     TokenRecord,
@@ -100,7 +100,7 @@ def test_a_token_of_a_provider_is_known_by_its_form() -> None:
 
 
 def test_those_that_have_long_ended_go_first_those_of_the_same_account() -> None:
-    made = replace(record_of(draw_token(secrets.token_hex)), created_at_s=100.0 + ENDED_KEPT_S)
+    made = replace(record_of(draw_token(secrets.token_hex)), created_at_s=100.0 + ENDED_RETAINED_S)
     other = replace(record_of(draw_token(secrets.token_hex)), account="other")
     ended = record_of(draw_token(secrets.token_hex))
     assert ended_before([other, ended, replace(ended, expires_at_s=100.1)], made) == [ended, other]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.job.source_holds import held_properties, interval_s, unread_property
+from iscp.core.job.source_holds import hold_properties, interval_s, unread_property
 
 FILES, LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 DAY_S = 86_400.0
@@ -14,7 +14,7 @@ DAY_S = 86_400.0
 
 def altered(table: dict[str, str], holder: str, hold_s: float) -> dict[str, str]:
     """The table's properties once they are set as they have to be."""
-    after = table | held_properties(table, holder, hold_s)
+    after = table | hold_properties(table, holder, hold_s)
     return {name: value for name, value in after.items() if value is not None}
 
 
@@ -37,8 +37,8 @@ def test_what_was_not_set_is_not_set_afterwards() -> None:
 
 def test_nothing_is_to_be_done_twice() -> None:
     table = altered({FILES: "1 day"}, "a", 3 * DAY_S)
-    assert held_properties(table, "a", 3 * DAY_S) == {}
-    assert held_properties({FILES: "1 day"}, "a", 0.0) == {}
+    assert hold_properties(table, "a", 3 * DAY_S) == {}
+    assert hold_properties({FILES: "1 day"}, "a", 0.0) == {}
 
 
 def test_the_longest_of_several_holds_counts() -> None:
@@ -51,7 +51,7 @@ def test_the_longest_of_several_holds_counts() -> None:
 
 def test_a_hold_that_another_one_has_overwritten_is_set_again() -> None:
     table = {FILES: "interval 1 day"}
-    both = altered(table, "a", 3 * DAY_S) | held_properties(table, "b", 2 * DAY_S)
+    both = altered(table, "a", 3 * DAY_S) | hold_properties(table, "b", 2 * DAY_S)
     held = {name: value for name, value in both.items() if value is not None}
     assert kept_s(held)[0] == 2 * DAY_S
     again = altered(held, "a", 3 * DAY_S)

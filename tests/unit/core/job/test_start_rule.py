@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.job.start_rule import Candidate, SharingGroup, Start, company_of, decide, run_spec
+from iscp.core.job.start_rule import Candidate, SharingGroup, Start, decide, run_spec, sharing_group
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
 
-ALONE: dict[str, Any] = {"company": SharingGroup.NONE}
-PERIOD: dict[str, Any] = {"company": SharingGroup.PERIOD}
+ALONE: dict[str, Any] = {"group": SharingGroup.NONE}
+PERIOD: dict[str, Any] = {"group": SharingGroup.PERIOD}
 
 
 def job(watermark: int = -1, **facts: Any) -> Candidate:
@@ -95,10 +95,10 @@ def test_nobody_waits_for_one_that_goes_alone_or_goes_to_its_watermark() -> None
 
 
 def test_what_its_trigger_holds_back_is_not_started_but_for_a_first_iteration_and_a_retry() -> None:
-    assert decide([job(5, held=True, **ALONE)], newest=6) == []
-    assert decide([job(5, held=True, stale=True, **ALONE)], newest=6) == []
-    assert decide([job(held=True, **ALONE)], newest=6) == [Start((0,), None)]
-    assert decide([job(5, held=True, failing=True, **ALONE)], newest=6) == [Start((0,), None)]
+    assert decide([job(5, waits=True, **ALONE)], newest=6) == []
+    assert decide([job(5, waits=True, stale=True, **ALONE)], newest=6) == []
+    assert decide([job(waits=True, **ALONE)], newest=6) == [Start((0,), None)]
+    assert decide([job(5, waits=True, failing=True, **ALONE)], newest=6) == [Start((0,), None)]
 
 
 def test_periodic_ones_that_share_go_together_where_they_are_due_and_at_one_watermark() -> None:
@@ -106,7 +106,7 @@ def test_periodic_ones_that_share_go_together_where_they_are_due_and_at_one_wate
         Start((0, 1), None),
         Start((2,), None),
     ]
-    assert decide([job(5, **PERIOD), job(5, held=True, **PERIOD), job(5)], newest=6) == [
+    assert decide([job(5, **PERIOD), job(5, waits=True, **PERIOD), job(5)], newest=6) == [
         Start((2,), None),
         Start((0,), None),
     ]
@@ -120,14 +120,14 @@ def test_periodic_ones_that_share_go_together_where_they_are_due_and_at_one_wate
 
 
 def test_whom_a_job_goes_with_is_read_from_its_spec() -> None:
-    def company(**spec: Any) -> SharingGroup:
-        return company_of(run_spec(JobSpec(ConsumerSpec("replica", "/x"), **spec).to_json()))
+    def group_for(**spec: Any) -> SharingGroup:
+        return sharing_group(run_spec(JobSpec(ConsumerSpec("replica", "/x"), **spec).to_json()))
 
-    assert company() is company(target_lag_s=5.0) is company(priority=5) is SharingGroup.TABLE
-    assert company(independent=True) is company(trigger=TriggerSpec(TriggerType.GREEDY)) is SharingGroup.NONE
-    assert company(trigger=TriggerSpec(TriggerType.CUSTOM, name="x")) is SharingGroup.NONE
-    assert company(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0)) is SharingGroup.NONE
-    assert company(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0, share=True)) is SharingGroup.PERIOD
+    assert group_for() is group_for(target_lag_s=5.0) is group_for(priority=5) is SharingGroup.TABLE
+    assert group_for(independent=True) is group_for(trigger=TriggerSpec(TriggerType.GREEDY)) is SharingGroup.NONE
+    assert group_for(trigger=TriggerSpec(TriggerType.CUSTOM, name="x")) is SharingGroup.NONE
+    assert group_for(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0)) is SharingGroup.NONE
+    assert group_for(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0, share=True)) is SharingGroup.PERIOD
     assert run_spec(JobSpec(ConsumerSpec("replica", "/x"), priority=5).to_json()) is None
 
 
@@ -140,8 +140,8 @@ CANDIDATES = st.lists(
         failing=st.booleans(),
         near=st.booleans(),
         stale=st.booleans(),
-        company=st.sampled_from(SharingGroup),
-        held=st.booleans(),
+        group=st.sampled_from(SharingGroup),
+        waits=st.booleans(),
     ),
     max_size=8,
 )
@@ -157,12 +157,12 @@ def test_what_holds_for_every_decision(jobs: list[Candidate], newest: int | None
         assert not any(member.busy for member in members)
         assert len({member.account for member in members}) == 1
         assert len({member.watermark for member in members}) == 1
-        (company,) = {member.company for member in members}
-        assert company is not SharingGroup.NONE or len(members) == 1
+        (group,) = {member.group for member in members}
+        assert group is not SharingGroup.NONE or len(members) == 1
         assert not any(
-            member.held and member.built and not member.failing
+            member.waits and member.built and not member.failing
             for member in members
-            if company is not SharingGroup.TABLE
+            if group is not SharingGroup.TABLE
         )
         assert start.to_version is None or start.to_version > members[0].watermark
         if len(members) > 1:
@@ -180,22 +180,20 @@ def test_a_failing_job_changes_nothing_for_the_others(jobs: list[Candidate], new
 
 
 @given(jobs=CANDIDATES, newest=st.none() | st.integers(0, 5))
-def test_a_tables_company_and_the_others_change_nothing_for_each_other(
-    jobs: list[Candidate], newest: int | None
-) -> None:
+def test_a_tables_group_and_the_others_change_nothing_for_each_other(jobs: list[Candidate], newest: int | None) -> None:
     def starts(places: list[int]) -> set[tuple[tuple[int, ...], int | None]]:
         found = decide([jobs[place] for place in places], newest)
         return {(tuple(places[i] for i in start.jobs), start.to_version) for start in found}
 
-    table = [index for index, candidate in enumerate(jobs) if candidate.company is SharingGroup.TABLE]
-    others = [index for index, candidate in enumerate(jobs) if candidate.company is not SharingGroup.TABLE]
+    table = [index for index, candidate in enumerate(jobs) if candidate.group is SharingGroup.TABLE]
+    others = [index for index, candidate in enumerate(jobs) if candidate.group is not SharingGroup.TABLE]
     assert starts(list(range(len(jobs)))) == starts(table) | starts(others)
 
 
 @given(jobs=CANDIDATES, newest=st.integers(0, 5))
 def test_somebody_runs_as_long_as_somebody_has_work(jobs: list[Candidate], newest: int) -> None:
     """Liveness: with nobody busy, decisions carried out bring every job to the newest version, and then all rest."""
-    state = [replace(candidate, busy=False, held=False) for candidate in jobs]
+    state = [replace(candidate, busy=False, waits=False) for candidate in jobs]
     for _ in range(100):
         starts = decide(state, newest)
         if not starts:

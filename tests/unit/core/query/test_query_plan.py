@@ -12,10 +12,10 @@ from iscp.core.query.query_plan import (
     Operator,
     OperatorKind,
     explain_operators,
-    passes_kept_input,
+    passes_stored_input,
     reads_all_again,
     upkeep_of,
-    worth_keeping,
+    worth_storing,
 )
 
 T = Operator(OperatorKind.TABLE, "t", table="t")
@@ -77,16 +77,16 @@ def test_a_tree_is_explained_parents_first_with_reason_and_remedy() -> None:
 
 
 def test_what_is_above_a_limit_can_be_computed_from_its_input_and_values_that_cost_little() -> None:
-    assert passes_kept_input(Operator(OperatorKind.LIMIT, "Limit", (T,)))
-    assert passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,)))
-    assert not passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), keyed=True))
-    assert not passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), adds_up=True))
-    assert passes_kept_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(U,)))
+    assert passes_stored_input(Operator(OperatorKind.LIMIT, "Limit", (T,)))
+    assert passes_stored_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,)))
+    assert not passes_stored_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), keyed=True))
+    assert not passes_stored_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), adds_up=True))
+    assert passes_stored_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(U,)))
     ranked = Operator(OperatorKind.WINDOW, "Window", (U,))
-    assert not passes_kept_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(ranked,)))
-    assert not passes_kept_input(Operator(OperatorKind.PROJECT, "Project", (T,), subqueries=(U,)))
+    assert not passes_stored_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(ranked,)))
+    assert not passes_stored_input(Operator(OperatorKind.PROJECT, "Project", (T,), subqueries=(U,)))
 
 
 def test_rows_of_one_table_are_not_kept_twice() -> None:
-    assert not worth_keeping(Operator(OperatorKind.FILTER, "Filter", (T,)))
-    assert worth_keeping(Operator(OperatorKind.PROJECT, "Project", (join(JoinSide.BOTH),)))
+    assert not worth_storing(Operator(OperatorKind.FILTER, "Filter", (T,)))
+    assert worth_storing(Operator(OperatorKind.PROJECT, "Project", (join(JoinSide.BOTH),)))

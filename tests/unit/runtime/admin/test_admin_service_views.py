@@ -11,7 +11,7 @@ from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyReq
 from iscp.core.api.api_requests import JobFilter, JobName, UpdateRequest
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.core.job.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance, MaintenanceFigures
 from iscp.core.job.verification import Comparison, VerifyReport
 from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
@@ -229,14 +229,14 @@ class Refreshing(FakeKind):
 
 
 def test_the_refreshes_of_a_job_are_in_its_status_where_its_consumer_has_any(desk: Desk) -> None:
-    row, figures = desk.running(), UpkeepFigures(submitted=2, failed=1, error_code=3, error_msg="too long")
-    desk.calls.upkeeps[row.job_id] = JobUpkeep(refresh=figures)
-    assert desk.admin.status(X).upkeep == NO_UPKEEP, "a node is not asked in vain"
+    row, figures = desk.running(), MaintenanceFigures(submitted=2, failed=1, error_code=3, error_msg="too long")
+    desk.calls.upkeeps[row.job_id] = JobMaintenance(refresh=figures)
+    assert desk.admin.status(X).upkeep == NO_MAINTENANCE, "a node is not asked in vain"
     desk.kind = Refreshing()
-    assert desk.admin.status(X).upkeep == JobUpkeep(refresh=figures)
-    assert [job.upkeep for job in desk.admin.list_jobs(JobFilter())] == [NO_UPKEEP]
+    assert desk.admin.status(X).upkeep == JobMaintenance(refresh=figures)
+    assert [job.upkeep for job in desk.admin.list_jobs(JobFilter())] == [NO_MAINTENANCE]
     desk.calls.upkeeps[row.job_id] = Unavailable("away")
-    assert desk.admin.status(X).upkeep == NO_UPKEEP
+    assert desk.admin.status(X).upkeep == NO_MAINTENANCE
 
 
 def test_progress_is_read_from_the_node_only_while_an_iteration_is_reported_to_run(desk: Desk) -> None:
@@ -277,4 +277,4 @@ def test_a_spec_that_was_damaged_in_the_log_hides_no_job(desk: Desk) -> None:
     writer = desk.world.owner.current_writer()
     writer.read(lambda book: book._jobs.update({row.key: row._replace(spec_json='{"target_lag":')}))
     assert [job.late for job in desk.admin.list_jobs(JobFilter())] == [False]
-    assert desk.admin.status(X).upkeep == NO_UPKEEP
+    assert desk.admin.status(X).upkeep == NO_MAINTENANCE

@@ -13,7 +13,7 @@ from iscp.coordination.builds.builder_events import Prioritize, SplitRange
 from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.build.api_builds import BuildStage
-from iscp.core.build.build_task import BuildPlan, KeptSpan
+from iscp.core.build.build_task import BuildPlan, RetainedSpan
 from iscp.core.job.job_row import JobRow, JobState
 from iscp.core.values.errors import Conflict, InvalidRequest, NotOwner, StorageError
 from iscp.core.values.ids import ShardId

@@ -20,7 +20,7 @@ from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
-from iscp.core.settings.config import BackoffConfig, JobLogConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
+from iscp.core.settings.config import BackoffConfig, JobLogConfig, MaintenanceConfig, ProbeConfig, SchedulerConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
 from iscp.core.values.ids import JobKey
@@ -113,7 +113,7 @@ class World:
         maintenance = Maintenance(
             lambda name: FakeKind(),
             clock,
-            UpkeepConfig(),
+            MaintenanceConfig(),
             BackoffConfig(),
             lambda: 0.5,
             lambda: keeper.check(keeper.epoch),

@@ -16,8 +16,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import SLOT_S
 from iscp.core.job.job_row import JobRow, Reason
-from iscp.core.job.maintenance_figures import NO_UPKEEP, UpkeepFigures
-from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.job.maintenance_figures import NO_MAINTENANCE, MaintenanceFigures
+from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
@@ -29,7 +29,7 @@ from tests.fakes.poison import ERRORS, POISON
 WAIT_S = 10.0
 SHARD, EPOCH = ShardId("t-1"), TableEpoch(1, 1)
 BACKOFF = BackoffConfig(base_s=5.0, cap_s=5.0)
-CONFIG = UpkeepConfig(concurrency=2, timeout_s=60.0)
+CONFIG = MaintenanceConfig(concurrency=2, timeout_s=60.0)
 
 
 class Kind(FakeKind):

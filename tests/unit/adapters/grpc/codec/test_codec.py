@@ -25,7 +25,7 @@ from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest, Upda
 from iscp.core.api.api_views import ClusterView, JobView, RegisterResult
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobStatus
-from iscp.core.job.maintenance_figures import JobUpkeep, UpkeepFigures
+from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
 from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable
@@ -50,7 +50,7 @@ STEPS = st.integers(0, 2**31 - 1)
 STATUSES = filled(JobStatus, error_code=CODES, step=STEPS, steps=STEPS)
 COUNTS = st.integers(0, COUNT_MOST)
 FIGURES = st.builds(
-    UpkeepFigures,
+    MaintenanceFigures,
     **dict.fromkeys(("submitted", "running", "waiting", "completed", "failed", "timeout", "rejected"), COUNTS),
     **dict.fromkeys(("hanging", "quarantined"), st.booleans()),
     error_code=st.integers(0, 2**31 - 1),
@@ -67,7 +67,7 @@ RUNS = st.builds(
     **dict.fromkeys(("rows_total", "bytes_total"), st.integers(-1, COUNT_MOST)),
     **dict.fromkeys(("rows_per_s", "bytes_per_s", "left_s"), SPANS),
 )
-UPKEEPS = st.builds(JobUpkeep, refresh=st.none() | FIGURES, purge=st.none() | FIGURES)
+UPKEEPS = st.builds(JobMaintenance, refresh=st.none() | FIGURES, purge=st.none() | FIGURES)
 JOBS = filled(JobView, status=STATUSES, upkeep=UPKEEPS, progress=st.none() | RUNS, ranges=STEPS)
 NAMES = filled(JobName, account=TEXT.filter(bool))
 
