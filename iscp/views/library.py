@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableFrames:
-    """A table before and after a change. `changed`: the rows that came and went, with 1 or -1 as WEIGHT (None: it did
-    not change)."""
+    """A table before and after a change. `changed` has the rows that came and went, with 1 or -1 as WEIGHT (None: it
+    did not change).
+    """
 
     before: DataFrame
     after: DataFrame
@@ -39,7 +40,7 @@ class TableFrames:
 def jar() -> Path:
     """Return the path of the JVM's part, which the session's class path has to have.
 
-    Raises ConfigurationError where it has not been built.
+    Raises ConfigurationError if it has not been built.
     """
     found = log_store_jar()
     if found is None:
@@ -50,8 +51,8 @@ def jar() -> Path:
 def analyze(session: SparkSession, sql: str, tables: Mapping[str, StructType]) -> AnalyzedQuery:
     """Return the query as Spark analyzes it over tables with these columns, without reading a row.
 
-    Views and settings of the session do not change. Raises InvalidRequest for what is no query over these tables, or
-    does not follow from their rows.
+    Views and settings of the session do not change. Raises InvalidRequest for anything that is no query over these
+    tables, or does not follow from their rows.
     """
     query = analyze_query(session.newSession(), sql, {name: str(each.json()) for name, each in tables.items()})
     return replace(query, catalyst=Catalyst(session))
@@ -63,7 +64,7 @@ def explain(query: AnalyzedQuery) -> tuple[ExplainedOperator, ...]:
 
 
 def all_rows(query: AnalyzedQuery, tables: Mapping[str, DataFrame], at_s: float = 0.0) -> DataFrame:
-    """Return all rows of the query. `at_s`: the Unix time that it is of, if it has a condition on the time."""
+    """Return all rows of the query. `at_s` is the Unix time that it is of, if it has a condition on the time."""
     frames = {name: TableFrames(each, each) for name, each in tables.items()}
     return _plans(query, frames, Instants(at_s, at_s)).result(query.root, At.NEW).toDF(*query.columns.names)
 
@@ -72,10 +73,10 @@ def all_rows(query: AnalyzedQuery, tables: Mapping[str, DataFrame], at_s: float 
 def follow(
     query: AnalyzedQuery, tables: Mapping[str, TableFrames], before_s: float = 0.0, after_s: float = 0.0
 ) -> Iterator[DataFrame | None]:
-    """Give the rows of the result that came and went, each once, with how many as WEIGHT; None: there are none.
+    """Yield the rows of the result that came and went, each once, with how many as WEIGHT, or None if there are none.
 
-    They are released at the end. `before_s` and `after_s`: the Unix times that the rows before and after are of, if the
-    query has a condition on the time. Raises InvalidRequest where changes of the query say nothing.
+    They are released at the end. `before_s` and `after_s` are the Unix times that the rows before and after are of, if
+    the query has a condition on the time. Raises InvalidRequest if changes of the query say nothing.
     """
     if query.undecided:
         raise InvalidRequest(undecided_reason(query.undecided), field="sql")

@@ -1,4 +1,4 @@
-"""An analyzed query as data that goes from one process to another, and is not trusted there."""
+"""Write an analyzed query as data that goes from one process to another, and read it without trusting it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from iscp.core.query.query_plan import Operator, QueryShape
 
 @dataclass(frozen=True, slots=True)
 class _FlatShape:
-    """A QueryShape whose operators have no others in them: each stands behind those that it is made of, whose places
-    `inputs` and `subqueries` have. A tree would be as deep in JSON as the query is.
+    """A QueryShape whose operators have no others in them.
+
+    Each stands behind those that it is made of, whose places `inputs` and `subqueries` have. A tree would be as deep in
+    JSON as the query is.
     """
 
     operators: tuple[Operator, ...]
@@ -53,7 +55,7 @@ def shape_to_json(shape: QueryShape) -> bytes:
 
 
 def shape_from_json(content: bytes) -> QueryShape:
-    """Raises ValueError."""
+    """Return the shape that JSON describes; raise ValueError if it describes none."""
     flat = _FLAT.validate_json(content)
     made: list[Operator] = []
     try:

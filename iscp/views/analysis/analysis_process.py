@@ -1,4 +1,4 @@
-"""One process in which Spark analyzes users' SQL: started, given requests, and killed."""
+"""One process in which Spark analyzes users' SQL: it is started, given requests, and killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iscp.adapters.system.child_process import KILL_WAIT_S, spawn_watched
 from iscp.core.values.errors import Canceled, EngineError, TimedOut
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of what the analysis of one query may come to; more counts as its end."""
+"""Bytes of the answer to one query; more counts as the process's end."""
 
 POLL_S = 0.05
 """Pause between two checks whether whoever requested an analysis still waits for it."""
@@ -32,18 +32,20 @@ class AnalysisEndedError(Exception):
 
 
 class AnalysisProcess:
-    """Not safe for threads, but for `kill`. It ends with this process, as its JVM does with it."""
+    """The process. It is not safe for threads, but for `kill`. It ends with this process, as its JVM does with it."""
 
     def __init__(self, child: Popen[bytes], ended: threading.Event, connection: Connection) -> None:
         self._child = child
         self._ended = ended
         self._connection = connection
         self.ready = False
-        """Whether its Spark has started."""
+        """True once its Spark has started."""
 
     @classmethod
     def start(cls, settings: SparkSettings) -> AnalysisProcess:
-        """Returns at once; its Spark is there when it answers for the first time. Raises EngineError."""
+        """Start a process and return at once; its Spark is there when it answers for the first time. Raises
+        EngineError.
+        """
         ours, theirs = Pipe()
         output, _ = relay_output()
         try:
@@ -73,14 +75,14 @@ class AnalysisProcess:
         return not self._ended.is_set()
 
     def send(self, content: dict[str, object]) -> None:
-        """Raises AnalysisEndedError."""
+        """Send a request; raise AnalysisEndedError if the process has ended."""
         try:
             self._connection.send_bytes(json.dumps(content).encode())
         except OSError as error:
             raise AnalysisEndedError from error
 
     def receive(self, wait_s: float, wanted: Callable[[], bool]) -> bytes:
-        """The next answer. Raises AnalysisEndedError, Canceled (nobody wants it any more), TimedOut."""
+        """Return the next answer. Raises AnalysisEndedError, Canceled (nobody wants it any more), TimedOut."""
         deadline_s = time.monotonic() + wait_s
         try:
             while not self._connection.poll(POLL_S):
@@ -93,17 +95,17 @@ class AnalysisProcess:
             raise AnalysisEndedError from error
 
     def kill(self) -> None:
-        """SIGKILL, with its JVM; returns when the process is gone."""
+        """Kill the process and its JVM by SIGKILL; return when it is gone."""
         self._child.kill()
         self._ended.wait(KILL_WAIT_S)
 
     def close(self) -> None:
-        """After `kill`, by whoever uses it."""
+        """Close the connection, after `kill`, as the user of the process."""
         self._connection.close()
 
 
 def _plain(settings: SparkSettings) -> dict[str, object]:
-    """Without what it has of a storage's keys."""
+    """Return the settings as JSON, without a storage's keys."""
     given = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings) if each.name != "s3"}
     return (
         given

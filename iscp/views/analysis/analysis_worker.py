@@ -1,4 +1,4 @@
-"""The process in which Spark analyzes users' SQL: it may be ended by that SQL, and nothing else is done in it.
+"""Run the process in which Spark analyzes users' SQL: that SQL may end it, and nothing else is done in it.
 
 It gets a Connection's descriptor, over which come first the settings, and then one request after another, as JSON. It
 has no keys of any storage, and reads no table.
@@ -23,7 +23,7 @@ from iscp.views.analysis.analysis_codec import shape_to_json
 from iscp.views.analysis.session_analysis import SessionAnalysis
 
 NICENESS = 5
-"""By how much the analysis of users' SQL gives way to all else on its machine."""
+"""The niceness by which the analysis of users' SQL gives way to all else on its machine."""
 
 _FIRST_TO_BE_KILLED = "1000"
 
@@ -53,7 +53,7 @@ def _give_way() -> None:
 
 
 def _serve(runtime: SparkRuntime, connection: Connection) -> None:
-    """Until nobody is there any more, or Spark is not."""
+    """Answer requests until nobody is there any more, or Spark is not."""
     while True:
         try:
             request = json.loads(connection.recv_bytes())

@@ -1,4 +1,4 @@
-"""Has Spark analyze a filter, without reading a row, and says why it does not take it."""
+"""Have Spark analyze a filter, without reading a row, and say why it does not take it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AnalyzeCondition = Callable[[str, str], str]
-"""Why a condition (2nd) on rows of a schema (1st, JSON) is refused; empty: it is not. Raises InvalidRequest for one
-that is of more than the rows."""
+"""A function that returns why a condition (2nd) on rows of a schema (1st, JSON) is refused; empty: it is not. It raises
+InvalidRequest for a condition that reads more than the rows.
+"""
 
 
 def condition_analyzer(session: SparkSession) -> AnalyzeCondition:
-    """Runs no job."""
+    """Return a function that analyzes conditions; it runs no job."""
     jvm: Any = session._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
 

@@ -1,4 +1,4 @@
-"""Gives tables whose names in a query have several parts, as `sales.orders`, names of one part."""
+"""Give tables whose names in a query have several parts, as `sales.orders`, names of one part."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from iscp.core.values.untrusted_values import first_line
 
 
 def with_plain_names(sql: str, tables: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The query and its tables; a query without such names stays as it is, to the letter.
+    """Return the query and its tables; a query without such names stays as it is, to the letter.
 
-    Raises InvalidRequest where it has some and cannot be read.
+    Raises InvalidRequest if it has some and cannot be read.
     """
     if not any("." in name for name in tables):
         return sql, tables

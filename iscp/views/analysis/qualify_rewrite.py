@@ -36,7 +36,7 @@ _AFTER = frozenset(
         TokenType.SEMICOLON,
     }
 )
-"""What ends a SELECT and follows its QUALIFY."""
+"""Tokens that end a SELECT and follow its QUALIFY."""
 
 _COMPARING = frozenset(
     {
@@ -83,11 +83,11 @@ _NAME_BEFORE = (_AFTER | _COMPARING) | {
     TokenType.IN,
     TokenType.BETWEEN,
 }
-"""Between what `qualify` is a name, and no keyword."""
+"""Tokens between which `qualify` is a name, and no keyword."""
 
 
 def without_qualify(sql: str) -> str:
-    """The query; one without QUALIFY as it is. Raises InvalidRequest of `sql`."""
+    """Return the query without QUALIFY; a query that has none stays as it is. Raises InvalidRequest of `sql`."""
     if "qualify" not in sql.lower():
         return sql
     for _ in range(QUALIFIES_MAX + 1):
@@ -105,7 +105,7 @@ def without_qualify(sql: str) -> str:
 
 
 def _last_keyword(tokens: list[Token]) -> int | None:
-    """Of the QUALIFYs the last one, as one within another's condition comes after it."""
+    """Return the place of the last QUALIFY, or None; one within another's condition comes after it."""
     for place in range(len(tokens) - 1, 0, -1):
         if tokens[place].token_type is not TokenType.QUALIFY or tokens[place - 1].token_type in _NAME_AFTER:
             continue
@@ -129,7 +129,7 @@ def _rewritten(sql: str, tokens: list[Token], place: int) -> str:
 
 
 def _head(sql: str, tokens: list[Token], place: int) -> tuple[Token, Token]:
-    """SELECT and FROM of the query that this QUALIFY belongs to."""
+    """Return the SELECT and the FROM of the query that this QUALIFY belongs to. Raises InvalidRequest."""
     depth, source = 0, None
     for at in range(place - 1, -1, -1):
         token = tokens[at]
@@ -149,13 +149,13 @@ def _head(sql: str, tokens: list[Token], place: int) -> tuple[Token, Token]:
 
 
 def _compares(tokens: list[Token], at: int) -> bool:
-    """Whether this FROM is part of IS [NOT] DISTINCT FROM."""
+    """Return whether this FROM is part of IS [NOT] DISTINCT FROM."""
     before = [each.token_type for each in tokens[max(0, at - 2) : at]]
     return before[-1:] == [TokenType.DISTINCT] and before[0] in (TokenType.IS, TokenType.NOT)
 
 
 def _tail(tokens: list[Token], place: int) -> tuple[int, int]:
-    """Where the condition ends, and where a WINDOW clause that follows it does, as indexes after the last token."""
+    """Return the end of the condition, and of a WINDOW clause that follows it, as indexes after the last token."""
     depth, window = 0, None
     for at in range(place + 1, len(tokens)):
         kind = tokens[at].token_type

@@ -1,4 +1,4 @@
-"""Has Spark analyze a query over named tables, without reading a row, and refuses what cannot be kept."""
+"""Have Spark analyze a query over named tables, without reading a row, and refuse one that no view can maintain."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ _SETTINGS = {
 _TOO_MUCH = f"a function such as repeat or sequence would make more than {SIZE_MAX} characters or elements"
 
 STACK_FULL = "StackOverflowError"
-"""What the JVM says of a query that is too deep for one of its threads, which goes on."""
+"""The error of the JVM for a query that is too deep for one of its threads, which goes on."""
 
 ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
-"""As Catalog.query_shape."""
+"""A function as Catalog.query_shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedQuery:
-    """`columns` are the result's; `catalyst` is that of the session whose plans the tree has.
+    """An analyzed query. `columns` are the result's; `catalyst` is that of the session whose plans the tree has.
 
-    `kept`: the node whose rows are kept beside the target, as `sums` where these are there; `kept_keys` and `keys`:
-    what distinguishes its rows, and those of the result. `needed`: of each table the columns that the result follows
-    from. `undecided`: functions that something in it is decided by, and that give another value each time. `named`: the
-    tables that the query names.
+    `stored` is the node whose rows are stored beside the target, as `sums` where these are there; `stored_keys` and
+    `keys` distinguish its rows, and those of the result. `needed` has for each table the columns that the result
+    follows from. `undecided` are functions that something in it is decided by, and that give another value each time.
+    `named` are the tables that the query names.
     """
 
     root: PlanNode
@@ -84,15 +84,18 @@ class AnalyzedQuery:
     named: frozenset[str]
 
     def columns_read(self, table: str, names: Sequence[str]) -> list[str]:
-        """Of a table's changed rows, whose columns are `names`; at least one, as it may be that rows only count."""
+        """Return the columns to read of a table's changed rows, among `names`; at least one, as it may be that rows
+        only count.
+        """
         needed = self.needed.get(table, frozenset())
         return [each for each in names if each in needed] or [*names[:1]]
 
 
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
-    """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest.
+    """Return the analyzed query. `schemas` are those of the tables, as Delta and Spark write them (JSON).
 
-    A query that was registered is held to its tables here too: by another version of Spark it may be another one.
+    Raises InvalidRequest. A query that was registered is checked against its tables here too: another version of Spark
+    may analyze it otherwise.
     """
     with spark_faults("analyze the query"):
         names: dict[int, str] = {}
@@ -122,12 +125,12 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
 
 
 def _is_internal(error: PySparkException | Py4JJavaError) -> bool:
-    """Whether Spark says that it broke a rule of its own, and not that something it needs is missing or full."""
+    """Return whether Spark says that it broke a rule of its own, and not that something it needs is missing or full."""
     return "SQLSTATE: XX" in str(error)
 
 
 def _fails_by_itself(session: SparkSession, sql: str, tables: Collection[str]) -> bool:
-    """Whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
+    """Return whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
     try:
         run_nothing(session, restrict_query(session, sql, tables)[0]).optimizedPlan()
     except (PySparkException, Py4JJavaError) as error:
@@ -136,7 +139,7 @@ def _fails_by_itself(session: SparkSession, sql: str, tables: Collection[str]) -
 
 
 def query_shaper(session: SparkSession) -> ShapeQuery:
-    """Analyzes queries in sessions of their own; runs no job."""
+    """Return a function that analyzes queries in sessions of their own; it runs no job."""
 
     def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
         with spark_faults("open a Spark session"):
@@ -187,7 +190,9 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
 
 
 def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:
-    """The node of which it has to be known what it gave before the changes. Groups are replaced by their keys."""
+    """Return the node of which it has to be known what it gave before the changes; groups are replaced by their
+    keys.
+    """
     return keys.node if keys is not None and keys.unique else rows
 
 
@@ -201,7 +206,10 @@ def _refuse_special_time(found: str) -> None:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """Tables become nullable later, and the optimizer drops what a column that is never null does not need."""
+    """Return the schema with all columns nullable.
+
+    Tables become nullable later, and the optimizer drops what a column that is never null does not need.
+    """
     for each in schema.fields:
         each.nullable = True
     return schema

@@ -1,4 +1,4 @@
-"""What the columns of a query's result are called, and which types they have: such as a table can keep."""
+"""Check the names and types of the columns of a query's result: a table must be able to have them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _REMEDIES = (
     (re.compile(r"time\(\d\)"), "Cast it to a text"),
     (re.compile(r"(geometry|geography).*"), "Give it as WKB, by st_asbinary(…)"),
 )
-"""Of types that Delta Lake has not, as Spark writes them."""
+"""Remedies for types that Delta Lake lacks, as Spark writes them."""
 
 
 def refuse_reserved_names(sql: str, field: str) -> None:
-    """Raises InvalidRequest for a query in which a name begins as those that a view's rows are given themselves.
+    """Raise InvalidRequest for a query in which a name begins as those that a view's rows are given themselves.
 
-    Wherever there is such a text it is refused: a column's name may come from a schema or a key that is one.
+    Such a text is refused wherever it is: a column's name may come from a schema or a key that is one.
     """
     if found := _RESERVED.search(sql):
         raise InvalidRequest(
@@ -38,7 +38,7 @@ def refuse_reserved_names(sql: str, field: str) -> None:
 
 
 def refuse_columns(schema_json: str, field: str) -> None:
-    """Raises InvalidRequest for columns that a table cannot have. `schema_json`: the result's, as Spark writes it."""
+    """Raise InvalidRequest for columns that a table cannot have. `schema_json` is the result's, as Spark writes it."""
     seen: set[str] = set()
     for column in json.loads(schema_json)["fields"]:
         name = str(column["name"])
@@ -80,7 +80,7 @@ def _refuse_type(name: str, column: Mapping[str, Any], field: str) -> None:
 
 
 def _types(kind: Any) -> Iterator[Any]:
-    """It, as Spark writes it, and the types that it is made of."""
+    """Yield a type, as Spark writes it, and the types that it is made of."""
     yield kind
     match kind:
         case {"type": "struct", "fields": fields}:

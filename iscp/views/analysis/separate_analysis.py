@@ -1,4 +1,4 @@
-"""Analyzes users' SQL in a process of its own, which such SQL may end: then it is refused, and the next one starts.
+"""Analyze users' SQL in a process of its own, which such SQL may end: then it is refused, and the next one starts.
 
 Spark computes what is constant while it analyzes and optimizes, as `repeat('a', 2000000000)`; and what it takes to plan
 a query may double with each of its levels. No list of such queries is complete, so that what bounds them all is the
@@ -35,8 +35,9 @@ from iscp.views.analysis.analysis_process import POLL_S, AnalysisEndedError, Ana
 log = logging.getLogger(__name__)
 
 ANALYSIS_MAX_S = 20.0
-"""How long Spark may take to analyze one query or filter of users; one that takes longer is refused, and what analyzes
-it is killed."""
+"""How long Spark may take to analyze one query or filter of users; one that takes longer is refused, and its process is
+killed.
+"""
 
 ANALYSIS_START_MAX_S = 120.0
 """How long the process that analyzes SQL may take to start; then the request fails, and the next one starts another."""
@@ -49,8 +50,9 @@ _SMALLER = "Write it with smaller constants and fewer levels; or as several view
 
 
 def settings_apart(settings: SparkSettings, memory_mb: int) -> SparkSettings:
-    """Of the Spark that analyzes SQL for the node whose Spark these settings are of: it takes functions as that does,
-    and reaches no storage and no cluster.
+    """Return settings for the Spark that analyzes SQL, from those of the node's Spark.
+
+    It takes functions as that does, and reaches no storage and no cluster.
     """
     conf = {
         **settings.conf,
@@ -71,7 +73,9 @@ def settings_apart(settings: SparkSettings, memory_mb: int) -> SparkSettings:
 
 
 class SeparateAnalysis:
-    """Safe for threads. The process is started when it is first needed, and stays. `close` ends it."""
+    """The analysis in another process; safe for threads. The process is started when it is first needed, and stays.
+    `close` ends it.
+    """
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -82,7 +86,10 @@ class SeparateAnalysis:
         self._closed = False
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        """As `Catalog.query_shape`. Raises Canceled where the caller does not wait any more, QueueFull, EngineError."""
+        """Return the shape as `Catalog.query_shape` does.
+
+        Raises Canceled if the caller does not wait any more, QueueFull, EngineError.
+        """
         answer = self._analyze({"sql": sql, "schemas": dict(schemas)})
         try:
             return shape_from_json(answer)
@@ -90,7 +97,7 @@ class SeparateAnalysis:
             raise EngineError(f"the analysis of the query came to no plan: {error}") from error
 
     def condition_fault(self, schema_json: str, condition: str) -> str:
-        """As a `condition_analyzer` says it; raises as `query_shape`."""
+        """Return the fault as a `condition_analyzer` does; raise as `query_shape`."""
         answer = self._analyze({"schema_json": schema_json, "condition": condition})
         return str(json.loads(answer)["fault"])
 
@@ -133,13 +140,13 @@ class SeparateAnalysis:
             raise
 
     def _refusal(self, message: str) -> InvalidRequest:
-        """Of what ended the process, or has to."""
+        """Return the refusal of SQL that ended the process, or has to."""
         log.warning("sql.analysis_ended", extra={"why": message})
         self._replace(self._process)
         return InvalidRequest(message, field="sql", remedy=_SMALLER)
 
     def _started(self) -> AnalysisProcess:
-        """Raises EngineError where it cannot start."""
+        """Return a process that has started; raise EngineError if it cannot start."""
         process = self._process
         if process is None or not process.alive():
             process = self._replace(process)
@@ -158,7 +165,7 @@ class SeparateAnalysis:
         return process
 
     def _replace(self, process: AnalysisProcess | None) -> AnalysisProcess:
-        """Another one, which starts meanwhile. By whoever's turn it is."""
+        """Replace the process by another one, which starts meanwhile; the caller has its turn."""
         if process is not None:
             process.kill()
             process.close()
@@ -170,7 +177,7 @@ class SeparateAnalysis:
 
 
 def _error_of(said: Mapping[str, object]) -> IscpError:
-    """As the other process raised it, by the codes of the errors."""
+    """Return the error that the other process raised, by the codes of the errors."""
     code = ErrorCode(int(str(said["code"])))
     kind: type[IscpError] = EngineError if code is ErrorCode.ENGINE else TemporaryError
     if not code.temporary:

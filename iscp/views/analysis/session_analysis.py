@@ -1,4 +1,4 @@
-"""Analyzes users' SQL in this process: for SQL that is trusted, as it may end the process."""
+"""Analyze users' SQL in this process: for SQL that is trusted, as it may end the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SessionAnalysis:
-    """Analyzes by a session of Spark (port SqlAnalysis of the catalog)."""
+    """The analysis by a session of Spark (port SqlAnalysis of the catalog)."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session

@@ -1,9 +1,9 @@
 """The aggregate functions of queries: what is stored of each, how that is merged, and how it is finished.
 
-The state of a function is what it comes to for some rows. There are two: counts, sums and extremes as whole numbers,
-which rows may leave again (stored groups, totals), and states of parts of the rows, which are merged (ranges). Out of
-either follows what Spark's function holds after all rows, and the last step is Spark's own: so sums of doubles are
-those that Spark gives too, in some order of a table's files; exact ones are the same.
+The state of a function is its value for some rows, before the last step. There are two: counts, sums and extremes as
+whole numbers, which rows may leave again (stored groups, totals), and states of parts of the rows, which are merged
+(ranges). From either follows the buffer of Spark's function after all rows, and the last step is Spark's own: so sums
+of doubles are those that Spark gives too, in some order of a table's files; exact ones are the same.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     ColumnOrName = Column | str
 
 FUNCTIONS_MAX = 64
-"""Functions of one aggregate whose totals are kept, in each commit of the view; one with more is recomputed."""
+"""Functions of one aggregate whose totals are stored, in each commit of the view; one with more is recomputed."""
 
 _DIGITS_MAX, _SCALE_MAX = 27, 6
-"""Of a decimal that Spark multiplies by a row's weight exactly: one of the two is enough."""
+"""Digits of a decimal that Spark multiplies by a row's weight exactly: one of the two is enough."""
 
 _EXTREMES = (*WHOLE, T.DecimalType, T.DateType, T.BooleanType)
 _DOUBLES = (T.FloatType, T.DoubleType)
@@ -44,7 +44,7 @@ PLAIN_TYPES = (
     T.BinaryType,
     T.StringType,
 )
-"""Values of these are written to a table, read and grouped as they are."""
+"""Types whose values are written to a table, read and grouped as they are."""
 
 _NO_MOMENTS = "named_struct('n', 0D, 'mean', 0D, 'm2', 0D)"
 _MOMENTS = "named_struct('n', coalesce({0}, 0D), 'mean', coalesce({1}, 0D), 'm2', coalesce({2}, 0D))"
@@ -57,11 +57,11 @@ _BOTH_MOMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One kind of function, as SQL. `functions`: the names of Spark's classes that are of the kind.
+    """One kind of function, as SQL. `functions` are the names of Spark's classes that are of the kind.
 
-    `state`: of the rows of a part, over `{value}`: an argument, or null where the row does not count. `merge`: of
-    several states, over their columns `{0}`, `{1}`, … `buffers`: what Spark's function holds after all rows, over the
-    merged state. The JVM itself has state and merge of EXACT.
+    `state` is that of the rows of a part, over `{value}`: an argument, or null where the row does not count. `merge` is
+    the state of several, over their columns `{0}`, `{1}`, … `buffers` are those of Spark's function after all rows,
+    over the merged state. The JVM itself has state and merge of EXACT.
     """
 
     functions: tuple[str, ...]
@@ -94,16 +94,16 @@ _KINDS = {name: kind for kind, each in AGGREGATES.items() for name in each.funct
 
 
 def kind_of(function: Expression) -> AggregateKind | None:
-    """Return the kind of one of Spark's functions, or None where it is of none."""
+    """Return the kind of one of Spark's functions, or None if it is of none."""
     return _KINDS.get(str(function.getClass().getSimpleName()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AggregateFunction:
-    """One function of a query. `place`: among those of its aggregate. `function`: Spark's own.
+    """One function of a query. `place` is its place among those of its aggregate, `function` Spark's own.
 
-    `arguments`: none of them may be null in a row that counts; `type` is that of the first. `condition`: of
-    FILTER (WHERE …). `distinct`: equal values count once.
+    None of the `arguments` may be null in a row that counts; `type` is that of the first. `condition` is that of FILTER
+    (WHERE …). With `distinct` equal values count once.
     """
 
     place: int
@@ -126,7 +126,7 @@ class AggregateFunction:
 
     @property
     def follows_changes(self) -> bool:
-        """Whether whole numbers that changed rows add to and take from say what it comes to."""
+        """Return whether its value follows from whole numbers that changed rows add to and take from."""
         if self.distinct and (self.condition is not None or len(self.arguments) > 1 or not comparable(self.type)):
             return False
         if self.kind.is_extreme:
@@ -143,7 +143,7 @@ class AggregateFunction:
 
     @property
     def follows_parts(self) -> bool:
-        """Whether what it comes to for parts of the rows says what it comes to for all of them."""
+        """Return whether its value for all rows follows from its states for parts of them."""
         if self.distinct:
             return False
         if self.kind.is_extreme:
@@ -166,12 +166,12 @@ class AggregateFunction:
 
     @property
     def counting(self) -> str:
-        """SQL over `inputs`: whether a row counts."""
+        """Return the condition, as SQL over `inputs`, by which a row counts."""
         there = [f"a{self.place}_{number} IS NOT NULL" for number in range(len(self.arguments))]
         return " AND ".join([*there, *([] if self.condition is None else [f"coalesce(f{self.place}, false)"])])
 
     def state(self) -> list[Column]:
-        """Return what it comes to for rows that have its `inputs`."""
+        """Return its state for rows that have its `inputs`."""
         arguments = [f"CASE WHEN {self.counting} THEN a{self.place}_{each} END" for each in range(len(self.arguments))]
         if self.kind is AggregateKind.EXACT:
             return [ClassicColumn(self.function.part(*[F.expr(each)._jc for each in arguments]))]
@@ -180,8 +180,10 @@ class AggregateFunction:
         return [F.expr(each.format(value=value)) for each in AGGREGATES[self.kind].state]
 
     def count_and_sum(self, *, weighted: bool) -> tuple[Column, Column]:
-        """Return how many rows count, and what they add up to (0, where no sum is needed); those that went are taken
-        off where the rows are `weighted`."""
+        """Return how many rows count, and what they add up to (0, where no sum is needed).
+
+        Rows that went are subtracted where the rows are `weighted`.
+        """
         counts = F.expr(self.counting)
         count = F.sum(F.when(counts, F.col(WEIGHT) if weighted else F.lit(1).cast("long")))
         if not self.kind.has_sum:
@@ -197,7 +199,7 @@ class AggregateFunction:
         return [column.alias(self._name(number)) for number, column in enumerate(self.state())]
 
     def merged(self) -> list[Column]:
-        """Return the state of all rows, out of the `part` of each."""
+        """Return the state of all rows, made of the `part` of each."""
         if self.kind is AggregateKind.EXACT:
             whole: list[Column] = [ClassicColumn(self.function.whole(F.col(self._name(0))._jc))]
         else:
@@ -206,7 +208,7 @@ class AggregateFunction:
         return [column.alias(self._name(number)) for number, column in enumerate(whole)]
 
     def merged_names(self) -> list[str]:
-        """Return the names of what is `merged`."""
+        """Return the names of the columns of `merged`."""
         return [self._name(number) for number in range(len(AGGREGATES[self.kind].merge) or 1)]
 
     def _name(self, number: int) -> str:
@@ -215,7 +217,7 @@ class AggregateFunction:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def whole_state(self, count: str, total: str, extreme: str = "NULL") -> list[str]:
-        """Return the merged state, as SQL, where whole numbers are what is known."""
+        """Return the merged state, as SQL, made of whole numbers."""
         match self.kind:
             case AggregateKind.COUNT:
                 return [count]
@@ -241,20 +243,21 @@ class AggregateFunction:
         return f"'{sign}{digits[:place]}.{digits[place:]}'" if self.scale else f"'{sign}{digits}'"
 
     def held(self, catalyst: Catalyst) -> list[Expression]:
-        """Return the columns that stand for what `function` holds after all rows."""
+        """Return the columns that stand for the buffers of `function` after all rows."""
         if self.kind is AggregateKind.EXACT:
             return [self.function.result()]
         return catalyst.items(self.function.aggBufferAttributes())
 
     def last_step(self) -> Expression:
-        """Return Spark's own, over what is `held`."""
+        """Return the last step, which is Spark's own, over the `buffers`."""
         return self.function.result() if self.kind is AggregateKind.EXACT else self.function.evaluateExpression()
 
 
 def read_functions(catalyst: Catalyst, aggregate: Plan, *, spark_own: bool) -> tuple[AggregateFunction, ...] | None:
-    """Return the functions of an aggregate in the order of its columns, or None where one is of no kind.
+    """Return the functions of an aggregate in the order of its columns, or None if one is of no kind.
 
-    `spark_own`: also where one is taken exactly (`ExactAggregate`, in `jvm/src`), which else is a kind of its own.
+    With `spark_own` functions are Spark's own also where one is taken exactly (`ExactAggregate`, in `jvm/src`), which
+    else is a kind of its own.
     """
     columns = catalyst.items(aggregate.aggregateExpressions())
     found = [each for column in columns for each in _aggregates_in(catalyst, column)]
@@ -264,7 +267,7 @@ def read_functions(catalyst: Catalyst, aggregate: Plan, *, spark_own: bool) -> t
 
 
 def changing_functions(catalyst: Catalyst, aggregate: Plan) -> tuple[AggregateFunction, ...] | None:
-    """Return the functions of an aggregate, or None where one does not follow changes, or they are too many."""
+    """Return the functions of an aggregate, or None if one does not follow changes, or if they are too many."""
     found = read_functions(catalyst, aggregate, spark_own=True)
     if found is None or len(found) > FUNCTIONS_MAX or not all(each.follows_changes for each in found):
         return None
@@ -292,7 +295,7 @@ def _read(catalyst: Catalyst, place: int, aggregate: Expression, *, spark_own: b
 
 
 def fails_beyond_type(function: Expression) -> bool:
-    """Whether a sum or an average that is too large for its type is an error, and not null or another value."""
+    """Return whether a sum or an average that is too large for its type is an error, and not null or another value."""
     average = kind_of(function) is AggregateKind.AVERAGE
     mode = function.evalMode() if average else function.evalContext().evalMode()
     return str(mode.toString()) == "ANSI"
@@ -301,8 +304,9 @@ def fails_beyond_type(function: Expression) -> bool:
 def stored_groups(
     rows: DataFrame, keys: Sequence[ColumnOrName], number: Column, sums: Iterable[tuple[Column, Column, str]]
 ) -> DataFrame:
-    """Return groups as they are stored: `keys`, the `number` of rows, and of each of `sums` how many rows count, and
-    what they add up to, in a type of SQL."""
+    """Return groups as they are stored: the `keys`, the `number` of rows, and for each of `sums` how many rows count,
+    and what they add up to, in a type of SQL.
+    """
     measures = [number]
     for count, total, kind in sums:
         measures += [F.coalesce(count, F.lit(0).cast("long")), F.coalesce(total, F.lit(0)).cast(kind)]
@@ -320,8 +324,8 @@ def finished_rows(
 ) -> Plan:
     """Return the aggregate's rows, under its ids.
 
-    `states`: of each function its merged state, SQL over rows of which `select` makes a plan. `keys`: the columns of
-    these rows that are the aggregate's keys.
+    `states` has for each function its merged state, SQL over rows of which `select` makes a plan. `keys` are the
+    columns of these rows that are the aggregate's keys.
     """
     columns, wanted = [name for name, _ in keys], [key for _, key in keys]
     for function, state in zip(functions, states, strict=True):
@@ -336,7 +340,7 @@ def finished_rows(
 
 
 def _finished(catalyst: Catalyst, expression: Expression, functions: Iterator[AggregateFunction]) -> Expression:
-    """Its functions are met in the same order as when they were read."""
+    """Return an expression with its functions replaced; they are met in the same order as when they were read."""
     if catalyst.is_a(expression, "AggregateExpression"):
         return next(functions).last_step()
     return catalyst.with_arguments(expression, lambda each: _finished(catalyst, each, functions))

@@ -1,4 +1,4 @@
-"""Plans of Spark's Catalyst as they are built here, through py4j.
+"""Build plans of Spark's Catalyst through py4j.
 
 An operator's expressions name the columns of its inputs by ids. What takes an input's place (its rows of another
 version, or its changes) therefore gets columns of the very same ids, and the expressions stay as Spark made them.
@@ -27,7 +27,7 @@ Expression = Any
 """An Expression of the JVM; an attribute is one too."""
 
 Columns = Any
-"""A Seq of them of Scala's."""
+"""A Seq, in Scala, of expressions."""
 
 
 class Catalyst:
@@ -55,8 +55,10 @@ class Catalyst:
         return self.items(plan.output())
 
     def inputs(self, plan: Plan) -> list[Plan]:
-        """Those of the operator. A limit is several plans, which together are planned as one: none of them alone keeps
-        the order of its rows."""
+        """Return the inputs of the operator.
+
+        A limit is several plans, which together are planned as one: none of them alone preserves the order of its rows.
+        """
         children = self.children(plan)
         return self.inputs(children[0]) if self._parts_limit(plan, children) else children
 
@@ -76,12 +78,12 @@ class Catalyst:
         return frame._jdf.queryExecution().analyzed()
 
     def frame(self, plan: Plan) -> DataFrame:
-        """The plan's rows."""
+        """Return the plan's rows."""
         dataset = self._classes.dataset.ofRows(self._session._jsparkSession, plan)
         return DataFrame(dataset, self._session)
 
     def is_a(self, node: Any, name: str) -> bool:
-        """Whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""
+        """Return whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""
         return bool(node.getClass().getSimpleName().rstrip("$") == name)
 
     def type_of(self, expression: Expression) -> T.DataType:
@@ -90,14 +92,14 @@ class Catalyst:
     # --- expressions ----------------------------------------------------------------------------------------------
 
     def alias(self, value: Expression, name: str) -> Expression:
-        """`value` under a new id."""
+        """Return `value` under a new id."""
         return self._columns.alias(value, name)
 
     def both(self, conditions: Sequence[Expression]) -> Expression:
         return reduce(self._expressions.And, conditions)
 
     def same(self, left: Expression, right: Expression) -> Expression:
-        """Null equals null."""
+        """Return the condition that both are equal; null equals null."""
         return self._expressions.EqualNullSafe(left, right)
 
     def times(self, left: Expression, right: Expression) -> Expression:
@@ -107,20 +109,22 @@ class Catalyst:
         return int(attribute.exprId().id())
 
     def ids(self, plan: Plan) -> list[int]:
-        """Of its columns."""
+        """Return the ids of its columns."""
         return [*map(int, self._columns.ids(plan).split())]
 
     def names(self, plan: Plan) -> list[str]:
-        """Of its columns."""
+        """Return the names of its columns."""
         return str(self._columns.names(plan)).split("\0")[:-1]
 
     def passed(self, columns: Columns) -> dict[int, int]:
-        """Of those of a sequence that are columns of an input, or give one another name: their ids, and those there."""
+        """Return the ids of those columns that are columns of an input, or give one another name, each with the id
+        there.
+        """
         pairs = (each.split(":") for each in self._columns.passed(columns).split())
         return {int(outer): int(inner) for outer, inner in pairs}
 
     def column(self, expression: Expression) -> Expression | None:
-        """The attribute that it is, or gives another name; None: it is something else."""
+        """Return the attribute that the expression is, or gives another name; None: it is something else."""
         inner = expression.child() if self.is_a(expression, "Alias") else expression
         return inner if self.is_a(inner, "AttributeReference") else None
 
@@ -130,27 +134,27 @@ class Catalyst:
         return self._logical.Project(self.seq(columns) if isinstance(columns, Sequence) else columns, child)
 
     def renamed(self, child: Plan, like: Plan) -> Plan:
-        """The child's columns, in their order, under the names and ids of those of another plan."""
+        """Return the child's columns, in their order, under the names and ids of those of another plan."""
         return self._columns.renamed(child, like)
 
     def renamed_as(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
-        """As `renamed`, where these columns are of no plan."""
+        """Return the child's columns as `renamed` does, where the wanted columns are of no plan."""
         return self._columns.renamedAs(child, self.seq(wanted))
 
     def signed(self, child: Plan, like: Plan, weight: str) -> Plan:
-        """As `renamed`, but for the last column, which comes last under this name."""
+        """Return the child's columns as `renamed` does, but for the last column, which comes last under this name."""
         return self._columns.signed(child, like, weight)
 
     def numbered(self, child: Plan, like: Plan, more: Sequence[Expression] = ()) -> Plan:
-        """Columns of the child's, those of the other plan, as `c0`, `c1`, …, and `more` as they are."""
+        """Return the child's columns for those of the other plan, as `c0`, `c1`, …, and `more` as they are."""
         return self._columns.numbered(child, like, self.seq(more))
 
     def afresh(self, child: Plan, columns: Columns) -> Plan:
-        """These columns under new ids, so that they meet others of the same ids in no operator."""
+        """Return these columns under new ids, so that they meet others of the same ids in no operator."""
         return self._columns.afresh(child, columns)
 
     def union(self, plans: Sequence[Plan]) -> Plan:
-        """Of plans whose columns have ids of their own each."""
+        """Return the union of plans, each of whose columns have ids of their own."""
         return self._logical.Union(self.seq(plans), False, False) if len(plans) > 1 else plans[0]
 
     def semi_join(self, left: Plan, right: Plan, condition: Expression) -> Plan:
@@ -159,53 +163,60 @@ class Catalyst:
         return self._logical.Join(left, right, kind, self._classes.option.apply(condition), hint)
 
     def widened(self, plan: Plan, like: Plan, *, weighted: bool) -> Plan:
-        """The plan's columns are some of the other's, and the weight: in the order of these, with nulls for others."""
+        """Return the plan with all columns of the other one, in its order, and the weight; columns that it lacks are
+        null.
+        """
         return self._columns.widened(plan, like, weighted)
 
     def named(self, name: str, plan: Plan) -> Plan:
-        """The plan's rows below an alias."""
+        """Return the plan's rows below an alias."""
         return self._logical.SubqueryAlias(self._classes.identifier(name), plan)
 
     def name_of(self, plan: Plan) -> str:
-        """Of an alias; else it is empty."""
+        """Return the name of an alias; it is empty for another operator."""
         return str(plan.alias()) if plan.nodeName() == "SubqueryAlias" else ""
 
     def no_rows(self, plan: Plan) -> Plan:
-        """Of the plan's columns."""
+        """Return a plan without rows that has the plan's columns."""
         return self._logical.LocalRelation(plan.output(), self._classes.nothing, False, self._none)
 
     def taken_as_analyzed(self, plan: Plan) -> Plan:
-        """The plan, of which nothing is left to be resolved."""
+        """Return the plan, marked as one in which nothing is left to be resolved."""
         plan.setAnalyzed()
         return plan
 
     def one_row(self, values: Sequence[str]) -> Plan:
-        """Of SQL expressions; the optimizer knows what it holds."""
+        """Return one row of values in SQL; the optimizer knows what is in it."""
         return self.plan_of(self._session.sql(f"SELECT {', '.join(values)}"))
 
     def distinct(self, value: Expression, child: Plan) -> Plan:
-        """The different values of it."""
+        """Return the different values of an expression."""
         columns = self.seq([self.alias(value, "value")])
         return self._logical.Aggregate(self.seq([value]), columns, child, self._none)
 
     def expand(self, plan: Plan, carried: Expression, child: Plan) -> Plan:
-        """An Expand whose rows carry one more column of its input."""
+        """Return an Expand whose rows carry one more column of its input."""
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
     def reproducible(self, plan: Plan) -> Plan:
-        """The plan, of which the same rows give the same each time: those that tie go by all of their columns, ranges
-        of times by UTC, and sums of doubles that something is decided by are exact."""
+        """Return the plan changed such that the same rows give the same result each time.
+
+        Rows that tie are ordered by all of their columns, ranges of times by UTC, and sums of doubles that something is
+        decided by are exact.
+        """
         return self._classes.sums.settled(self._classes.ties.settled(self._classes.ranges.settled(plan)))
 
     def undecided(self, plan: Plan) -> str:
-        """Functions that decide something in a plan that is `reproducible`, and whose value differs between runs."""
+        """Return functions that decide something in a `reproducible` plan though their value differs between runs."""
         return str(self._classes.sums.unsettled(plan))
 
     # --- expressions within operators -----------------------------------------------------------------------------
 
     def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:
-        """With each expression of a Project, Filter, Sort, Join or Aggregate changed; others stay as they are."""
+        """Return the plan with each expression of a Project, Filter, Sort, Join or Aggregate changed; others stay as
+        they are.
+        """
         if self.is_a(plan, "Project"):
             return self.project([change(each) for each in self.items(plan.projectList())], plan.child())
         if self.is_a(plan, "Filter"):
@@ -230,7 +241,7 @@ class Catalyst:
         return expression.withNewChildren(self.seq(map(change, children))) if children else expression
 
     def with_values(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan | Expression]) -> Plan:
-        """With these subqueries replaced, by others or by values."""
+        """Return the plan with these subqueries replaced, by others or by values."""
         return self.with_expressions(plan, lambda each: self.with_values_in(each, before, after))
 
     def with_values_in(
@@ -242,7 +253,7 @@ class Catalyst:
         return self._is_instance(node, self._expressions.SubqueryExpression)
 
     def parts(self, node: Plan | Expression) -> list[Any]:
-        """What it is made of: inputs, arguments, expressions, and the plan of a subquery."""
+        """Return the parts of a node: inputs, arguments, expressions, and the plan of a subquery."""
         parts = self.children(node)
         if self._is_instance(node, self._logical.LogicalPlan):
             parts += self.items(node.expressions())
@@ -258,22 +269,24 @@ class Catalyst:
         return made.apply(plan, *[getattr(made, f"apply$default${place}")() for place in range(2, 8)])
 
     def literal(self, value: Any) -> Expression:
-        """Of a java.time value."""
+        """Return the literal of a java.time value."""
         return getattr(self._expressions, "Literal$").__getattr__("MODULE$").apply(value)
 
     def instant(self, at_s: float, zone: str) -> Any:
-        """As java.time has it; `at_s` to the millisecond."""
+        """Return the time as java.time has it; `at_s` counts to the millisecond."""
         time = self._jvm.java.time
         return time.Instant.ofEpochMilli(round(at_s * 1000)).atZone(time.ZoneId.of(zone))
 
     def split(self, condition: Expression) -> list[Expression]:
-        """What all has to hold, in order."""
+        """Return the conditions that all have to be true, in order."""
         if self.is_a(condition, "And"):
             return [*self.split(condition.left()), *self.split(condition.right())]
         return [condition]
 
     def untrue(self, condition: Expression) -> Expression:
-        """It is false or null, said in such a way that files can be passed over by their statistics."""
+        """Return the condition that another is false or null, written so that files can be passed over by their
+        statistics.
+        """
         return self._expressions.Or(self._expressions.Not(condition), self._expressions.IsNull(condition))
 
     def filter(self, condition: Expression, child: Plan) -> Plan:

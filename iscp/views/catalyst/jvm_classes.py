@@ -19,7 +19,7 @@ class _Package:
 
 
 class JvmClasses:
-    """Those of one JVM that plans are built of; `nothing` and `none` are objects of it."""
+    """The classes of one JVM that plans are built of; `nothing` and `none` are objects of it."""
 
     def __init__(self, jvm: Any) -> None:
         sql = jvm.org.apache.spark.sql
@@ -36,4 +36,4 @@ class JvmClasses:
 
 
 classes_of = lru_cache(maxsize=1)(JvmClasses)
-"""There is one JVM in a process at a time."""
+"""Return the classes; there is one JVM in a process at a time."""

@@ -1,4 +1,4 @@
-"""Which columns of its tables a query's result follows from: of changed rows no others are read."""
+"""Find the columns of its tables that a query's result follows from: no others are read of changed rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BY_NAME = (
 
 
 def needed_columns(catalyst: Catalyst, root: PlanNode) -> Mapping[str, frozenset[str]]:
-    """By the tables' names in the query. One of which only rows count has none."""
+    """Return the columns by the tables' names in the query; a table of which only rows count has none."""
     needed = {catalyst.id_of(each) for each in _needed(catalyst, root)}
     found: dict[str, set[str]] = {}
     for node in root.walk():

@@ -62,18 +62,19 @@ _WITH_SUBQUERIES = (
 )
 _VALUE = "scalar-subquery []"
 SESSION_MARK = "spark.sessionWindow"
-"""In the metadata of a column of session windows: Spark merges rows grouped by it where they overlap."""
+"""The metadata of a column of session windows: Spark merges rows grouped by it where they overlap."""
 
 TITLE_CHARACTERS_MAX = 300
-"""Of an operator as Spark describes it, as many are shown."""
+"""Characters that are shown of an operator as Spark describes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanNode:
-    """An operator, and the plan that it is the top of. `keys`: of each input, the expressions by which it is `keyed`.
+    """An operator, and the plan that it is the top of. `keys` are, for each input, the expressions by which it is
+    `keyed`.
 
-    `subqueries`: the plans of the values in its expressions; `clock`: those that stand for the time. `functions`: of an
-    aggregate that `adds_up`.
+    `subqueries` are the plans of the values in its expressions; `clock` has those that stand for the time. `functions`
+    are those of an aggregate that `adds_up`.
     """
 
     operator: Operator
@@ -94,12 +95,15 @@ class PlanNode:
 def read_tree(
     catalyst: Catalyst, plan: Plan, tables: Mapping[int, str], clock: Mapping[int, ClockValue] = MappingProxyType({})
 ) -> PlanNode:
-    """`tables` and `clock`: what stands for each by the id of its empty RDD. Raises InvalidRequest."""
+    """Return the tree of a plan. `tables` and `clock` say what stands for each by the id of its empty RDD.
+
+    Raises InvalidRequest.
+    """
     return _TreeReader(catalyst, tables, clock).read(plan)
 
 
 def kept_input(root: PlanNode) -> PlanNode | None:
-    """Return the node whose rows are kept, so that what is above it can be recomputed from them."""
+    """Return the node whose rows are stored, so that the operators above it can be recomputed from them, or None."""
     found, node = None, root
     while len(node.inputs) == 1 and passes_stored_input(node.operator):
         ordering = found is not None and node.operator.kind is OperatorKind.SORT  # of rows that a limit takes from
@@ -112,7 +116,7 @@ def kept_input(root: PlanNode) -> PlanNode | None:
 
 
 def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
-    """Return whether a LIMIT above the input that is kept bounds the rows of the result."""
+    """Return whether a LIMIT above the stored input bounds the rows of the result."""
     node = root
     while node is not kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
         node = node.inputs[0]
@@ -120,7 +124,7 @@ def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
 
 
 def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
-    """Return whether what is made of the kept input depends on something else besides."""
+    """Return whether what is made of the stored input depends on something else besides."""
     node, found = root, False
     while node is not kept and node.inputs:
         found, node = found or bool(node.subqueries), node.inputs[0]
@@ -129,8 +133,9 @@ def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ResultKeys:
-    """The groups, or partitions of windows, at the top of a query: `node` has them, and what says of which one a row is
-    are the result's columns at `places`. `unique`: none has more than one row.
+    """The groups, or partitions of windows, at the top of a query: `node` has them.
+
+    The result's columns at `places` say to which one a row belongs. With `unique` none has more than one row.
     """
 
     node: PlanNode
@@ -139,7 +144,7 @@ class ResultKeys:
 
 
 def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
-    """None where no columns of the result say of which group a row is."""
+    """Return the keys, or None if no columns of the result say to which group a row belongs."""
     above, node = [], root
     while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not (node.subqueries or node.clock):
         above.append(node)
@@ -165,7 +170,7 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
 
 
 def _lowest_of_same_partitions(catalyst: Catalyst, node: PlanNode) -> PlanNode:
-    """Of windows that lie above each other."""
+    """Return the lowest of windows above each other with the same partitions."""
     while node.operator.kind is OperatorKind.WINDOW and not catalyst.is_a(node.plan, "Aggregate"):
         (below,) = node.inputs
         if below.operator.kind is not OperatorKind.WINDOW or _partitions(below) != _partitions(node):
@@ -223,7 +228,9 @@ class _TreeReader:
         return self.clock.get(int(plan.rdd().id())) if str(plan.nodeName()).startswith("LogicalRDD") else None
 
     def _with_time_above(self, plan: Plan) -> Plan:
-        """Of an inner join what depends on the time as a filter above it, which follows the time without all rows."""
+        """Return an inner join whose time-dependent conditions are a filter above it, which follows the time without
+        all rows.
+        """
         if not (self.clock and self.catalyst.is_a(plan, "Join")) or plan.condition().isEmpty():
             return plan
         if str(plan.joinType().toString()) not in ("Inner", "Cross"):
@@ -262,7 +269,7 @@ class _TreeReader:
         return (tuple(keys),) if keys else ()
 
     def _has_sessions(self, plan: Plan) -> bool:
-        """Return whether it groups by a session window: a row may join two groups, so what it works by are its other
+        """Return whether it groups by a session window: a row may join two groups, so that it works by its other
         keys.
         """
         groups = self.catalyst.items(plan.groupingExpressions()) if self.catalyst.is_a(plan, "Aggregate") else []
@@ -272,7 +279,7 @@ class _TreeReader:
         return self.catalyst.is_a(key, "AttributeReference") and bool(key.metadata().contains(SESSION_MARK))
 
     def _equalities(self, join: Plan) -> tuple[tuple[Expression, ...], ...]:
-        """Return what has to be equal of the left and of the right side, in order; empty: nothing has."""
+        """Return the equal expressions of the left and of the right side, in order; empty if there are none."""
         left, right = join.left().outputSet(), join.right().outputSet()
         pairs: list[tuple[Expression, Expression]] = []
         condition = join.condition()
@@ -298,7 +305,10 @@ class _TreeReader:
 
 
 def _title(plan: Plan, functions: Sequence[str]) -> str:
-    """As Spark describes it, without the ids of columns. `functions`: of the time, in the order of their places."""
+    """Return the operator as Spark describes it, without the ids of columns.
+
+    `functions` are those of the time, in the order of their places.
+    """
     text = str(plan.simpleString(25))
     first, *others = text.split("#")
     shown = first + "".join(part.lstrip("0123456789").removeprefix("L") for part in others)

@@ -1,7 +1,7 @@
-"""Finds the texts in SQL of which Spark makes the time at which it reads them.
+"""Find the texts in SQL of which Spark makes the time at which it reads them.
 
 Its parser does so with literals of a type (`timestamp'now'`), and its optimizer with constant texts that become times
-(`CAST('today' AS DATE)`). So tokens and plans are looked at, as these two have them: comments and texts that become no
+(`CAST('today' AS DATE)`). So tokens and plans are searched, as these two have them: comments and texts that become no
 time are none.
 """
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 _TYPE_TOKENS = ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 _TEXT_TOKENS = ("STRING_LITERAL", "DOUBLEQUOTED_STRING")
 _CONSTANT = "epoch"
-"""What Spark reads as the others, and always is the same time."""
+"""A text that Spark reads as the others, though it always is the same time."""
 
 
 def special_time(session: SparkSession, sql: str, analyzed: Plan) -> str:
-    """The first of them in a query or condition that Spark has analyzed, in SQL; empty: there is none."""
+    """Return the first such text, as SQL, in a query or condition that Spark has analyzed; empty if there is none."""
     found = _typed(session, sql) or _converted(session, analyzed)
     return shown(found) if found else ""
 
 
 def _typed(session: SparkSession, sql: str) -> str:
-    """Of literals as `date'today'`."""
+    """Return the first literal as `date'today'`, or an empty text."""
     jvm: Any = session._jvm
     parser, antlr = jvm.org.apache.spark.sql.catalyst.parser, jvm.org.antlr.v4.runtime
     java_session: Any = session._jsparkSession
@@ -48,7 +48,9 @@ def _typed(session: SparkSession, sql: str) -> str:
 
 
 def _converted(session: SparkSession, analyzed: Plan) -> str:
-    """Of casts, and of functions that come to casts, in the plan and those of its subqueries."""
+    """Return the first cast, or function that comes to a cast, in the plan and those of its subqueries; empty if there
+    is none.
+    """
     jvm: Any = session._jvm
     catalyst, optimizer = Catalyst(session), jvm.org.apache.spark.sql.catalyst.optimizer
     without_functions, special = (
@@ -70,7 +72,7 @@ def _converted(session: SparkSession, analyzed: Plan) -> str:
 
 
 def _parts(catalyst: Catalyst, plan: Plan, pattern: Any) -> Iterator[Plan | Expression]:
-    """The nodes in which the pattern is found, but those of subqueries."""
+    """Yield the nodes in which the pattern is found, but those of subqueries."""
     waiting = [plan]
     while waiting:
         each = waiting.pop()

@@ -1,8 +1,8 @@
-"""Makes the time in a query's conditions a value that each refresh sets.
+"""Make the time in a query's conditions a value that each refresh sets.
 
 Spark's optimizer puts the time at which it runs in the place of `now()` and its like. So in the analyzed plan each of
-them becomes the one value of a subquery over a relation that stands for the clock: that the optimizer moves along with
-its condition, and knows nothing of. When a plan is carried out, the value is a literal again.
+them becomes the one value of a subquery over a relation that stands for the clock: the optimizer moves that along with
+its condition, and knows nothing of it. When a plan is carried out, the value is a literal again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VIEW_ZONE = "UTC"
 
 
 class ClockValue(Enum):
-    """What a query may use of the time, by Spark's names of the types."""
+    """A value of the time that a query may use, by Spark's names of the types."""
 
     TIMESTAMP = "timestamp"
     LOCAL = "timestamp_ntz"
@@ -62,7 +62,7 @@ _TIMES = (*_FUNCTIONS, "CurrentTime")
 
 @dataclass
 class TimeMarks:
-    """`values`: what a relation stands for, by the id of its empty RDD; filled by `marked`."""
+    """The marks in a plan. `values` says what a relation stands for, by the id of its empty RDD; `marked` fills it."""
 
     session: SparkSession
     catalyst: Catalyst
@@ -70,8 +70,10 @@ class TimeMarks:
     _relations: dict[ClockValue, Plan] = field(default_factory=dict)
 
     def marked(self, analyzed: Plan) -> Plan:
-        """With the values of the clock in the place of the functions, in conditions; raises InvalidRequest where there
-        are some elsewhere, or others whose value is another each time."""
+        """Return the plan with values of the clock in the place of functions, in conditions.
+
+        Raises InvalidRequest if there are some elsewhere, or others whose value is another each time.
+        """
         if not self._asks(analyzed):
             return analyzed
         plan = self._plan(analyzed)
@@ -123,7 +125,7 @@ class TimeMarks:
         return self._relations[value]
 
     def _asked(self, node: Plan | Expression) -> Iterator[Expression]:
-        """The functions that are left, anywhere."""
+        """Yield the functions that are left, anywhere."""
         waiting = [node]
         while waiting:
             each = waiting.pop()

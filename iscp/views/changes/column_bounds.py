@@ -1,4 +1,4 @@
-"""Which rows of tables have a part in an operator's rows, where some of its columns only have values that are known.
+"""Find which rows of tables have a part in an operator's rows, where some of its columns only have known values.
 
 What is known of a column goes down through what passes rows on under their ids, through groups and partitions that the
 column is one of, and over the equality of a join to the other side; and from a table whose rows are known by then on to
@@ -18,8 +18,11 @@ from iscp.views.changes.plan_leaves import Leaf
 
 
 class HeldColumn(NamedTuple):
-    """A column of rows that are held for a leaf. `row_of`: the operator one of whose rows each of them is: a table that
-    the query reads twice may have the same rows held for both, and a row of the one is none of the other."""
+    """A column of rows that were collected for a leaf.
+
+    `row_of` is the operator whose rows these are: a table that the query reads twice may have the same rows collected
+    for both, and a row of the one is none of the other.
+    """
 
     leaf: Leaf
     place: int
@@ -27,21 +30,23 @@ class HeldColumn(NamedTuple):
 
 
 Bound = tuple[HeldColumn, ...]
-"""A column's values are among those of one of these."""
+"""The columns to one of which a column's values are restricted."""
 
 Bounds = Mapping[int, Bound]
-"""By the ids of columns."""
+"""Bounds by the ids of columns."""
 
 
 def renamed_bounds(catalyst: Catalyst, project: Plan, bounds: Bounds) -> Bounds:
-    """Of columns of a projection, by what bounds those of its input."""
+    """Return the bounds of the columns of a projection, given those of its input."""
     passed = catalyst.passed(project.projectList()) if bounds else {}
     return {outer: bounds[inner] for outer, inner in passed.items() if inner in bounds}
 
 
 @dataclass
 class TableBounds:
-    """Of tables below operators of one query. `tables`: those whose rows are known, with what bounds their columns."""
+    """Bounds of tables below operators of one query. `tables` are those whose rows are known, with the bounds of their
+    columns.
+    """
 
     catalyst: Catalyst
     tables: dict[PlanNode, Bounds] = field(default_factory=dict)
@@ -49,7 +54,7 @@ class TableBounds:
     _keys: dict[PlanNode, list[list[int | None]]] = field(default_factory=dict)
 
     def below(self, node: PlanNode, bounds: Bounds) -> Iterator[tuple[PlanNode, Bounds]]:
-        """Each table of whose rows only those have a part in the node's rows within `bounds` that are within these."""
+        """Yield tables with bounds: only their rows within these have a part in the node's rows within `bounds`."""
         kind = node.operator.kind
         if kind is OperatorKind.TABLE:
             own = {each: bounds[each] for each in self._output(node) if each in bounds}
@@ -60,7 +65,7 @@ class TableBounds:
             yield from self.below(each, within)
 
     def within(self, node: PlanNode) -> Bounds:
-        """What bounds columns of the node's rows, as they are rows of tables that are known."""
+        """Return the bounds of the columns of the node's rows that follow from tables whose rows are known."""
         found: dict[int, Bound] = {}
         for each in self._whole_inputs(node):
             found |= self.within(each)
@@ -96,7 +101,11 @@ class TableBounds:
         return {each: bound for each, bound in zip(self._output(node), bounds, strict=True) if bound is not None}
 
     def _of_sides(self, node: PlanNode, bounds: Bounds) -> Sequence[Bounds]:
-        """What bounds a side all of whose rows count bounds the other one too, of which those do not that meet none."""
+        """Return the bounds of both sides of a join.
+
+        The bounds of a side all of whose rows count are also bounds of the other one, whose rows do not count where
+        they meet none.
+        """
         whole = self._whole_inputs(node)
         found: list[dict[int, Bound]] = [{}, {}]
         for place, side in enumerate(node.inputs):
@@ -116,7 +125,9 @@ class TableBounds:
         return keys[place], keys[1 - place]
 
     def _whole_inputs(self, node: PlanNode) -> Sequence[PlanNode]:
-        """Those without whose rows there are none of the node's, nor any that has other values in their columns."""
+        """Return the inputs that restrict the node: without a row of them there is none of the node's, with the same
+        values.
+        """
         match node.operator.kind:
             case OperatorKind.FILTER | OperatorKind.SORT | OperatorKind.PROJECT | OperatorKind.GENERATE:
                 return node.inputs
@@ -132,7 +143,7 @@ class TableBounds:
         return self._ids[node]
 
     def _key_ids(self, node: PlanNode) -> list[list[int | None]]:
-        """Of each input; None: the key is no column."""
+        """Return the ids of the key columns of each input; None stands for a key that is no column."""
         if node not in self._keys:
             self._keys[node] = [[self._id(each) for each in keys] for keys in node.keys]
         return self._keys[node]

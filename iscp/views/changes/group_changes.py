@@ -1,4 +1,4 @@
-"""The groups at the top of a query that changed: their rows as they are now, without what they were before."""
+"""Find the groups at the top of a query that changed, with their rows as they are now, without their former rows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> ChangedRows | None:
-    """The rows of all groups that changed rows have or had, as `c0`, `c1`, … with OP: `u` as it is now, `d` it is gone.
+    """Return the rows of all groups that changed rows have or had, as `c0`, `c1`, … with OP, or None if no row has
+    changed.
 
-    None: no row has changed. Only the columns of the keys count where a group is gone.
+    OP is `u` for a group as it is now and `d` for one that is gone, of which only the columns of the keys count.
     """
     if plans.held_max:
         few = _touched(plans, keys)
@@ -49,7 +50,7 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
 
 
 def _touched(plans: SignedPlans, keys: ResultKeys) -> DataFrame | None:
-    """The keys of changed rows; None: no row has changed."""
+    """Return the keys of changed rows, or None if no row has changed."""
 
     def build() -> DataFrame | None:
         (node,) = keys.node.inputs
@@ -79,7 +80,10 @@ class KeyRows:
 
 
 def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows | None:
-    """By way of this process; columns are `c0`, `c1`, …. None: there are too many, or some that Arrow cannot hold."""
+    """Return the changed keys and their rows as tables in this process, with columns `c0`, `c1`, ….
+
+    The result is None if there are too many, or some that Arrow cannot represent.
+    """
     touched = _touched(plans, keys) if plans.held_max else None
     return _held_keys(plans, root, keys, touched) if touched is not None else None
 
@@ -99,7 +103,7 @@ def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Da
 
 
 def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> ChangedRows | None:
-    """None: they are not few."""
+    """Return the changed groups as rows in this process, or None if they are not few."""
     found = _held_keys(plans, root, keys, touched)
     if found is None:
         return None

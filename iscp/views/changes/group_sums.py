@@ -1,8 +1,8 @@
-"""Groups below a LIMIT that are kept as counts and sums: changed rows alone say how these move, without old rows.
+"""Groups below a LIMIT that are stored as counts and sums: changed rows alone say how these change, without old rows.
 
-What is kept is a row for each group: its keys, how many rows it has, and of each function how many of them count and
-what they add up to. Sums are those of exact numbers, so that nothing drifts. What is above the groups, up to the
-result, is computed of them.
+A row is stored for each group: its keys, how many rows it has, and for each function how many of them count and what
+they add up to. Sums are those of exact numbers, so that nothing drifts. What is above the groups, up to the result, is
+computed of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _KEYS = (*WHOLE, T.StringType, T.DateType, T.BooleanType, T.DecimalType)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupSums:
-    """`node`: the groups. `functions`: in the order in which they stand in its columns."""
+    """Groups (`node`) with their `functions`, in the order of its columns."""
 
     node: PlanNode
     functions: tuple[AggregateFunction, ...]
@@ -69,7 +69,10 @@ class GroupSums:
 
 
 def find_group_sums(catalyst: Catalyst, root: PlanNode, kept: PlanNode | None) -> GroupSums | None:
-    """The lowest groups on the way down from the result that are kept so; `kept`: the input that would be kept else."""
+    """Return the lowest groups on the way down from the result that can be stored so, or None.
+
+    `stored` is the input that would be stored else.
+    """
     found, node = None, root
     while kept is not None and node.operator.kind in _ABOVE and not (node.clock or node.operator.adds_up):
         if node.keys and node.operator.kind is OperatorKind.AGGREGATE and not node.subqueries:
@@ -91,28 +94,28 @@ def _group_sums(catalyst: Catalyst, node: PlanNode) -> GroupSums | None:
 
 
 def all_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame:
-    """Of all rows."""
+    """Return the sums of all rows."""
     return _summed(plans, sums, plans.rows(sums.node.inputs[0], At.NEW), None)
 
 
 def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:
-    """Of all rows, made of what `all_sums` gave of each part of them."""
+    """Return the sums of all rows, made of those that `all_sums` gave for each part of them."""
     kinds = {each.name: each.dataType for each in parts.schema.fields}
     return parts.groupBy(sums.keys).agg(*[F.sum(each).cast(kinds[each]).alias(each) for each in sums.measures])
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSums:
-    """What is kept of all groups: `frame` gives it all, `find` the rows with one of these keys, and perhaps others."""
+    """The stored sums: `frame` gives them all, `find` the rows with one of these keys, and perhaps others."""
 
     frame: Callable[[], DataFrame]
     find: Callable[[pa.Table], pa.Table]
 
 
 def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> ChangedRows | None:
-    """The groups that changed as they are now, with OP; `held`: as they were. None: none has.
+    """Return the groups that changed as they are now, with OP, or None if none has; `stored` are the former ones.
 
-    Raises ChangesUnavailableError where fewer rows were held than go.
+    Raises ChangesUnavailableError if fewer rows were stored than go.
     """
     moved = plans.planned((sums.node, "sums"), lambda: _moved_sums(plans, sums))
     if moved is None:
@@ -148,7 +151,10 @@ def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
 
 
 def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
-    """Of nulls in keys grouping makes one, and a join none."""
+    """Return the changed groups with their new sums.
+
+    They are grouped rather than joined: grouping takes two nulls in keys for one, a join does not.
+    """
     same = same_values("h", "m", sums.keys)
     touched = held.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
     added = [F.sum(name).alias(name) for name in sums.measures]
@@ -158,7 +164,7 @@ def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
 
 
 def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, held: DataFrame) -> DataFrame:
-    """All rows of the query."""
+    """Return all rows of the query."""
     catalyst, node = plans.catalyst, sums.node
     states = [each.whole_state(f"c{each.place}", f"s{each.place}") for each in sums.functions]
     rows = lambda columns: catalyst.plan_of(held.selectExpr(*columns))  # noqa: E731

@@ -1,4 +1,4 @@
-"""How a join follows changes of its sides."""
+"""Follow the changes of a join's sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _PLACES = {JoinSide.LEFT: 0, JoinSide.RIGHT: 1}
 
 
 def changed_join(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-    """`deltas`: of its sides, by their places; a side that has none did not change."""
+    """Return the changes of a join, or None. `deltas` are those of its sides by their places; the others did not
+    change.
+    """
     if not deltas:
         return None
     if node.operator.linear_in is JoinSide.BOTH:
@@ -33,7 +35,7 @@ def changed_join(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Signed
 
 
 def _linear_in_both(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-    """new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
+    """Return new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
     parts = []
     for place, signed in deltas.items():
         if (part := _join_with(plans, node, place, signed, At.OLD if place == 0 else At.NEW)) is not None:
@@ -42,7 +44,7 @@ def _linear_in_both(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Sig
 
 
 def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, at: At) -> Signed | None:
-    """The changes of one side, joined with the rows of the other. None: there are no changes."""
+    """Return the changes of one side, joined with the rows of the other, or None if there are no changes."""
     across = node.inputs[1 - place]
     large = bool(node.keys) and plans.bytes_of(across) > plans.joined_max
     if large:
@@ -65,7 +67,7 @@ def _join_with(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, a
 
 
 def _with_keys_of(plans: SignedPlans, node: PlanNode, place: int, signed: Signed, other: Plan) -> Plan:
-    """Rows of the other side that meet a changed one."""
+    """Return the rows of the other side that meet a changed one."""
     catalyst, by_input = plans.catalyst, keys_of(plans, node)
     keys = [catalyst.alias(each, f"k{number}") for number, each in enumerate(by_input[place])]
     touched = catalyst.frame(catalyst.project(keys, signed.plan)).distinct()
@@ -73,8 +75,10 @@ def _with_keys_of(plans: SignedPlans, node: PlanNode, place: int, signed: Signed
 
 
 def _by_condition(plans: SignedPlans, node: PlanNode, linear: int, deltas: Mapping[int, Signed]) -> Signed | None:
-    """Of a join without an equality, as NOT IN: delta(linear) with new(other); and of the old rows of the linear side
-    those that meet a changed row of the other, with new(other) less old(other). What meets none stays as it is.
+    """Return the changes of a join without an equality, as NOT IN.
+
+    They are delta(linear) with new(other), and those old rows of the linear side that meet a changed row of the other,
+    with new(other) less old(other). Rows that meet none stay as they are.
     """
     catalyst, other, parts = plans.catalyst, 1 - linear, []
     if linear in deltas:

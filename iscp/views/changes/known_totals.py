@@ -15,7 +15,7 @@ from iscp.views.changes.signed_rows import At
 
 @dataclass
 class KnownTotals:
-    """`before`: empty where all rows are computed, and nothing came before. `after` is filled by `learn_totals`."""
+    """Totals before and after; `before` is empty where all rows are computed. `learn_totals` fills `after`."""
 
     before: Mapping[PlanNode, Totals] = field(default_factory=dict)
     after: dict[PlanNode, Totals] = field(default_factory=dict)
@@ -27,13 +27,13 @@ class KnownTotals:
         return self.before.get(node) != self.after[node]
 
     def row(self, catalyst: Catalyst, node: PlanNode, at: At) -> Plan:
-        """The aggregate's one row, under its ids."""
+        """Return the aggregate's one row, under its ids."""
         totals = self.after[node] if at is At.NEW else self.before[node]
         states = [each.total_state(total) for each, total in zip(node.functions, totals, strict=True)]
         return finished_rows(catalyst, node.plan, node.functions, states, catalyst.one_row)
 
     def of(self, root: PlanNode) -> QueryTotals:
-        """None of them where one is not known."""
+        """Return the totals of a query, or no totals if one is not known."""
         nodes = adding_up(root)
         if not nodes or not all(each in self.after for each in nodes):
             return NO_TOTALS
@@ -41,12 +41,12 @@ class KnownTotals:
 
 
 def adding_up(root: PlanNode) -> list[PlanNode]:
-    """The aggregates whose totals are kept; those that one is made of come before it."""
+    """Return the aggregates whose totals are stored; those that one is made of come before it."""
     return [each for each in root.walk() if each.functions]
 
 
 def totals_before(root: PlanNode, kept: QueryTotals) -> dict[PlanNode, Totals] | None:
-    """By operator; None: these are of another query, or of columns of other types."""
+    """Return the stored totals by operator, or None if they are of another query, or of columns of other types."""
     nodes = adding_up(root)
     fits = not nodes or (kept.shape == _shape(nodes) and len(kept.totals) == len(nodes))
     return dict(zip(nodes, kept.totals, strict=True)) if nodes and fits else {} if fits else None

@@ -1,4 +1,4 @@
-"""The rows that a refresh's plans are made of: those of tables, and what is computed of them on the way.
+"""The rows that a refresh's plans are made of: those of tables, and those computed on the way.
 
 Each stands in plans below an alias of its own, by which it is found there again: Spark gives the columns of rows that
 are in one plan twice other ids.
@@ -29,7 +29,9 @@ LEAF_PREFIX = "iscp_rows_"
 _numbers = count(1)
 
 COMPUTED_ROWS_MAX = 20_000
-"""Rows that are computed on the way to a refresh's changes, held here and handed back; more Spark keeps."""
+"""Rows that are computed on the way to a refresh's changes, collected here and handed back; more stay cached in
+Spark.
+"""
 
 
 OF_QUERY = "of the query"
@@ -40,8 +42,8 @@ OF_QUERY = "of the query"
 class Leaf:
     """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
 
-    `of`: a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which `what`
-    was computed before, or whose rows the query says (OF_QUERY).
+    `of` is a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which
+    `what` was computed before, or whose rows the query says (OF_QUERY).
     """
 
     of: str | PlanNode
@@ -51,7 +53,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class TableLookup:
-    """A table's rows whose `columns` have values that a row held for one of these leaves has at these places."""
+    """The rows of a table whose `columns` have values that a row collected for one of these leaves has at these
+    places.
+    """
 
     columns: tuple[str, ...]
     held: tuple[tuple[Leaf, tuple[int, ...]], ...]
@@ -59,7 +63,9 @@ class TableLookup:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """`rows`: None where there are none; `plan`: as they were computed; `held_max`: 0 where they were not held."""
+    """Computed rows (None: there are none), the plan that computed them, and how many could be collected (0: none
+    were).
+    """
 
     rows: ChangedRows | None
     plan: Plan
@@ -68,12 +74,13 @@ class Computed:
 
 @dataclass
 class BuildTimer:
-    """How long plans have been built that later refreshes repeat, without what is computed meanwhile. It is used by one
-    thread, and may be read by others."""
+    """A clock for the building of plans that later refreshes repeat, without what is computed meanwhile. One thread
+    uses it, and others may read it.
+    """
 
     now_s: Callable[[], float] = time.monotonic
     _spent: tuple[float, float | None] = field(default=(0.0, None))
-    """Until it was started or stopped last, and when it was started, if it runs."""
+    """The seconds until it was started or stopped last, and when it was started, if it runs."""
 
     @property
     def spent_s(self) -> float:
@@ -100,15 +107,15 @@ class BuildTimer:
             self._spent = self.spent_s, self.now_s() if ran else None
 
     def forget(self, since_s: float) -> None:
-        """What was spent since it read this: it is spent again each time."""
+        """Take back what was spent since it read this: it is spent again each time."""
         self._spent = since_s, self._spent[1]
 
 
 class PlanLeaves:
-    """Of one refresh. Tables are opened when they are needed; what is computed is kept until `close`.
+    """The leaves of one refresh. Tables are opened when they are needed; what is computed is cached until `close`.
 
-    `named`: the leaves that stand in plans, by their aliases. `computed`: in the order in which it was. `timer`: is
-    paused while rows are read or computed.
+    `named` has the leaves that stand in plans, by their aliases, `computed` those that were computed, in this order.
+    `timer` is paused while rows are read or computed.
     """
 
     def __init__(
@@ -134,13 +141,16 @@ class PlanLeaves:
         self._kept.clear()
 
     def key(self) -> Hashable:
-        """Of leaves with equal keys the same plans are made: which tables and totals have changed, and how large the
-        tables are, as it follows from that how a change is joined with one."""
+        """Return a key such that the same plans are made for leaves with equal keys.
+
+        It has the tables and totals that changed, and the magnitudes of the tables, on which depends how a change is
+        joined with one.
+        """
         tables = tuple((name, each.changes() is None, each.bytes.bit_length()) for name, each in self._tables.items())
         return tables, tuple((node, self._totals.changed(node)) for node in self._totals.after)
 
     def of(self, leaf: Leaf) -> Plan | None:
-        """The rows' plan. None: they were not given, or computed."""
+        """Return the rows' plan, or None if they were not given or computed."""
         if leaf not in self._plans:
             with self._timer.pause():
                 plan = self._opened(leaf)
@@ -150,13 +160,13 @@ class PlanLeaves:
         return self._plans[leaf]
 
     def rows(self, leaf: Leaf) -> Plan:
-        """As `of`, where they are there."""
+        """Return the rows' plan, which must be there."""
         plan = self.of(leaf)
         assert plan is not None, f"{leaf} was not given"
         return plan
 
     def give(self, leaf: Leaf, plan: Plan, held: pa.Table | None = None) -> None:
-        """`held`: the same rows, in this process."""
+        """Make rows known for a leaf; `rows` are the same ones in this process, if they are there."""
         if held is not None:
             self._held[leaf] = held
         name = f"{LEAF_PREFIX}{next(_numbers)}"
@@ -191,7 +201,7 @@ class PlanLeaves:
         return self._catalyst.plan_of(found.frame)
 
     def held(self, leaf: Leaf) -> pa.Table | None:
-        """The leaf's rows, if they are in this process."""
+        """Return the leaf's rows, if they are in this process."""
         if leaf not in self._held and self.of(leaf) is not None and leaf == Leaf(leaf.of, None):
             table = self._tables.get(leaf.of) if isinstance(leaf.of, str) else None
             changed = None if table is None else table.held()
@@ -200,11 +210,11 @@ class PlanLeaves:
         return self._held.get(leaf)
 
     def changed(self, node: PlanNode) -> Plan:
-        """The changed rows of the table that a node reads, with nulls where its columns are not needed."""
+        """Return the changed rows of the table that a node reads, with nulls where its columns are not needed."""
         return self._catalyst.widened(self.rows(Leaf(node.operator.table, None)), node.plan, weighted=True)
 
     def looked_up(self, node: PlanNode, leaf: Leaf) -> Plan:
-        """The same of rows that were looked up in it."""
+        """Return the rows that were looked up in the table of a node, with nulls where its columns are not needed."""
         return self._catalyst.widened(self.rows(leaf), node.plan, weighted=False)
 
     # --- what is computed -----------------------------------------------------------------------------------------
@@ -216,21 +226,24 @@ class PlanLeaves:
         return frame
 
     def count(self, frame: DataFrame) -> ChangedRows | None:
-        """Evaluated now, and kept; None: there are no rows."""
+        """Evaluate a frame now and cache it; return its rows, or None if there are none."""
         frame = self.keep(frame)
         rows = frame.count()
         return ChangedRows(frame, rows) if rows else None
 
     def compute_once(self, leaf: Leaf, build: Callable[[], DataFrame], held_max: int) -> ChangedRows | None:
-        """As `compute`, of what `build` makes; known since the first time."""
+        """Return the rows that `compute` gives for the result of `build`; they are computed only once."""
         known = self.computed.get(leaf)
         if known is not None:
             return known.rows
         return self.compute(leaf, build(), min(held_max, COMPUTED_ROWS_MAX))
 
     def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
-        """Evaluated now; plans may be made of the rows as of other leaves. Up to `held_max` are held here, and handed
-        back: of such Spark knows how many they are before it plans. None: there are no rows."""
+        """Evaluate a frame now, and make its rows known for a leaf; return them, or None if there are none.
+
+        Up to `collected_max` rows are collected here and handed back: Spark then knows how many they are before it
+        plans.
+        """
         with self._timer.pause():
             held = collected(frame, held_max) if held_max else None
             if held is None:
@@ -246,6 +259,6 @@ class PlanLeaves:
         return found
 
     def computed_as(self, frame: DataFrame) -> Leaf | None:
-        """What was computed as this very frame."""
+        """Return the leaf that was computed as this very frame."""
         found = (leaf for leaf, each in self.computed.items() if each.rows is not None and each.rows.frame is frame)
         return next(found, None)

@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TEMPLATES_MAX = 12
-"""Plans that are kept of one query: up to three for each set of tables that change together; of others they are built
-again."""
+"""Plans that are cached of one query: up to three for each set of tables that change together; others are built
+again.
+"""
 
 
 class _StrayError(Exception):
-    """Rows stand in the plan that are of this refresh alone."""
+    """The plan has rows that are of this refresh alone."""
 
 
 class _OtherPlanError(Exception):
-    """Of these leaves another plan would be made."""
+    """Another plan would be made of these leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An operator. `leaves`: those in it; `below`: inputs that have some, by their numbers; `values`: its subqueries.
-    `leaf`: the one that it is.
+    """An operator. `leaves` are those in it, `below` its inputs that have some, by their numbers, `values` its
+    subqueries. `leaf` is the one that it is itself.
     """
 
     plan: Plan
@@ -63,15 +64,20 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class PlanTemplate:
-    """`known`: of each leaf what stood there (None: it is other rows each time), and its schema as Spark has it, with
-    what may be null: what is above was simplified by that."""
+    """A plan whose leaves can be replaced. `known` has for each leaf its plan then (None: its rows are others each
+    time).
+
+    It also has the leaf's schema as Spark has it, with what may be null: the plan above was simplified by that.
+    """
 
     root: _Place
     known: Mapping[Leaf, tuple[Plan | None, Any]]
 
     def filled(self, catalyst: Catalyst, leaves: PlanLeaves) -> DataFrame:
-        """Over these. Raises _OtherPlanError where one is not there, has columns of other types, or other ones may be
-        null."""
+        """Return the plan over these leaves.
+
+        Raises _OtherPlanError if one is not there, has columns of other types, or others that may be null.
+        """
         fresh = {}
         for leaf, (stood, schema) in self.known.items():
             plan = leaves.of(leaf)
@@ -84,8 +90,10 @@ class PlanTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedStep:
-    """What was computed before the rest was built. `template`: None where it is not made of leaves alone; `held_max`: 0
-    where there were more rows than are held."""
+    """A computation before the rest was built. `template` is None where it is not made of leaves alone.
+
+    `collected_max` is 0 where there were more rows than are collected.
+    """
 
     leaf: Leaf
     template: PlanTemplate | None
@@ -93,7 +101,9 @@ class _RepeatedStep:
     held_max: int
 
     def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> None:
-        """Raises _OtherPlanError."""
+        """Compute the step over these leaves, unless it is computed; raise _OtherPlanError where its plan would be
+        another.
+        """
         if self.leaf not in leaves.computed:
             if self.template is None:
                 raise _OtherPlanError
@@ -104,13 +114,13 @@ class _RepeatedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Rows that were planned. `result`: their plan, or what was computed as them; None: there are none."""
+    """Rows that were planned. `result` is their plan, or the leaf that was computed as them; None: there are none."""
 
     steps: Sequence[_RepeatedStep]
     result: PlanTemplate | Leaf | None
 
     def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> DataFrame | None:
-        """Of these leaves. Raises _OtherPlanError."""
+        """Return the rows over these leaves, or None. Raises _OtherPlanError."""
         for each in self.steps:
             each.repeat(catalyst, leaves)
         if self.result is None:
@@ -123,7 +133,7 @@ class _Planned:
 
 
 class PlanTemplates:
-    """Of one query. `timer`: runs while plans are built that were not known before, and will be."""
+    """The templates of one query. `timer` runs while plans are built that were not known before, and will be."""
 
     def __init__(self) -> None:
         self.timer = BuildTimer()
@@ -132,9 +142,10 @@ class PlanTemplates:
     def planned(
         self, catalyst: Catalyst, what: Hashable, leaves: PlanLeaves, build: Callable[[], DataFrame | None]
     ) -> DataFrame | None:
-        """What `build` makes of `leaves`, or made of others with their key, over these. It may make nothing.
+        """Return the rows that `build` makes of `leaves`, or made of others with their key, over these; it may make
+        none.
 
-        `what`: distinguishes it from what else is made of the same leaves.
+        `what` distinguishes it from what else is made of the same leaves.
         """
         key = what, leaves.key()
         if (known := self._known.pop(key, None)) is not None:
@@ -162,7 +173,7 @@ class PlanTemplates:
 
 
 def _planned(catalyst: Catalyst, frame: DataFrame | None, leaves: PlanLeaves) -> _Planned | None:
-    """None: not all of its rows are of `leaves`."""
+    """Return the template of a frame and of the steps before it, or None if not all of its rows are of `leaves`."""
     reader = _TemplateReader(catalyst, leaves)
     result: PlanTemplate | Leaf | None = None
     if frame is not None:
@@ -218,7 +229,7 @@ class _TemplateReader:
         return _Place(there, frozenset({leaf}), leaf=leaf)
 
     def _values(self, plan: Plan, known: dict[Leaf, tuple[Plan | None, Any]]) -> tuple[_Place, ...]:
-        """Its subqueries."""
+        """Return its subqueries."""
         plans = self.catalyst.items(plan.subqueries())
         if not plans:
             return ()

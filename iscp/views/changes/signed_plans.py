@@ -1,8 +1,8 @@
-"""The changes of a query's result, from the changes of its tables: as signed bags, operator by operator.
+"""Plan the changes of a query's result, from the changes of its tables: as signed bags, operator by operator.
 
-After the way of `query_plan`: each operator's changes are its rows with a weight, +1 for each that came
-and -1 for each that went. What an operator needs besides, its inputs' rows before or after, is planned and left to
-Spark to read, so that nothing is read that is not needed.
+Each operator's changes are its rows with a weight, +1 for each that came and -1 for each that went; `query_plan` says
+how they follow. What an operator needs besides, its inputs' rows before or after, is planned and left to Spark to read,
+so that nothing is read that is not needed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 JOINED_BYTES_MAX = 16 * 1024**2
-"""Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark holds in memory of one
-side; before they are joined with more, changed rows are computed, and counted by that."""
+"""Bytes of tables with all of whose rows changed ones are joined as they come, about what Spark has in memory of one
+side; before they are joined with more, changed rows are computed, and counted by that.
+"""
 
 
 @dataclass
 class SignedPlans:
-    """Plans of one query's changes for one refresh. `close` frees what was kept of them.
+    """Plans of one query's changes for one refresh. `close` frees what was cached for them.
 
-    `held_max`: so many changed rows of the result, or of its groups, are had from Spark in one step and held in this
-    process; of more it computes them twice. 0: where many are to be expected. `totals`: what is not among them is
-    computed of all rows. `given`: the rows of nodes that are known, after the changes. `templates`: plans of earlier
-    refreshes; None: there are none, or not all of a plan follows from the tables.
+    Up to `collected_max` changed rows of the result, or of its groups, are collected from Spark in one step; if there
+    are more it computes them twice. 0 is for refreshes in which many are expected. Totals that are not among `totals`
+    are computed of all rows. `given` has the rows of nodes that are known, after the changes. `templates` are plans of
+    earlier refreshes; None: there are none, or not all of a plan follows from the tables.
     """
 
     catalyst: Catalyst
@@ -73,16 +74,16 @@ class SignedPlans:
         self.leaves.close()
 
     def result(self, root: PlanNode, at: At) -> DataFrame:
-        """All rows of the query."""
+        """Return all rows of the query."""
         return self._shown(self.rows(root, at))
 
     def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
-        """All rows of the query, where `rows` are those of its node `kept`."""
+        """Return all rows of the query, where `rows` are those of its node `stored`."""
         plan = self.catalyst.renamed(self.catalyst.plan_of(rows), kept.plan)
         return self._shown(self.above(root, kept, plan))
 
     def _shown(self, plan: Plan) -> DataFrame:
-        """Its rows, whose columns are marked as nothing that they were below."""
+        """Return the plan's rows, in columns without the marks that they had below."""
         return self.catalyst.frame(self.catalyst.afresh(plan, plan.output()))
 
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
@@ -91,9 +92,9 @@ class SignedPlans:
         return self.over(node, At.NEW, [self.above(each, kept, plan) for each in node.inputs])
 
     def changes(self, root: PlanNode) -> ChangedRows | None:
-        """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
+        """Return how the result changes, or None if it stays as it is.
 
-        None: it stays as it is. Kept until `close`.
+        Each distinct row comes once, under the names `c0`, `c1`, …, with WEIGHT. The rows stay cached until `close`.
         """
         frame = self.planned(root, lambda: self._changed(root))
         if frame is None:
@@ -114,13 +115,16 @@ class SignedPlans:
         return self.netted(root, signed, by_sign=False)
 
     def planned(self, what: Hashable, build: Callable[[], DataFrame | None]) -> DataFrame | None:
-        """What `build` makes, or made in an earlier refresh; `what`: distinguishes it from what else is planned."""
+        """Return the rows that `build` makes, or made in an earlier refresh.
+
+        `what` distinguishes them from what else is planned.
+        """
         return build() if self.templates is None else self.templates.planned(self.catalyst, what, self.leaves, build)
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
     def rows(self, node: PlanNode, at: At, looked_up: Mapping[PlanNode, Leaf] | None = None) -> Plan:
-        """The operator's rows, under its ids; `looked_up`: rows that stand for all of some tables."""
+        """Return the operator's rows, under its ids; `looked_up` has rows that stand for all of some tables."""
         if at is At.NEW and (given := self.given.get(node)) is not None:
             return self.catalyst.renamed(self.catalyst.plan_of(given), node.plan)
         if node.operator.kind is OperatorKind.TABLE:
@@ -134,14 +138,14 @@ class SignedPlans:
         return self.over(node, at, [self.rows(each, at, looked_up) for each in node.inputs])
 
     def over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
-        """The operator over these, with the values that its subqueries and the clock have."""
+        """Return the operator over these inputs, with the values that its subqueries and the clock have."""
         plan = node.plan
         if node.subqueries or node.clock:
             plan = self.catalyst.with_values(plan, *self.values(node, at))
         return self.catalyst.with_inputs(plan, inputs)
 
     def values(self, node: PlanNode, at: At) -> tuple[list[Plan], list[Plan | Expression]]:
-        """The plans that stand for them in the operator, and what they are."""
+        """Return the plans that stand for values in the operator, and the values."""
         before = [*(each.plan for each in node.subqueries), *(each for each, _ in node.clock)]
         times = [clock_literal(self.catalyst, value, self.instants.at(at)) for _, value in node.clock]
         return before, [*(self.rows(each, at) for each in node.subqueries), *times]
@@ -201,7 +205,9 @@ class SignedPlans:
                 return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight, bounds=signed.bounds)
 
     def _filtered_by_values(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-        """The changed rows that are within now; and of the old ones those that came or went by the values alone."""
+        """Return the changed rows that meet the condition now, and the old ones that came or went by its values
+        alone.
+        """
         linear = self._linear(node, deltas)
         if not self._values_moved(node):
             return linear
@@ -224,25 +230,25 @@ class SignedPlans:
         return plan, plan.output()
 
     def values_now(self, node: PlanNode) -> Plan:
-        """The operator with the values of the clock, and of its subqueries, which have not changed."""
+        """Return the operator with the values of the clock, and of its subqueries, which have not changed."""
         if not (node.subqueries or node.clock):
             return node.plan
         return self.over(node, At.NEW, [each.plan for each in node.inputs])
 
     def united(self, node: PlanNode, parts: Sequence[tuple[PlanNode, Signed]]) -> Signed | None:
-        """The changed rows of all `parts`; each is of a node whose columns are those of `node`, in order."""
+        """Return the changed rows of all `parts`; each is of a node whose columns are those of `node`, in order."""
         rows = [(signed.plan, each.plan.output().appended(signed.weight)) for each, signed in parts]
         bounds = united_bounds(self.catalyst, node, parts)
         return None if (found := self.sum(node, rows)) is None else replace(found, bounds=bounds)
 
     def sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Columns]]) -> Signed | None:
-        """The rows of all `parts`, each with its columns in the operator's order and the weight."""
+        """Return the rows of all `parts`, each with its columns in the operator's order and the weight."""
         if not parts:
             return None
         return self._signed(node, self.catalyst.union([self.catalyst.afresh(*part) for part in parts]))
 
     def evaluated(self, node: PlanNode, deltas: Mapping[int, Signed]) -> dict[int, DataFrame]:
-        """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
+        """Return the changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
         found = {}
         for place, signed in deltas.items():
             if (rows := self._evaluate(node.inputs[place], signed)) is not None:
@@ -250,7 +256,7 @@ class SignedPlans:
         return found
 
     def _evaluate(self, node: PlanNode, signed: Signed) -> ChangedRows | None:
-        """The operator's distinct changed rows, as `changes` has them."""
+        """Return the operator's distinct changed rows, as `changes` has them, or None."""
         return signed.rows or self._computed(node, "changes", lambda: self.netted(node, signed))
 
     def _computed(self, node: PlanNode, what: str, build: Callable[[], DataFrame]) -> ChangedRows | None:
@@ -262,9 +268,9 @@ class SignedPlans:
         return netted(frame, by_sign=by_sign)
 
     def recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
-        """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
+        """Return the operator's rows after the changes less those before, for the keys that changed rows have.
 
-        Without keys, or where `changed` is empty because a value in it has changed, for all rows.
+        Without keys, or where `changed` is empty because a value in it has changed, all rows are computed.
         """
         moved = self._values_moved(node)
         if not changed and not moved:
@@ -273,7 +279,7 @@ class SignedPlans:
         return self._of_rows(node, self._computed(node, "recomputed", lambda: recomputed_rows(self, node, by_key)))
 
     def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
-        """The operator's changes, computed now, so that it is known which they are; None: there are none."""
+        """Return the operator's changes, computed now, so that they are known, or None if there are none."""
         if signed.rows is not None or is_of_one_table(node.operator):
             return signed
         self._known[node] = self._of_rows(node, self._evaluate(node, signed))
@@ -287,14 +293,14 @@ class SignedPlans:
         return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found, bounds=bounds)
 
     def bytes_of(self, node: PlanNode) -> int:
-        """Of the tables that its rows are made of."""
+        """Return the bytes of the tables that its rows are made of."""
         return sum(self.tables[each.table].bytes for _, each in node.operator.walk() if each.table)
 
     def _values_moved(self, node: PlanNode) -> bool:
-        """Whether one in it has changed that is not of a row."""
+        """Return whether a value in it has changed that is not of a row."""
         return bool(node.clock and self.instants.apart) or any(self.delta(each) is not None for each in node.subqueries)
 
     def _signed(self, node: PlanNode, plan: Plan) -> Signed:
-        """The plan's rows, under the operator's ids; its last column is their weight."""
+        """Return the plan's rows, under the operator's ids; its last column is their weight."""
         signed = self.catalyst.signed(plan, node.plan, WEIGHT)
         return Signed(signed, signed.output().last())

@@ -26,7 +26,7 @@ _SIGN, _SPELLED, _SHOWN = "_iscp_sign_", "_iscp_spelled_", "_iscp_shown_"
 
 
 class At(Enum):
-    """Before or after the changes."""
+    """The side of the changes: before or after them."""
 
     OLD = "old"
     NEW = "new"
@@ -36,9 +36,10 @@ class At(Enum):
 class TableChange:
     """One table between two versions: its rows at each, and what changed, with WEIGHT (None: nothing did).
 
-    Frames have the table's columns in the order in which it was analyzed; what changed, those that are needed, and
-    WEIGHT as the last. `bytes`: of its files. `held`: what changed, if it is in this process. `find`: of those columns
-    that are needed the rows that have one of these keys (values of some of its columns), where they are few.
+    Frames have the table's columns in the order in which it was analyzed; changes have those that are needed, and
+    WEIGHT as the last. `bytes` are those of its files. `arrow` gives the changes, if they are in this process. `find`
+    gives, of the needed columns, the rows that have one of these keys (values of some of its columns), where they are
+    few.
     """
 
     rows: Callable[[At], DataFrame]
@@ -57,7 +58,7 @@ class FoundRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """Of which a query's rows are before and after the changes, in Unix seconds; 0: they do not depend on the time."""
+    """The times of a query's rows before and after the changes, in Unix seconds; 0: they do not depend on the time."""
 
     old_s: float = 0.0
     new_s: float = 0.0
@@ -72,8 +73,10 @@ class Instants:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known;
-    `bounds`: of columns what their values are among, where that is known."""
+    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows` are the same, if known.
+
+    `bounds` has columns whose values are known to be among others.
+    """
 
     plan: Plan
     weight: Expression
@@ -83,14 +86,14 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Distinct changed rows, with WEIGHT or OP, and how many; few of them are `held` in this process instead."""
+    """Distinct changed rows, with WEIGHT or OP, and how many; few of them are in this process (`arrow`) instead."""
 
     frame: DataFrame
     rows: int
     held: pa.Table | None = None
 
     def named(self, *names: str) -> ChangedRows:
-        """The same under these names."""
+        """Return the same rows under these names."""
         if self.held is not None:
             return replace(self, held=self.held.rename_columns([*names]))
         return replace(self, frame=self.frame.toDF(*names))
@@ -103,8 +106,11 @@ class ChangedRows:
 
 
 def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
-    """All rows, computed once; None: there are more, or they would be others once they came back from Arrow, or have
-    texts that are no UTF-8."""
+    """Return all rows, computed once, or None if that cannot be.
+
+    It cannot be if there are more, or if they would be others once they came back from Arrow, or have texts that are no
+    UTF-8.
+    """
     if not fits_arrow(frame.schema, ()):
         return None
     rows = utf8_rows(frame.limit(rows_max + 1))
@@ -112,9 +118,10 @@ def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
 
 
 def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
-    """Each distinct row once, with its weights summed up; rows that came and went are gone.
+    """Return each distinct row once, with its weights summed up; rows that came and went are gone.
 
-    `by_sign`: rows with zeros of another sign are others, as what is above them may show the sign; else they are equal.
+    With `by_sign` rows with zeros of another sign are others, as operators above them may show the sign; else they are
+    equal.
     """
     kinds = {each.name: each.dataType for each in frame.schema.fields if each.name != WEIGHT}
     if not all(map(comparable, kinds.values())):
@@ -136,18 +143,18 @@ def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
 
 
 def has_signs(frame: DataFrame) -> bool:
-    """Whether rows of it may be equal but for the sign of a zero."""
+    """Return whether rows of the frame may be equal but for the sign of a zero."""
     return any(is_double(part) for each in frame.schema.fields for part in parts_of(each.dataType))
 
 
 def _may_look_different(kind: DataType, by_sign: bool) -> bool:
-    """Whether nested values that are equal may look different."""
+    """Return whether nested values that are equal may look different."""
     nested = isinstance(kind, (ArrayType, StructType))
     return nested and any(is_collated(part) or (by_sign and is_double(part)) for part in parts_of(kind))
 
 
 def _below_zero(name: str) -> Column:
-    """Whether it is the zero below zero, which is equal to the other one."""
+    """Return a condition that is true for the zero below zero, which is equal to the other one."""
     return (F.col(name) == 0) & (F.col(name).cast("string") == "-0.0")
 
 

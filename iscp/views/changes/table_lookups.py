@@ -1,4 +1,4 @@
-"""Rows of tables that are looked up by values that are known, where else a plan reads all of a table.
+"""Find rows of tables by values that are known, where else a plan reads all of a table.
 
 Spark reads the needed columns of all rows before it joins them with a few keys. Rows whose columns have one of these
 values are found in the data files without Spark, and stand in the plan instead.
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 def bounds_of(catalyst: Catalyst, node: PlanNode, leaf: Leaf) -> Bounds:
-    """Of the node's columns, where rows held for the leaf have these, in their order."""
+    """Return the bounds of the node's columns, where rows collected for the leaf have these, in their order."""
     return {each: (HeldColumn(leaf, place, node),) for place, each in enumerate(catalyst.ids(node.plan))}
 
 
 def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
-    """Of a table's columns, where rows held for the leaf have some of these, by their names; empty: none are."""
+    """Return the bounds of a table's columns that rows collected for the leaf have, by their names; empty if there are
+    none.
+    """
     held = plans.leaves.held(leaf)
     places = {} if held is None else {name: place for place, name in enumerate(held.schema.names)}
     named = zip(plans.catalyst.names(node.plan), plans.catalyst.ids(node.plan), strict=True)
@@ -39,13 +41,15 @@ def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
 
 
 def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds) -> Bounds:
-    """Of the other side of a join, where this side's columns are within the bounds."""
+    """Return the bounds of the other side of a join, where this side's columns are within the bounds."""
     known = [_bound(catalyst, each, bounds) for each in node.keys[place]] if node.keys and bounds else []
     return by_columns(catalyst, node.keys[1 - place], known) if known else {}
 
 
 def united_bounds(catalyst: Catalyst, node: PlanNode, parts: Sequence[tuple[PlanNode, Signed]]) -> Bounds:
-    """Of the node's columns, where its rows are those of all parts: nodes with the same columns, in order."""
+    """Return the bounds of the node's columns, where its rows are those of all parts: nodes with the same columns, in
+    order.
+    """
     if not parts or not all(signed.bounds for _, signed in parts):
         return {}
     by_part = [[signed.bounds.get(each) for each in catalyst.ids(part.plan)] for part, signed in parts]
@@ -54,7 +58,7 @@ def united_bounds(catalyst: Catalyst, node: PlanNode, parts: Sequence[tuple[Plan
 
 
 def key_bounds(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> list[Bound | None]:
-    """Of each key by which the node works, what bounds it where only keys in changed rows of its inputs count."""
+    """Return the bounds of each key by which the node works, where only keys in changed rows of its inputs count."""
     found: list[list[Bound | None]] = []
     for place, frame in changed.items():
         leaf = plans.leaves.computed_as(frame)
@@ -73,14 +77,15 @@ def _either(bounds: Sequence[Bound | None]) -> Bound | None:
 
 
 def by_columns(catalyst: Catalyst, keys: Sequence[Expression], bounds: Sequence[Bound | None]) -> Bounds:
-    """What bounds those of the keys that are columns."""
+    """Return the bounds of those keys that are columns."""
     pairs = ((each, bound) for each, bound in zip(keys, bounds, strict=True) if bound is not None)
     return {catalyst.id_of(each): bound for each, bound in pairs if catalyst.is_a(each, "AttributeReference")}
 
 
 def look_up(plans: SignedPlans, node: PlanNode, at: At, bounds: Bounds) -> LookedUp:
-    """Of tables below `node`, where only those of its rows count that are within the bounds, rows that may be part of
-    one. Tables of which that is not known, or that have too many, are not there.
+    """Look up the rows of tables below `node` that may be part of one of its rows within the bounds.
+
+    Tables for which that is not known, or that have too many such rows, are left out.
     """
     found, tried = LookedUp({}, TableBounds(plans.catalyst)), set[PlanNode]()
     waiting = bool(bounds)
@@ -95,17 +100,17 @@ def look_up(plans: SignedPlans, node: PlanNode, at: At, bounds: Bounds) -> Looke
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """`leaves`: those that stand for tables; `bounds`: of columns of these."""
+    """The leaves that stand for tables, and bounds of columns of these."""
 
     leaves: dict[PlanNode, Leaf]
     bounds: TableBounds
 
     def cover(self, node: PlanNode) -> bool:
-        """Whether all tables below the node are among them."""
+        """Return whether all tables below the node are among them."""
         return all(each in self.leaves for each in node.walk() if each.operator.kind is OperatorKind.TABLE)
 
     def add(self, plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> bool:
-        """Whether rows of the table were looked up."""
+        """Look up rows of a table, and return whether that was possible."""
         leaf = _leaf(plans, node, at, own)
         if leaf is None or plans.leaves.of(leaf) is None:
             return False
@@ -115,7 +120,7 @@ class LookedUp:
 
 
 def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | None:
-    """None: no column can be searched for."""
+    """Return the leaf for the rows of a table within the bounds, or None if no column can be searched for."""
     table = plans.tables[node.operator.table]
     if table.find is None:
         return None

@@ -1,7 +1,7 @@
-"""Finds out what the totals of a query's aggregates have come to: by its changed rows, or of all rows.
+"""Compute the totals of a query's aggregates, from its changed rows or from all rows.
 
-What one job of Spark can find out is found out by one, as values of subqueries, of which Spark merges those that read
-the same rows.
+One job of Spark finds all that one can find, as values of subqueries, of which Spark merges those that read the same
+rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS = 4
 
 
 def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
-    """Fills `plans.totals.after`, but for what is known there."""
+    """Fill `plans.totals.after` with the totals that are not there yet."""
     for level in _by_depth(root):
         lost = nodes = [each for each in level if each not in plans.totals]
         if plans.totals.before:
@@ -43,7 +43,7 @@ def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
 
 
 def _by_depth(root: PlanNode) -> list[list[PlanNode]]:
-    """Those first that are made of no others."""
+    """Return the aggregates by levels, those first that are made of no others."""
     depths: dict[PlanNode, int] = {}
     for node in adding_up(root):
         within = [depths[each] for each in node.walk() if each in depths]
@@ -64,20 +64,20 @@ def _follow(plans: SignedPlans, node: PlanNode, changes: Sequence[TotalChange]) 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the functions at `places` of an aggregate have of some rows: one row, FIELDS columns each."""
+    """The values of the functions at `places` of an aggregate for some rows: one row, FIELDS columns each."""
 
     places: Sequence[int]
     row: DataFrame
 
 
 def part_of_totals(plans: SignedPlans, node: PlanNode) -> DataFrame:
-    """One row: what an aggregate without distinct values comes to for the rows that `plans` has, as texts."""
+    """Return one row of texts: the values of an aggregate without distinct values for the rows that `plans` has."""
     row = _part(plans, node.functions, plans.rows(node.inputs[0], At.NEW), None).row
     return row.toDF(*[f"t{place}" for place in range(len(row.columns))])
 
 
 def all_totals(node: PlanNode, parts: Sequence[Sequence[str | None]]) -> Totals:
-    """Made of the rows that `part_of_totals` gave of each part."""
+    """Return the totals, made of the rows that `part_of_totals` gave for each part."""
     return tuple(
         merged(function.kind, [_total(_change(function, row[_FIELDS * place :][:_FIELDS])) for row in parts])
         for place, function in enumerate(node.functions)
@@ -85,7 +85,7 @@ def all_totals(node: PlanNode, parts: Sequence[Sequence[str | None]]) -> Totals:
 
 
 def _total(found: TotalChange) -> Total:
-    """What is found of rows that all came."""
+    """Return the total of rows that all came."""
     return Total(found.count, found.sum, found.came)
 
 
@@ -119,7 +119,7 @@ def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
 
 
 def _changed_distinct(plans: SignedPlans, below: PlanNode, function: AggregateFunction) -> Iterator[_Part]:
-    """By the values that are there since, or are no more."""
+    """Yield what distinct values that are there since, or are no more, change."""
     argument = function.arguments[0]
     operator = Operator(OperatorKind.AGGREGATE, "Distinct", (below.operator,), keyed=True)
     apart = PlanNode(operator, plans.catalyst.distinct(argument, below.plan), (below,), ((argument,),))
@@ -134,7 +134,10 @@ def _part(plans: SignedPlans, functions: Sequence[AggregateFunction], rows: Plan
 
 
 def _changed_extreme(plans: SignedPlans, function: AggregateFunction, signed: Signed) -> _Part:
-    """By how often each value is there now: one row may have come and gone in the same changes."""
+    """Return how an extreme changes, by the number of times that each value is there now.
+
+    One row may have come and gone in the same changes.
+    """
     frame = value_columns(plans, [function], signed.plan, signed.weight).where(function.counting)
     by_value = frame.groupBy(F.col(f"a{function.place}_0").alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
     beyond = F.max if function.kind is AggregateKind.MOST else F.min
@@ -150,7 +153,7 @@ def value_columns(
     weight: Expression | None,
     keys: Sequence[Expression] = (),
 ) -> DataFrame:
-    """What the functions take of these rows, with their `keys` as `k0`, `k1`, …"""
+    """Return the columns that the functions take of these rows, with their `keys` as `k0`, `k1`, …"""
     catalyst = plans.catalyst
     columns = [catalyst.alias(each, f"k{number}") for number, each in enumerate(keys)]
     columns += [column for each in functions for column in each.inputs(catalyst)]
@@ -182,7 +185,7 @@ def _as_whole(value: Column, kind: T.DataType) -> Column:
 def _read(
     plans: SignedPlans, nodes: Sequence[PlanNode], parts: Callable[[SignedPlans, PlanNode], Iterable[_Part]]
 ) -> dict[PlanNode, list[TotalChange]]:
-    """Of each of `nodes` what its functions have of the rows that `parts` gives."""
+    """Return for each of `nodes` what its functions have of the rows that `parts` gives."""
     found = {node: [TotalChange() for _ in node.functions] for node in nodes}
     frame = plans.planned((parts, *nodes), lambda: _listed(plans, [(node, [*parts(plans, node)]) for node in nodes]))
     for row in [] if frame is None else frame.collect():
@@ -200,7 +203,9 @@ def _change(function: AggregateFunction, texts: Sequence[str | None]) -> TotalCh
 
 
 def _listed(plans: SignedPlans, parts: Sequence[tuple[PlanNode, Sequence[_Part]]]) -> DataFrame | None:
-    """One row, in which each part is an array of texts; its name says of which functions. None: there is no part."""
+    """Return one row, in which each part is an array of texts whose name says its functions, or None if there is no
+    part.
+    """
     catalyst = plans.catalyst
     named = [
         catalyst.alias(catalyst.scalar_subquery(catalyst.plan_of(_as_array(part.row))), _name(number, part.places))

@@ -1,4 +1,4 @@
-"""The keys of changed rows, and what is recomputed of the rows that have them."""
+"""Find the keys of changed rows, and recompute the rows that have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def keys_of(plans: SignedPlans, node: PlanNode) -> Sequence[Sequence[Expression]]:
-    """By which the operator works: of each input, with the values of its subqueries, which have not changed."""
+    """Return the keys by which the operator works, for each input, with the values of its subqueries, which have not
+    changed.
+    """
     if not (node.subqueries or node.clock):
         return node.keys
     values = plans.values(node, At.NEW)
@@ -26,7 +28,7 @@ def keys_of(plans: SignedPlans, node: PlanNode) -> Sequence[Sequence[Expression]
 
 
 def touched_keys(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
-    """Distinct, as `k0`, `k1`, … `changed`: rows of inputs of `node`."""
+    """Return the distinct keys, as `k0`, `k1`, …, in the rows `changed` of inputs of `node`."""
     catalyst, by_input, found = plans.catalyst, keys_of(plans, node), []
     for place, frame in changed.items():
         plan = catalyst.renamed(catalyst.plan_of(frame.drop(WEIGHT)), node.inputs[place].plan)
@@ -37,7 +39,7 @@ def touched_keys(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataF
 
 
 def restricted(catalyst: Catalyst, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
-    """The rows that have one of these keys."""
+    """Return the rows that have one of these keys."""
     fresh = catalyst.afresh(touched, touched.output())
     pairs = zip(keys, catalyst.output(fresh), strict=True)
     return catalyst.semi_join(rows, fresh, catalyst.both([catalyst.same(*pair) for pair in pairs]))
@@ -51,15 +53,17 @@ def rows_with_keys(
     touched: Plan,
     bounds: Sequence[Bound | None] = (),
 ) -> Plan:
-    """The rows of `node` with one of the `touched` keys. `keys`: of its rows; `bounds`: of each, where known."""
+    """Return the rows of `node` with one of the `touched` keys. `keys` are those of its rows; `bounds` of each, where
+    known.
+    """
     known = look_up(plans, node, at, by_columns(plans.catalyst, keys, bounds)).leaves if bounds else {}
     return restricted(plans.catalyst, plans.rows(node, at, known), keys, touched)
 
 
 def recomputed_rows(plans: SignedPlans, node: PlanNode, changed: Mapping[int, DataFrame]) -> DataFrame:
-    """What the operator gives after the changes less what it gave before: numbered, with WEIGHT.
+    """Return the operator's rows after the changes less those before, numbered, with WEIGHT.
 
-    For the keys that rows in `changed` have, by the places of its inputs; empty: for all rows.
+    They are those for the keys that rows in `changed` have, by the places of its inputs; if it is empty, all rows.
     """
     touched, bounds = touched_keys(plans, node, changed) if changed else None, key_bounds(plans, node, changed)
     by_input, sides = keys_of(plans, node) if changed else (), []

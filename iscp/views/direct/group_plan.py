@@ -1,4 +1,4 @@
-"""Finds out whether a plan is one that groups rows of a table, or of joined ones, and counts and adds up columns."""
+"""Find out whether a plan groups rows of a table, or of joined ones, and counts and adds up columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.direct.join_plan import EQUAL_TYPES, find_joined_columns
 
 _DIGITS_MAX = 18
-"""Of a decimal whose values and their sums fit in a whole number of 64 bits."""
+"""Digits of a decimal whose values and their sums fit in a whole number of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,9 @@ class GroupedRows:
 
 
 def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) -> GroupedRows | None:
-    """`columns`: of the result. None where it is none, or one whose values do not add up exactly."""
+    """Return the grouping, or None if it is none, or one whose values do not add up exactly; `columns` are the
+    result's.
+    """
     if root.operator.kind is not OperatorKind.AGGREGATE or not root.keys:
         return None
     (node,) = root.inputs
@@ -53,7 +55,7 @@ def find_group_query(catalyst: Catalyst, root: PlanNode, columns: T.StructType) 
 
 
 class _Finder:
-    """`columns`: of the rows."""
+    """Finds columns and functions over rows with these columns."""
 
     def __init__(self, catalyst: Catalyst, columns: Sequence[Expression]) -> None:
         self._catalyst = catalyst
@@ -61,7 +63,7 @@ class _Finder:
         self._types = {f"c{place}": catalyst.type_of(each) for place, each in enumerate(columns)}
 
     def column(self, expression: Expression) -> str | None:
-        """The column that it is, if rows can be grouped by it here."""
+        """Return the column that the expression is, if rows can be grouped by it here."""
         name = self._named(expression)
         return name if name is not None and isinstance(self._types[name], EQUAL_TYPES) else None
 

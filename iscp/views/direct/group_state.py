@@ -1,6 +1,7 @@
 """Groups of a view that follow what changed rows add to them and take away, without Spark.
 
-Only where few rows changed, and types are such that it comes out as Spark has it (`iscp/core/query/group_query.py`).
+This is done only where few rows changed, and types are such that it comes out as Spark has it
+(`iscp/core/query/group_query.py`).
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ GROUPS_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """The changed groups, each with its op (Op): rows of what is stored, and of the view."""
+    """The changed groups, each with its op (Op): rows of the stored ones, and of the view."""
 
     kept: pa.Table
     view: pa.Table
 
 
 def kept_frame(query: GroupQuery, rows: DataFrame) -> DataFrame:
-    """Return what is stored of all rows: `k0`, … the keys, `n` rows, and of each measured column `c0`, … how many are
-    not null, and `s0`, … their sum, without a point."""
+    """Return the groups of all rows as they are stored, without a point in decimals.
+
+    `k0`, … are the keys, `n` the number of rows, `c0`, … how many values of each measured column are not null, and
+    `s0`, … their sum.
+    """
     names = zip(query.keys, key_columns(len(query.keys)), strict=True)
     keys = [F.col(quoted(key)).alias(name) for key, name in names]
     sums = [(F.count(quoted(each)), F.sum(_whole(query, each)), "long") for each in query.measured]
@@ -54,14 +58,15 @@ def _whole(query: GroupQuery, column: str) -> Column:
 
 
 class UnfitGroupsError(Exception):
-    """What is stored cannot be what the changes started from, or they come to more than can be: Spark has to."""
+    """The stored groups cannot be those that the changes started from, or the new ones cannot be: Spark has to do
+    it.
+    """
 
 
 def change_groups(query: GroupQuery, deltas: pa.Table, held: pa.Table, view: pa.Schema) -> GroupChanges:
     """Return how the groups change by `deltas`, as `sum_up` gives them.
 
-    `held`: what is stored of these groups, and perhaps of others. `view`: the result's columns. Raises
-    UnfitGroupsError.
+    `stored` has these groups, and perhaps others. `view` has the result's columns. Raises UnfitGroupsError.
     """
     keys, numbers = key_columns(len(query.keys)), number_names(len(query.measured))
     whole = [pa.field(each, pa.int64()) for each in numbers]
@@ -78,7 +83,7 @@ def change_groups(query: GroupQuery, deltas: pa.Table, held: pa.Table, view: pa.
 
 
 def _is_sound(query: GroupQuery, now: pa.Table) -> bool:
-    """Whether rows can come to all of it."""
+    """Return whether rows can come to all of these numbers."""
     rows = now[ROWS]
     holds = [pc.greater_equal(rows, 0)]
     for place in range(len(query.measured)):
@@ -103,9 +108,9 @@ def _column(values: Any, kind: pa.DataType) -> Any:
 
 
 def sum_up(query: GroupQuery, changes: pa.Table) -> pa.Table:
-    """Return what rows come to by group, each of which has come or gone once, as its WEIGHT says.
+    """Return the sums of changed rows by group, each of which has come or gone once, as its WEIGHT says.
 
-    The columns are those of what is stored. A group is not there to which nothing is added in all.
+    The columns are those of stored groups. A group to which nothing is added in all is left out.
     """
     weight = changes[WEIGHT]
     keys, numbers = key_columns(len(query.keys)), number_names(len(query.measured))
@@ -122,7 +127,7 @@ def sum_up(query: GroupQuery, changes: pa.Table) -> pa.Table:
 
 
 def _signed(query: GroupQuery, column: str, values: pa.ChunkedArray, came: pa.ChunkedArray) -> Any:
-    """The values as whole numbers, those that went below zero."""
+    """Return the values as whole numbers; those of rows that went are negative."""
     if column not in query.scales:
         return pa.array([0] * len(values), pa.decimal128(38, 0))
     scale = query.scales[column]
@@ -137,12 +142,12 @@ def _signed(query: GroupQuery, column: str, values: pa.ChunkedArray, came: pa.Ch
 
 
 def _unscaled(values: pa.Array) -> pa.Array:
-    """The same digits without the point: a decimal is stored as such a number."""
+    """Return the same digits without the point: a decimal is stored as such a number."""
     return pa.Array.from_buffers(pa.decimal128(38, 0), len(values), values.buffers(), offset=values.offset)
 
 
 def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
-    """What is kept of the groups with these keys, and of others. Raises ChangesUnavailableError if a file is gone."""
+    """Return the stored groups with these keys, and others. Raises ChangesUnavailableError if a file is gone."""
     with delta_faults(f"read {uri}"):
         # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
         batches = pa.RecordBatchReader.from_stream(open_delta(uri, version).scan())
@@ -154,7 +159,7 @@ def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
 
 
 def _with_first(batch: pa.RecordBatch, firsts: pa.Array) -> pa.Table:
-    """The rows whose first key is one of these."""
+    """Return the rows whose first key is one of these."""
     rows = pa.Table.from_batches([batch]).cast(_plain(batch.schema))
     return rows.filter(pc.is_in(rows["k0"], value_set=firsts.cast(rows.schema.field("k0").type)))
 

@@ -1,4 +1,4 @@
-"""Finds out whether a plan is one that joins tables by equal columns, and shows columns of theirs."""
+"""Find out whether a plan joins tables by equal columns, and shows columns of theirs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
 
 EQUAL_TYPES = (*WHOLE, T.StringType, T.DateType, T.BooleanType)
-"""By columns of these rows are joined and grouped."""
+"""The types of columns by which rows are joined and grouped."""
 
 _SHOWN = (*EQUAL_TYPES, T.DecimalType, T.TimestampType, T.TimestampNTZType)
-"""Of these types two values are equal only if nothing distinguishes them."""
+"""The types of which two values are equal only if nothing distinguishes them."""
 
 _COMPARED = (*WHOLE, T.StringType)
 _OPERATORS = {
@@ -32,14 +32,14 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def find_join_query(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
-    """None where it is none, or one whose rows are not certain to come out the same elsewhere."""
+    """Return the join, or None if the plan is none, or one whose rows may come out otherwise elsewhere."""
     if not all(is_one_of(catalyst.type_of(each), _SHOWN) for each in catalyst.output(root.plan)):
         return None
     return find_joined_columns(catalyst, root)
 
 
 def find_joined_columns(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
-    """As `find_join_query`, where values of any type may be in the result."""
+    """Return the join as `find_join_query` does, but with values of any type in the result."""
     reader = _JoinReader(catalyst)
     try:
         known = reader.read(root)
@@ -63,7 +63,7 @@ class _JoinReader:
     _types: dict[Column, T.DataType] = field(default_factory=dict)
 
     def joined(self, outputs: Sequence[Column]) -> tuple[JoinedTable, ...]:
-        """Each with the columns that something needs."""
+        """Return the tables, each with the columns that something needs."""
         needed = {*outputs, *(end for each in self.equalities for end in each)}
         needed |= {Column(place, each.column) for place, all_of in self._conditions.items() for each in all_of}
         return tuple(
@@ -76,7 +76,7 @@ class _JoinReader:
         )
 
     def read(self, node: PlanNode) -> Mapping[int, Column]:
-        """What each column that the plan gives is, by its id. Raises _OtherPlan."""
+        """Return the columns that the plan gives, by their ids. Raises _OtherPlan."""
         if node.subqueries or node.clock:
             raise _OtherPlan
         match node.operator.kind:
@@ -132,7 +132,7 @@ class _JoinReader:
             self._conditions.setdefault(column.place, []).append(RowCondition(column.name, *comparison))
 
     def _comparison(self, part: Expression, known: Mapping[int, Column]) -> tuple[Column, tuple[str, Any]]:
-        """With a constant."""
+        """Return a comparison with a constant: the column, the operator and the constant. Raises _OtherPlan."""
         inner, unequal = (part.child(), True) if self.catalyst.is_a(part, "Not") else (part, False)
         operator = next((sign for name, sign in _OPERATORS.items() if self.catalyst.is_a(inner, name)), "")
         if not operator or (unequal and operator != "="):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGroups:
-    """`node`: the groups, by its `keys` if it has any. `functions`: in the order in which they stand in its columns."""
+    """Groups of parts: `node` has them, by its `keys` if it has any. `functions` are in the order of its columns."""
 
     node: PlanNode
     functions: tuple[AggregateFunction, ...]
@@ -30,7 +30,7 @@ class PartialGroups:
 
 
 def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | None:
-    """None where groups of parts do not say what all groups are."""
+    """Return the groups, or None if groups of parts do not say what all groups are."""
     functions = read_functions(catalyst, node.plan, spark_own=False)
     if functions is None or not all(each.follows_parts for each in functions):
         return None
@@ -43,14 +43,14 @@ def find_partial_groups(catalyst: Catalyst, node: PlanNode) -> PartialGroups | N
 
 
 def part_of_groups(plans: SignedPlans, groups: PartialGroups) -> DataFrame:
-    """`k0`, … the keys, and what each function comes to for the rows that `plans` has."""
+    """Return the keys as `k0`, …, and the state of each function for the rows that `plans` has."""
     below = plans.rows(groups.node.inputs[0], At.NEW)
     rows = value_columns(plans, groups.functions, below, None, _keys_of(groups.node))
     return _grouped(rows, groups.keys, [column for each in groups.functions for column in each.part()])
 
 
 def all_groups(plans: SignedPlans, groups: PartialGroups, parts: DataFrame) -> DataFrame:
-    """The columns of the groups' node, of all `parts`."""
+    """Return the columns of the groups' node, made of all `parts`."""
     catalyst, node = plans.catalyst, groups.node
     merged = _grouped(parts, groups.keys, [column for each in groups.functions for column in each.merged()])
     rows = lambda columns: catalyst.plan_of(merged.selectExpr(*columns))  # noqa: E731

@@ -1,4 +1,4 @@
-"""How a query's rows are computed of ranges of one of its tables: what is staged of each, and what is made of that."""
+"""Compute a query's rows of ranges of one of its tables: what is staged of each, and what is made of that."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class RangeWay(StrEnum):
-    """What is staged of a range: ROWS of the result; what its rows come to in GROUPS; SUMS of the groups that are kept
-    beside the target; TOTALS that are kept in its commits.
+    """The kind of rows that are staged of a range: ROWS of the result; the states of its rows in GROUPS; SUMS of the
+    groups that are stored beside the target; TOTALS that are stored in its commits.
     """
 
     ROWS = "rows"
@@ -39,7 +39,7 @@ class RangeWay(StrEnum):
 
 @dataclass
 class GivenRows:
-    """What is known of a query before any of it is computed: rows of nodes, totals, and what is kept of groups."""
+    """The known parts of a query before any of it is computed: rows of nodes, totals, and stored groups."""
 
     rows: dict[PlanNode, DataFrame] = field(default_factory=dict)
     totals: dict[PlanNode, Totals] = field(default_factory=dict)
@@ -48,7 +48,9 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangedRows:
-    """`node`: what is staged is its rows, or what they come to; `own`: the nodes that are the table read by ranges."""
+    """A way to stage a range: the rows of `node`, or what they come to. `own` are the nodes that are the table read by
+    ranges.
+    """
 
     way: RangeWay
     node: PlanNode
@@ -57,7 +59,7 @@ class RangedRows:
     sums: GroupSums | None = None
 
     def part(self, plans: SignedPlans) -> DataFrame:
-        """Of the rows that `plans` has of the table."""
+        """Return what is staged for the rows that `plans` has of the table."""
         match self.way:
             case RangeWay.ROWS:
                 return plans.result(self.node, At.NEW)
@@ -92,7 +94,9 @@ class RangedRows:
 def find_ranged_rows(
     catalyst: Catalyst, root: PlanNode, kept: PlanNode | None, sums: GroupSums | None, own: Collection[str]
 ) -> RangedRows | NotRanged:
-    """`kept` and `sums`: as AnalyzedQuery has them. `own`: the names of the table in the query."""
+    """Return how the query is computed by ranges, or why not. `stored` and `sums` are those of AnalyzedQuery, `own` are
+    the names of the table in the query.
+    """
     found = find_ranged(root.operator, own)
     if isinstance(found, NotRanged):
         return found

@@ -27,8 +27,11 @@ FOUND_ROWS_MAX = 50_000
 
 @dataclass
 class ChangedTable:
-    """`to_version`: of the rows afterwards; `columns`: those that the result follows from, of `schema`; `opened`: all
-    rows at one of both versions. What is read is released by `stack`."""
+    """A table in a refresh. `to_version` is that of the rows afterwards; `columns` are those, of `schema`, that the
+    result follows from.
+
+    `opened` gives all rows at one of both versions. `stack` releases what is read.
+    """
 
     session: SparkSession
     source: ChangeSource
@@ -59,7 +62,7 @@ class ChangedTable:
         return self._changes
 
     def find(self, at: At, keys: pa.Table) -> FoundRows | None:
-        """As TableChange has it."""
+        """Return the rows that have one of these keys before or after the changes, or None if they are not few."""
         rows = self._rows_before(keys) if at is At.OLD else self._rows_now(keys)
         if rows is None:
             return None
@@ -76,7 +79,7 @@ class ChangedTable:
         return rows
 
     def _rows_before(self, keys: pa.Table) -> pa.Table | None:
-        """Those of now without what came, and with what went."""
+        """Return the rows before: those of now without what came, and with what went."""
         changed = self.held()
         if changed is not None and not any(map(_is_told_apart_by_more, changed.select(self.columns).schema.types)):
             now = self._rows_now(keys)
@@ -90,12 +93,14 @@ class ChangedTable:
 
 
 def _is_told_apart_by_more(kind: pa.DataType) -> bool:
-    """Whether something distinguishes values of the type that are equal."""
+    """Return whether something distinguishes values of the type that are equal."""
     return bool(pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
 def rows_before(rows: pa.Table, changed: pa.Table, keys: pa.Table) -> pa.Table | None:
-    """The rows that have one of the keys before they were `changed`; None: these are not the rows afterwards."""
+    """Return the rows that have one of the keys before they were `changed`, or None if `rows` are not those
+    afterwards.
+    """
     names, weights = keys.schema.names, weights_of(changed)
     theirs, wanted = row_codes(changed.select(names), keys)
     mine = pa.array(pc.is_in(pa.array(theirs), value_set=pa.array(wanted)))

@@ -1,4 +1,4 @@
-"""What Spark has planned of views that were refreshed lately: their queries, and their tables as they were then.
+"""The plans by Spark of views that were refreshed lately: their queries, and their tables as they were then.
 
 A refresh begins where the last one ended, at the same versions of the tables. To open one of them again, and to analyze
 the query again, takes as long as all the rest of a small refresh.
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RECENT_VIEWS_MAX = 64
-"""Views of a node of which this is kept, in the JVM; of the longest unrefreshed it is dropped, and made again."""
+"""Views of a node whose plans are cached in the JVM; those of the longest unrefreshed are dropped, and made again."""
 
 HEAP_SHARE_MAX = 0.75
-"""Of the JVM's space for objects that live long: where more stays in use, half of the views, the longest unrefreshed,
-are dropped. A JVM without memory ends, and all jobs of the node with it."""
+"""The share of the JVM's space for objects that live long: where more stays in use, half of the views, the longest
+unrefreshed, are dropped. A JVM without memory ends, and all jobs of the node with it.
+"""
 
 COLLECTIONS = 12
 """Full collections after each of which so much is in use: one may lie in the middle of a large query, and after each
-those rows that were broadcast since the one before are still there, as Spark frees them afterwards."""
+those rows that were broadcast since the one before are still there, as Spark frees them afterwards.
+"""
 
 TablePlace = tuple[str, str, int, float]
-"""URI and id of a table, its version, and when that was committed: of a log that was recreated it is another one."""
+"""The URI and id of a table, its version, and when that was committed, which differs if the log was recreated."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ class RecentView:
     _opened: OrderedDict[TablePlace, Plan] = field(default_factory=OrderedDict)
 
     def analyze(self, session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
-        """As `analyze_query`."""
+        """Return the query as `analyze_query` does, or as it was analyzed before."""
         self._follow(session)
         if self._query is None or self._asked != (sql, schemas):
             self._query, self._asked = analyze_query(session, sql, schemas), (sql, schemas)
@@ -55,7 +57,7 @@ class RecentView:
         return replace(self._query, catalyst=Catalyst(session))
 
     def open(self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], kept_max: int) -> DataFrame:
-        """The table's rows; `kept_max` tables are remembered."""
+        """Return the table's rows; the last `cached_max` tables are remembered."""
         self._follow(session)
         catalyst = Catalyst(session)
         plan = self._opened.pop(where, None) or catalyst.plan_of(load())
@@ -71,7 +73,7 @@ class RecentView:
 
 
 class RecentViews:
-    """Of one node. Safe for threads. `heap_share`: how much of the JVM's heap is in use, as `heap_share_of` has it."""
+    """The recent views of one node; safe for threads. `heap_share` gives the share of the JVM's heap in use."""
 
     def __init__(self, heap_share: Callable[[SparkContext], float] = heap_share_of) -> None:
         self._heap_share = heap_share
@@ -91,7 +93,7 @@ class RecentViews:
             return view
 
     def _is_full(self, context: SparkContext) -> bool:
-        """Since views were dropped last: until the JVM collects they are in use."""
+        """Return whether the heap was full since views were dropped last: until the JVM collects they are in use."""
         share = self._heap_share(context)
         if not self._shares or self._shares[-1] != share:
             self._shares.append(share)

@@ -1,4 +1,4 @@
-"""Ends a refresh by changes that has taken as long as a recomputation is expected to."""
+"""End a refresh by changes that has taken as long as a recomputation is expected to."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _EndingGuard:
 def abandoning_after(
     session: SparkSession, guard: Guard, choice: RefreshChoice, built_s: Callable[[], float]
 ) -> Iterator[Guard]:
-    """Let what computes within take the choice's budget of Spark, until it checks the guard that this gives.
+    """Give what computes within the choice's budget of Spark, until it checks the yielded guard.
 
-    `built_s`: how long plans were built by now that are built once. Raises RefreshAbandonedError.
+    `built_s` gives the seconds that plans were built by now that are built once. Raises RefreshAbandonedError.
     """
     with JobBudget(session, choice.budget_s, lambda: min(built_s(), choice.build_s)) as budget:
         try:

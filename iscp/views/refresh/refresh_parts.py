@@ -1,4 +1,4 @@
-"""How long the parts of a refresh take, and how many rows of its tables it reads, for the history."""
+"""Measure how long the parts of a refresh take, and how many rows of its tables it reads, for the history."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ R = TypeVar("R")
 
 
 class Part(StrEnum):
-    """SPANS: what the tables' logs say. PLAN: Spark analyzes the query. CHANGES: changed rows are read, and summed up
-    where that is done without Spark. STATE: what is kept beside the target is computed and written. ROWS: all else, of
-    which most is to compute the rows and to write them.
+    """The part of a refresh. SPANS reads the tables' logs. PLAN has Spark analyze the query. CHANGES reads changed
+    rows, and sums them up where that is done without Spark. STATE computes and writes what is stored beside the target.
+    ROWS is all else, mostly to compute the rows and to write them.
     """
 
     SPANS = "spans"
@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 @dataclass(slots=True)
 class RefreshParts:
-    """Of one refresh. `rows_in` is -1 once somebody cannot say how many rows it has read."""
+    """The parts of one refresh. `rows_in` is -1 once somebody cannot say how many rows it has read."""
 
     clock: Clock
     parts_s: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class RefreshParts:
 
     @contextmanager
     def measure(self, part: Part) -> Iterator[None]:
-        """Without the parts within it."""
+        """Measure what happens within, without the parts within it."""
         began_s, outer_s, self.inner_s = self.clock.monotonic_s(), self.inner_s, 0.0
         try:
             yield
@@ -59,7 +59,7 @@ _current: ContextVar[RefreshParts | None] = ContextVar("refresh_parts", default=
 
 @contextmanager
 def measuring(clock: Clock) -> Iterator[RefreshParts]:
-    """Measures what happens within, on this thread, as ROWS where it is no other part."""
+    """Measure what happens within, on this thread, as ROWS where it is no other part."""
     parts = RefreshParts(clock)
     token = _current.set(parts)
     try:
@@ -70,7 +70,7 @@ def measuring(clock: Clock) -> Iterator[RefreshParts]:
 
 
 def measured_as(part: Part) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Has the calls of a function count as this part of the refresh that they are made in, if there is one."""
+    """Have the calls of a function count as this part of the refresh that they are made in, if there is one."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -87,6 +87,6 @@ def measured_as(part: Part) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def count_read(rows: int | None) -> None:
-    """Changed rows that the refresh has read; None: nobody has counted them."""
+    """Count changed rows that the refresh has read; None: nobody has counted them."""
     if (parts := _current.get()) is not None:
         parts.count(rows)

@@ -1,4 +1,4 @@
-"""Which versions of its tables a view goes through in a refresh."""
+"""Find the versions of its tables that a view goes through in a refresh."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGED_ROWS_MAX = 200_000
-"""Changed rows of a result that are held here, and taken out and put in without Spark; more are left with it."""
+"""Changed rows of a result that are collected here, and taken out and put in without Spark; more are left with it."""
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
-"""A view is at one version of each table, never between two."""
+"""No bounds: a view is at one version of each table, never between two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What each table, by its URI, went through since the view's last refresh; `as_of_s` and `totals`: as in Position,
-    at that."""
+    """The changes of each table, by its URI, since the view's last refresh; `as_of_s` and `totals` are its
+    Position's.
+    """
 
     by_uri: Mapping[str, SourceRange]
     as_of_s: float = 0.0
@@ -49,7 +50,9 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class RefreshEnd:
-    """What a query is taken of: a version of each table, by its URI, and the Unix time, if it goes by that."""
+    """The state for which a query is computed: a version of each table, by its URI, and the Unix time, if it depends on
+    that.
+    """
 
     tables: Mapping[str, SourceRange]
     instant_s: float
@@ -61,7 +64,10 @@ class RefreshEnd:
 
 @measured_as(Part.SPANS)
 def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> Spans:
-    """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
+    """Return the changes of all tables since `position`.
+
+    Raises ChangesUnavailableError, saying why, if one of them cannot be followed by its changes.
+    """
     found = {}
     for uri, newest in end.tables.items():
         mark = position.sources.get(uri)
@@ -89,8 +95,9 @@ def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
 
 
 def tables_at(source: ChangeSource, marks: SourceMarks) -> dict[str, SourceRange]:
-    """Return the tables as they were at these marks. Raises ChangesUnavailableError where one is there no longer as it
-    was."""
+    """Return the tables as they were at these marks. Raises ChangesUnavailableError if one is no longer there as it
+    was.
+    """
     found = {}
     for uri, mark in marks.items():
         found[uri] = table = source.at(uri, mark.watermark.version)
@@ -103,7 +110,9 @@ def tables_at(source: ChangeSource, marks: SourceMarks) -> dict[str, SourceRange
 def reading(
     session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str], readers: int
 ) -> Iterator[ChangeSet]:
-    """These columns of a table's changes, rows that are equal to others included; as ChangeSource.read_cdf."""
+    """Yield these columns of a table's changes, as ChangeSource.read_cdf; rows that are equal to others are
+    included.
+    """
     read = source.read_cdf if span.cdf_on else source.read_appends
     changes = read(session, uri, span, columns, readers)
     try:
@@ -123,7 +132,7 @@ class WeightedRows(NamedTuple):
 def read_weighted(
     stack: ExitStack, session: SparkSession, source: ChangeSource, uri: str, span: SourceRange, columns: Sequence[str]
 ) -> WeightedRows:
-    """All changes of these columns; `stack` releases them."""
+    """Return all changes of these columns; `stack` releases them."""
     changes = stack.enter_context(reading(session, source, uri, span, columns, 2))
     count_read(None if changes.held is None else len(changes.held))
     # What one task has of few rows needs no exchange, and no place in their order.
@@ -133,6 +142,6 @@ def read_weighted(
 
 
 def count_rows(source: ChangeSource, tables: SourceMarks) -> int:
-    """Of all tables, as their logs say; below 0 where one does not."""
+    """Return the rows of all tables, as their logs say, or a number below 0 if one does not."""
     sizes = [source.size(uri, mark.watermark.version) for uri, mark in tables.items()]
     return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)

@@ -1,4 +1,4 @@
-"""What a node remembers of a view between its refreshes; all of it can be found out again."""
+"""The knowledge that a node caches of a view between its refreshes; all of it can be found out again."""
 
 from __future__ import annotations
 
@@ -33,19 +33,24 @@ if TYPE_CHECKING:
 
 
 SERVED_LEAST = 3
-"""Refreshes that what is kept of groups has to serve, on average, to be written again where it is of other versions: it
-is computed of all rows, which views whose changes are now few and now many would pay each time."""
+"""Refreshes that stored groups have to serve, on average, to be written again where they are of other versions: they
+are computed of all rows, which views whose changes are now few and now many would pay each time.
+"""
 
 
 BUILDS_MAX = 24
-"""Refreshes of a view in which the time of building plans counts for nothing, as it is taken once. After so many, its
-plans are dropped again and again, of a node with many views, and it is as all other time."""
+"""Refreshes of a view in which the time of building plans does not count, as it is taken once. After so many, a node
+with many views drops its plans again and again, and the time counts as all other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRows:
-    """Rows of tables that are joined without Spark where few changed; `uris`: of each table in the query, `columns`:
-    what the rows' columns are called."""
+    """Rows of tables that are joined without Spark where few changed. `uris` are those of the tables, in the query's
+    order.
+
+    `columns` are the names of the rows' columns.
+    """
 
     query: JoinQuery
     uris: tuple[str, ...]
@@ -53,9 +58,9 @@ class ViewRows:
 
     @measured_as(Part.CHANGES)
     def changes(self, session: SparkSession, source: ChangeSource, spans: Spans) -> pa.Table | None:
-        """With WEIGHT, +1 for each that came and -1 for each that went.
+        """Return the changed rows with WEIGHT, +1 for each that came and -1 for each that went.
 
-        None: they are not few, or may come out otherwise.
+        The result is None if they are not few, or may come out otherwise.
         """
 
         def find(step: JoinStep, keys: pa.Table) -> pa.Table:
@@ -78,7 +83,7 @@ class ViewRows:
     def _changed_rows(
         self, session: SparkSession, source: ChangeSource, place: int, span: SourceRange, stack: ExitStack
     ) -> pa.Table:
-        """With WEIGHT. Raises NotReadableHere."""
+        """Return the changed rows of a table with WEIGHT. Raises NotReadableHere."""
         uri, columns = self.uris[place], self.query.tables[place].columns
         rows = stack.enter_context(reading(session, source, uri, span, columns, 1)).held
         if rows is None or len(rows) > CHANGED_ROWS_MAX:
@@ -88,13 +93,15 @@ class ViewRows:
 
 @dataclass
 class KeepingWorth:
-    """Whether what is kept of groups saves more than it costs to write it, once other refreshes have come between."""
+    """The decision whether stored groups save more than it costs to write them, once other refreshes have come
+    between.
+    """
 
     written: int = 0
     served: int = 0
 
     def write(self) -> bool:
-        """Whether it is to be written; that counts."""
+        """Return whether they are to be written; that counts as done."""
         if self.served < SERVED_LEAST * self.written:
             return False
         self.written += 1
@@ -103,8 +110,10 @@ class KeepingWorth:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroups:
-    """What is stored of a view's groups. `is_at_hand`: whether it is what the view's rows were made of. `find`: the
-    groups with these keys, and perhaps others."""
+    """The stored groups of a view. `is_at_hand` says whether they are those that the view's rows were made of.
+
+    `find` gives the groups with these keys, and perhaps others.
+    """
 
     is_at_hand: Callable[[], bool]
     write: Callable[[DataFrame], None]
@@ -113,7 +122,7 @@ class StoredGroups:
 
 @dataclass(frozen=True, slots=True)
 class ViewGroups:
-    """A view that is kept group by group; `columns`: of its result."""
+    """A view that is refreshed group by group; `columns` are those of its result."""
 
     query: GroupQuery
     rows: ViewRows
@@ -122,9 +131,9 @@ class ViewGroups:
 
     @measured_as(Part.CHANGES)
     def change(self, changes: pa.Table, stored: StoredGroups, before: Callable[[], DataFrame]) -> GroupChanges | None:
-        """How the groups change by `changes` of the rows; `before`: all rows as they were, as `c0`, `c1`, …
+        """Return how the groups change by `changes` of the rows; `before` gives all former rows, as `c0`, `c1`, …
 
-        None: too many have changed, or what is stored is not at hand. Raises UnfitGroupsError.
+        The result is None if too many have changed, or what is stored is not at hand. Raises UnfitGroupsError.
         """
         deltas = sum_up(self.query, changes)
         if len(deltas) > GROUPS_MAX:
@@ -140,7 +149,7 @@ class ViewGroups:
 
 @dataclass
 class TableSizes:
-    """Bytes of a view's tables, each as it was last; most are as they were from one refresh to the next."""
+    """The bytes of a view's tables, each as it was last; most are as they were from one refresh to the next."""
 
     _known: dict[str, tuple[SourceMark, int]] = field(default_factory=dict)
 
@@ -155,10 +164,10 @@ class TableSizes:
 
 
 class ViewMemory:
-    """Of one view. Not safe for threads: a job is in one iteration at a time."""
+    """The memory of one view. It is not safe for threads: a job is in one iteration at a time."""
 
     def __init__(self, tables: dict[str, str]) -> None:
-        """`tables`: the URIs by their names in the query. `by_time`: as the query was when it was analyzed last."""
+        """Begin without knowledge. `tables` are the URIs by their names in the query."""
         self._tables = tables
         self._groups: ViewGroups | None = None
         self._rows: ViewRows | None = None
@@ -170,26 +179,30 @@ class ViewMemory:
         self.samples: tuple[RefreshSample, ...] = ()
 
     def remember(self, sample: RefreshSample, built_s: float = 0.0) -> None:
-        """`built_s`: of what it took, how long plans were built that are built once, as `time_builds` has it."""
+        """Remember what a refresh took. Of that, plans were built for `built_s`, as `time_builds` counts it."""
         self._builds += built_s > 0
         self.samples = with_sample(self.samples, replace(sample, took_s=sample.took_s - built_s))
 
     def time_builds(self, timer: BuildTimer) -> Callable[[], float]:
-        """For how long plans were built since then, in seconds; 0 where that has happened too often."""
+        """Return a function for the seconds that plans were built since now; it gives 0 if that has happened too
+        often.
+        """
         began_s = timer.spent_s
         return lambda: timer.spent_s - began_s if self._builds < BUILDS_MAX else 0.0
 
     def due_at_s(self, refreshed_at_s: float, now_s: float, interval_s: float | None) -> float:
-        """When its rows change as time passes, in Unix seconds; 0: they do not."""
+        """Return when its rows change as time passes, in Unix seconds; 0: they do not."""
         return 0.0 if self.by_time is None else next_refresh_at_s(self.by_time, refreshed_at_s, now_s, interval_s)
 
     def groups(self, analyze: Callable[[], AnalyzedQuery]) -> ViewGroups | None:
-        """How the view is kept group by group, if it can be; found out once, while no table's columns change."""
+        """Return how the view is refreshed group by group, if it can be; found out once, while no table's columns
+        change.
+        """
         self._find_out(analyze)
         return self._groups
 
     def rows(self, analyze: Callable[[], AnalyzedQuery]) -> ViewRows | None:
-        """How the view's rows are joined, if they can be here; found out as `groups`."""
+        """Return how the view's rows are joined, if they can be here; found out as `groups`."""
         self._find_out(analyze)
         return self._rows
 
@@ -210,9 +223,9 @@ class ViewMemory:
         return ViewRows(query, tuple(self._tables[each.name] for each in query.tables), tuple(names))
 
     def give_up_groups(self) -> None:
-        """Until the view is computed from all rows again."""
+        """Refresh no groups until the view is computed from all rows again."""
         self._groups = None
 
     def forget_query(self) -> None:
-        """The tables' columns may be others."""
+        """Forget the analyzed query, as the tables' columns may be others."""
         self._groups, self._rows, self._analyzed = None, None, False

@@ -53,7 +53,9 @@ _SLOW_RULES = ("ConvertToLocalRelation",)
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of."""
+    """A query with its `tables`: URIs, or names in a catalog, by their names in it. `note` says to what its lines and
+    columns refer.
+    """
 
     sql: str
     tables: Mapping[str, str]
@@ -64,8 +66,9 @@ class NamedQuery:
 class ViewQuery:
     """The query of one view in one session, analyzed for its tables' columns at `end`.
 
-    `given`: what is known of its rows at the ends, and is not computed. `listed`: few files of a table are listed once
-    for all plans, from the log as it is followed here; otherwise Spark lists them, as who verifies wants it.
+    `given` has what is known of its rows at the ends, and is not computed. With `listed` few files of a table are
+    listed once for all plans, from the log as it is followed here; otherwise Spark lists them, as a verification wants
+    it.
     """
 
     session: SparkSession
@@ -110,7 +113,7 @@ class ViewQuery:
 
     @property
     def as_of_s(self) -> float:
-        """As in Position."""
+        """Return the instant that the rows are of, as in Position."""
         return self.end.instant_s if self.by_time else 0.0
 
     @property
@@ -119,7 +122,7 @@ class ViewQuery:
 
     @property
     def totals(self) -> QueryTotals:
-        """At the ends, once rows or changes were made."""
+        """Return the totals at the ends, once rows or changes were made."""
         return self._totals.of(self.analyzed.root) if self._totals else NO_TOTALS
 
     def keep_no_totals(self) -> None:
@@ -130,8 +133,8 @@ class ViewQuery:
         return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
 
     def kept_rows(self) -> DataFrame:
-        """Return all rows of the input that is kept, at the ends, as `c0`, `c1`, …; of groups that are kept as sums,
-        these.
+        """Return all rows of the input that is stored, at the ends, as `c0`, `c1`, …, or its sums if it is stored as
+        sums.
         """
         assert self.kept is not None
         if self.given.sums is not None:
@@ -142,7 +145,7 @@ class ViewQuery:
         return rows.toDF(*_numbered(rows))
 
     def finished(self, kept_rows: DataFrame) -> DataFrame:
-        """Return the result, made of the input that is kept."""
+        """Return the result, made of the input that is stored."""
         templates, catalyst, leaf = self._templates, self.analyzed.catalyst, Leaf("", None)
         if templates is None or self.keeps_totals or self.given.rows:  # values stand above that are not of kept rows
             return self._finished(kept_rows)
@@ -153,12 +156,12 @@ class ViewQuery:
 
     @property
     def timer(self) -> BuildTimer:
-        """Of the plans that are kept for later refreshes."""
+        """Return the timer of the plans that are cached for later refreshes."""
         return self.recent.templates.timer
 
     @property
     def _templates(self) -> PlanTemplates | None:
-        """None: values stand in its plans that are of one refresh."""
+        """Return the templates, or None if its plans have values of one refresh."""
         return None if self.by_time else self.recent.templates
 
     def _finished(self, kept_rows: DataFrame) -> DataFrame:
@@ -168,7 +171,7 @@ class ViewQuery:
         return self._at_ends().result_over(self.analyzed.root, self.kept, kept_rows).toDF(*self.columns)
 
     def plans_at_ends(self) -> SignedPlans:
-        """With the totals that are known."""
+        """Return plans at the ends, with the totals that are known."""
         change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
         instants = Instants(self.end.instant_s, self.end.instant_s)
         totals = self._totals or KnownTotals(after=dict(self.given.totals))
@@ -192,21 +195,24 @@ class ViewQuery:
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
-        """Distinct changed rows of the result with WEIGHT, by its own names. None: it stays as it is."""
+        """Yield the distinct changed rows of the result with WEIGHT, by its own names, or None if it stays as it is."""
         with self._between(spans) as plans:
             changed = plans.changes(self.analyzed.root)
             yield None if changed is None else changed.named(*self.columns, WEIGHT)
 
     @property
     def kept_key(self) -> list[str]:
-        """Return the columns that distinguish rows of the input that is kept; empty: none do."""
+        """Return the columns that distinguish rows of the input that is stored; empty: none do."""
         if self.sums is not None:
             return self.sums.keys
         return [f"c{place}" for place in self.kept_keys.places] if self.kept_keys and self.kept_keys.unique else []
 
     @contextmanager
     def follow_kept(self, spans: Spans, held: HeldSums) -> Iterator[ChangedRows | None]:
-        """Of the input that is kept, with OP where it has a key, else with WEIGHT; `held`: as it was."""
+        """Yield the changes of the input that is stored, with OP where it has a key, else with WEIGHT, or None.
+
+        `before` has its sums before.
+        """
         assert self.kept is not None
         with self._between(spans) as plans:
             if self.sums is not None:
@@ -218,7 +224,7 @@ class ViewQuery:
 
     @contextmanager
     def group_changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
-        """The result's rows of all groups that changed, with OP, by its own names."""
+        """Yield the result's rows of all groups that changed, with OP, by its own names, or None."""
         assert self.keys is not None
         with self._between(spans) as plans:
             changed = changed_groups(plans, self.analyzed.root, self.keys)
@@ -226,7 +232,7 @@ class ViewQuery:
 
     @contextmanager
     def key_changes(self, spans: Spans) -> Iterator[KeyRows | None]:
-        """The result's rows of all keys that changed, by its own names. None: they are not few."""
+        """Yield the result's rows of all keys that changed, by its own names, or None if they are not few."""
         assert self.keys is not None
         with self._between(spans) as plans:
             found = held_keys(plans, self.analyzed.root, self.keys)
@@ -254,7 +260,7 @@ class ViewQuery:
             yield plans
 
     def scans(self, spans: Spans) -> Scans:
-        """Return what a refresh reads of the tables besides their changes."""
+        """Return the bytes that a refresh reads of the tables besides their changes."""
         sizes = {name: self._bytes(uri) for name, uri in self.view.tables.items()}
         moved = [name for name, uri in self.view.tables.items() if spans.by_uri[uri].changes_data]
         estimator = ScanEstimator(sizes, moved)
@@ -277,7 +283,7 @@ class ViewQuery:
         return KnownTotals(before)
 
     def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
-        """`at_s`: when it was committed."""
+        """Return a table's rows at a version that was committed at `at_s`."""
         where = (uri, self.end.tables[uri].table_id, version, at_s)
         load = partial(self.source.snapshot, self.session, uri, version, listed=self.listed)
         return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
