@@ -1,4 +1,4 @@
-"""Keeps one range of a changefeed: every change, or what has changed in all, to the shard of its key, in order."""
+"""Write one range of a changefeed: every change, or all changes in sum, to the shard of its key, in order."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARDS_MAX = ranges.RANGES_MAX
-"""A range of a split table has at least one for itself then."""
+"""Shards of a changefeed; a range of a split table then has at least one for itself."""
 
 _HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", "_commit_timestamp"
 _BITS = 64
 
 
 class ChangefeedConsumer:
-    """Keeps one range of the keys of a job's feed (ports RangedConsumer, TidyingConsumer, RangeBuiltConsumer).
+    """A consumer that writes one range of the keys of a job's feed (ports RangedConsumer, TidyingConsumer,
+    RangeBuiltConsumer).
 
-    `shards`: how many a new feed is to have.
+    A new feed gets `shards` shards.
     """
 
     def __init__(self, row: JobRow, sink: FeedSink, shards: int) -> None:
@@ -60,7 +61,7 @@ class ChangefeedConsumer:
         return self._sink.records(keys)
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        """The feed is made, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
+        """Make the feed, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
         row = _row_schema(to_arrow_schema(self._kept(source).schema))
         self._sink.open(row, self._key(row), self._shards)
         return context.position
@@ -84,7 +85,7 @@ class ChangefeedConsumer:
         return Consumed(retriever.record.position, rows, 0)
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
-        """Only a feed that has nothing yet: what the others lack is found by comparing all rows."""
+        """Return whether the feed has nothing yet: what other feeds lack is found by comparing all rows."""
         return not unwritable_name(self._kept(source).columns) and self._sink.is_untouched(self._row.key.range_id)
 
     def ranges(self, build: BuildId) -> StagedRanges:
@@ -101,7 +102,9 @@ class ChangefeedConsumer:
         return hashed.sortWithinPartitions(shard, *map(quoted, self._spec.key))
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
-        """What is staged has no ulids: these follow from the order of all rows, which is known only here."""
+        """Publish staged rows, and give them ulids: these follow from the order of all rows, which is known only
+        here.
+        """
         staged = self._sink.staged_rows(context.session, manifests) if manifests else None
         row = _row_schema(pa.schema([]) if staged is None else to_arrow_schema(staged.schema))
         rows = 0
@@ -123,7 +126,7 @@ class ChangefeedConsumer:
         return self._sink.begin(row, self._key(row), self._shards, self._row.key.range_id)
 
     def _key(self, row: pa.Schema) -> list[str]:
-        """As the rows have it."""
+        """Return the names of the key's columns as the rows have them."""
         names = {name.lower(): name for name in row.names}
         return [names.get(name.lower(), name) for name in self._spec.key]
 
@@ -137,7 +140,9 @@ class ChangefeedConsumer:
         return commit.difference(retriever.inserts.drop(_HASH, _VERSION, _AT), where, (version, hashed))
 
     def _refuse_lost(self, commit: FeedCommit, row: pa.Schema) -> None:
-        """With `on_schema_change` stop; otherwise the feed's rows have null from now on."""
+        """Raise PermanentError for lost columns with `on_schema_change` stop; otherwise the feed's rows have null from
+        now on.
+        """
         lost = lost_names(commit.row, row)
         if lost and self._row.spec.on_schema_change is OnSchemaChange.STOP:
             raise PermanentError(
@@ -156,7 +161,9 @@ def _each(first: tuple[pa.Table, pa.Table] | None, retriever: Retriever) -> Iter
 
 
 def _row_schema(schema: pa.Schema) -> pa.Schema:
-    """The job's columns. All may be null in a feed, and what is in them: they may go, or come, while it is kept."""
+    """Return the job's columns, all nullable, and what is in them too: they may go, or come, as long as the feed
+    lives.
+    """
     return pa.schema([_nullable(field) for field in schema if field.name not in (_HASH, _CHANGE, _VERSION, _AT)])
 
 
@@ -172,7 +179,7 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def _add(commit: FeedCommit, table: pa.Table, net: bool) -> int:
-    """Each row to the shard that its key's hash lies in, in order."""
+    """Add each row to the shard that its key's hash lies in, in order; return the number of rows."""
     rows, levels = _shaped(table, commit.row), commit.shards.bit_length() - 1
     if not len(rows):
         return 0
@@ -194,7 +201,7 @@ def _add(commit: FeedCommit, table: pa.Table, net: bool) -> int:
 
 
 def _shaped(table: pa.Table, row: pa.Schema) -> pa.Table:
-    """The feed's columns; null where the source has none."""
+    """Return the feed's columns; those that the source lacks are null."""
     names = {name.lower(): name for name in table.schema.names}
     columns = []
     for field in row:

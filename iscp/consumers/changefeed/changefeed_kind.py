@@ -1,6 +1,6 @@
-"""A changefeed: every change of a table, with what was before, in one order for each shard of the feed.
+"""A changefeed: every change of a table, with its former rows, in one order for each shard of the feed.
 
-What cannot be followed by changes is a snapshot difference: the feed gets what has changed in all, marked as net.
+Where changes cannot be followed there is a snapshot difference: the feed gets all changes in sum, marked as net.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class ChangefeedKind:
 
 
 def _shards(spec: ConsumerSpec) -> int | None:
-    """How many a new feed is to have, None where it does not say; raises InvalidRequest."""
+    """Return how many shards a new feed gets, None where the job does not say; raise InvalidRequest for a wrong
+    number.
+    """
     if unknown := set(spec.options) - {"shards"}:
         raise InvalidRequest(
             f"has unknown names: {', '.join(sorted(unknown))}",
@@ -100,7 +102,7 @@ def _shards(spec: ConsumerSpec) -> int | None:
 
 
 def _refuse_other_table(spec: ConsumerSpec, target: str, shards: int | None, catalog: Catalog) -> None:
-    """A target has to be new, or a feed as the job would make it."""
+    """Raise InvalidRequest for a target that is neither new nor a feed as the job would make it."""
     try:
         there = catalog.describe(target)
     except TableNotFound:

@@ -42,7 +42,7 @@ _COUNT, _HASHES = "_iscp_count", ("_iscp_hash_1", "_iscp_hash_2")
 
 
 class DeltaFeedSink:
-    """Keeps the table open from commit to commit. Not thread safe: one consumer at work has one."""
+    """A feed's table, which stays open from commit to commit. It is not thread safe: one consumer at work has one."""
 
     def __init__(
         self, uri: str, clock: Clock, failpoints: Failpoints, draw: Callable[[int], bytes] = secrets.token_bytes
@@ -106,7 +106,9 @@ class DeltaFeedSink:
 
 
 class DeltaFeedCommit:
-    """Port FeedCommit. `began` gives the place at which a transaction begins behind another one."""
+    """One commit of a feed (port FeedCommit). `began` gives the place at which a transaction begins behind
+    another one.
+    """
 
     def __init__(
         self,
@@ -140,7 +142,10 @@ class DeltaFeedCommit:
         self._table.commit(self._draft, self._seen, self._texts, self._texts_seen)
 
     def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
-        """The feed is a bag of rows, into which a change puts one or from which it takes one."""
+        """Yield the changes from the feed's rows to those of the source, for one range.
+
+        The feed is a bag of rows, into which a change puts one or from which it takes one.
+        """
         # A purge moves no shard: the commit has to find that there was none meanwhile.
         self._texts_seen |= self._table.texts(purged_names(self.shards))
         if read_purged(self._table):
@@ -162,7 +167,9 @@ class DeltaFeedCommit:
         return _touched(self._seen)
 
     def insert_all(self, rows: DataFrame, key_hash: str, version: int, guard: Guard) -> int:
-        """Each shard is sorted and written by all cores. Those without rows move too, as in `commit`."""
+        """Sort and write each shard by all cores; return the number of rows. Shards without rows move too, as in
+        `commit`.
+        """
         table, total = self._table, 0
         order = [F.col(quoted(name)).asc() for name in table.description.key]
         for shard, seen in self._seen.items():
@@ -187,7 +194,7 @@ class DeltaFeedCommit:
         return _named(differing.select(f"{ROW}.*", _COUNT), key)
 
     def _read_held(self, present: DataFrame, where: str) -> DataFrame:
-        """The rows that were put in (1 in `_count`) and taken out (-1)."""
+        """Return the rows of the feed: those that were put in (1 in `_count`) and taken out (-1)."""
         session, uri = present.sparkSession, self._table.uri
         with spark_faults(f"open {uri}"):
             frame = load_version(session, uri).where(F.col(SHARD).isin(*self._seen))
@@ -201,7 +208,7 @@ def _touched(states: Mapping[int, FeedShardState]) -> bool:
 
 
 def _shaped(present: DataFrame, held: DataFrame) -> DataFrame:
-    """With the columns and types of what is held; what is not there any more is null."""
+    """Return the rows with the columns and types of the feed's; columns that are not there any more are null."""
     return conformed(present, held.drop(_COUNT).schema).withColumn(_COUNT, F.lit(1))
 
 
@@ -212,7 +219,9 @@ def _bag(frame: DataFrame, sign: int) -> DataFrame:
 
 
 def _named(rows: DataFrame, key: Sequence[Column]) -> DataFrame:
-    """Each as often as it has to be said, with its `_change_type`; a key with one row before and one now is updated."""
+    """Return each row as often as it has changed, with its `_change_type`; a key with one row before and one now is
+    updated.
+    """
     of_key = Window.partitionBy(*key)
     before, now = (F.sum(F.greatest(F.col(_COUNT) * sign, F.lit(0))).over(of_key) for sign in (-1, 1))
     is_new, updated = F.col(_COUNT) > 0, (before == 1) & (now == 1)

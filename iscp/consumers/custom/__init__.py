@@ -1,4 +1,4 @@
-"""What consumers of other people's making derive from and use (docs/consumers.md)."""
+"""The classes that consumers of other people's making derive from and use (docs/consumers.md)."""
 
 from typing import TYPE_CHECKING, Any
 

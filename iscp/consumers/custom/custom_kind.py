@@ -53,9 +53,9 @@ __all__ = [
 
 
 class CustomConsumer(ABC):
-    """Keeps the sink of one job. An instance lives for one iteration, and is used by one thread.
+    """A consumer that writes the sink of one job. An instance lives for one iteration, and is used by one thread.
 
-    `changes`: NET, one final change for each key, or ALL, every change in order. `needs_target`: a job without a
+    `changes` is NET, one final change for each key, or ALL, every change in order. With `needs_target` a job without a
     target is refused; where it is not needed, `options` may say where the sink is.
     """
 
@@ -67,7 +67,7 @@ class CustomConsumer(ABC):
         self.spec = row.spec.consumer
         self.options = self.spec.options
         self.watermark_key = record_key(row.key, self.spec.target)
-        """Under which key `update_watermark` keeps the record, and `position` finds it."""
+        """The key under which `update_watermark` stores the record, and `position` finds it."""
 
     @classmethod  # noqa: B027  (there may be nothing to check)
     def check(cls, spec: ConsumerSpec, source: TableDescription) -> None:
@@ -78,24 +78,25 @@ class CustomConsumer(ABC):
 
     @abstractmethod
     def position(self) -> Position:
-        """The position of the sink: `position_of` the text under `watermark_key`. Read it, never remember it."""
+        """Return the position of the sink: `position_of` the text under `watermark_key`. Read it, never remember it."""
 
     @abstractmethod
     def consume(self, context: ConsumeContext, retriever: Retriever) -> int | None:
         """Write what `retriever` gives, call its `update_watermark`, and commit: one transaction.
 
-        Answers how many rows were applied; None: as many as `next` has given. Raises what it likes: the
+        Returns how many rows were applied, or None for as many as `next` has given. It may raise anything: the
         transaction has to be rolled back then. TemporaryError (or anything foreign) is tried again, PermanentError
         stops the job, ChangesUnavailableError requests a SNAPSHOT instead of a TAIL.
         """
 
 
 class ShardedConsumer(CustomConsumer):
-    """Keeps one range of the keys of a job, whose table may be split: one instance for each range and iteration.
+    """A consumer that writes one range of the keys of a job, whose table may be split: one instance for each range and
+    iteration.
 
-    A row belongs to a range by the hash of its key, which all that `inserts`, `deletes`, `all` and `next` give has as
-    `_key_hash`, a signed number of 64 bits, to be kept with the row. `hashes`: the lowest and the highest of the range.
-    A SNAPSHOT replaces the rows between those, and no others: other ranges have others.
+    The hash of its key says to which range a row belongs. All that `inserts`, `deletes`, `all` and `next` give has it
+    as `_key_hash`, a signed number of 64 bits, to be stored with the row. `hashes` are the lowest and the highest of
+    the range. A SNAPSHOT replaces the rows between those, and no others: other ranges have others.
     """
 
     def __init__(self, row: JobRow) -> None:
@@ -105,7 +106,9 @@ class ShardedConsumer(CustomConsumer):
 
     @abstractmethod
     def read_watermark(self, key: str) -> str | None:
-        """The text that `update_watermark` has put under `key`, None if there is none. Read it, never remember it."""
+        """Return the text that `update_watermark` has put under `key`, or None if there is none. Read it, never
+        remember it.
+        """
 
     def position(self) -> Position:
         return position_of(self.read_watermark(self.watermark_key))
@@ -149,7 +152,7 @@ class CustomKind:
             ) from error
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        """Only the consumer knows what a target is: it counts as it is written."""
+        """Return the target as it is written: only the consumer knows what it is."""
         return spec.target
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
@@ -166,7 +169,7 @@ class CustomKind:
 
 
 class CustomSink:
-    """One job's custom consumer, held to the contract (port Consumer)."""
+    """One job's custom consumer, checked against the contract (port Consumer)."""
 
     def __init__(self, name: str, consumer: CustomConsumer) -> None:
         self._name = name
@@ -181,7 +184,7 @@ class CustomSink:
             raise _broken(self._name, f"position() answers what cannot be: {error}") from error
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        """Nothing is committed: the snapshot that follows is one transaction, and fails what is on its way as well."""
+        """Commit nothing: the snapshot that follows is one transaction, and fails what is on its way as well."""
         return context.position
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
@@ -229,12 +232,12 @@ class ShardedSink(CustomSink):
 
 
 _OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL, ErrorCode.NOT_OWNER})
-"""What only the node may say: such a fault is not counted against the job, and shows nowhere."""
+"""Errors that only the node may raise: such a fault is not counted against the job, and shows nowhere."""
 
 
 @contextmanager
 def _translate_errors(name: str, doing: str) -> Iterator[None]:
-    """Whatever the consumer raises, an exit included, becomes an error of its job that can be kept and shown."""
+    """Turn whatever the consumer raises, an exit included, into an error of its job that can be stored and shown."""
     try:
         yield
     except ChangesUnavailableError as error:
@@ -248,7 +251,7 @@ def _translate_errors(name: str, doing: str) -> Iterator[None]:
 
 
 def _plain(error: IscpError) -> IscpError:
-    """An error of iscp's own that somebody else has raised, without what they may have made of its class and texts."""
+    """Return an error of iscp's own that somebody else has raised, without what its class and texts may have become."""
     kind = next(kind for kind in (InvalidRequest, Conflict, PermanentError, TemporaryError) if isinstance(error, kind))
     code = error_code(error)
     try:

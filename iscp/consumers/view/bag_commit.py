@@ -1,7 +1,7 @@
-"""Has a table follow changes, in one commit: of rows without a key a bag of them.
+"""Have a table follow changes in one commit; rows without a key are a bag.
 
-Nothing distinguishes rows that are equal. So of a row of which some copies go, all that are there are removed, and
-as many written as are left; of one of which copies come, these are added.
+Nothing distinguishes rows that are equal. If some copies of a row go, all of them are removed and as many written as
+are left; copies that come are added.
 """
 
 from __future__ import annotations
@@ -43,16 +43,19 @@ HELD_ROWS_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
 
 FEW_ROWS_MAX = 50_000
-"""Rows of what is kept, or of a result made of it, that are read and written without Spark; more are left with it."""
+"""Rows of the stored input, or of a result made of it, that are read and written without Spark; more are left
+with it.
+"""
 
 _HELD, _LEFT = "_iscp_held", "_iscp_left"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
 
 
 def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, tag: CommitTag) -> tuple[Position, int]:
-    """`changed`: the table's columns and WEIGHT, each row once. The position after it, and how many rows were written.
+    """Commit changed rows, each once, with the table's columns and WEIGHT; return the position and how many rows were
+    written.
 
-    Raises ChangesUnavailableError where the table does not hold what the changes started from.
+    Raises ChangesUnavailableError if the table does not have what the changes started from.
     """
     if changed.rows <= CHANGED_ROWS_MAX and sink.marks_rows(tag):
         position = sink.change_rows(changed.to_arrow(), tag, context.guard)
@@ -96,7 +99,11 @@ def _append(
 
 
 def replace_few(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag) -> tuple[Position, int] | None:
-    """All rows of the table, of which those stay that are there already. None: they are not few, or it takes Spark."""
+    """Make `rows` the rows of the table, of which those stay that are there already, and return the position and their
+    number.
+
+    The result is None if they are not few, or if it takes Spark.
+    """
     if not (sink.marks_rows(tag) and sink.schema_matches(rows.schema.json())):
         return None
     held = collected(rows, FEW_ROWS_MAX)
@@ -104,7 +111,7 @@ def replace_few(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: Commi
 
 
 def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
-    """Merge few rows with OP, each of another key; without Spark, where that can be."""
+    """Merge few rows with OP, each of another key, without Spark where that can be; return the position."""
     if sink.marks_rows(tag):
         wanted = rows.filter(pc.not_equal(rows[OP], Op.DELETE.value)).drop_columns([OP])
         replaced = sink.replace_keys(wanted, rows.select([*key]), tag, context.guard)
@@ -117,7 +124,7 @@ def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequenc
 def merge_groups(
     context: ConsumeContext, sink: Sink, changed: ChangedRows, key: Sequence[str], tag: CommitTag
 ) -> tuple[Position, int]:
-    """`changed`: each row of another key, with OP."""
+    """Merge changed rows with OP, each of another key; return the position and how many rows were written."""
     if changed.rows <= HELD_ROWS_MAX:
         return merge_held(context, sink, changed.to_arrow(), key, tag), changed.rows
     changes, held = changed.to_frame(), sink.rows(context.session)
@@ -127,7 +134,7 @@ def merge_groups(
 
 
 def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:
-    """As Compared.repair has it; and as `l` each row of which more copies go than there are."""
+    """Return rows as Compared.repair has them, and as `l` each row of which more copies go than there are."""
     columns = [F.col(quoted(name)) for name in names]
     going = changes.where(F.col(WEIGHT) < 0)
     found = held.alias("h").join(F.broadcast(going.alias("g")), same_values("g", "h", names), "inner")

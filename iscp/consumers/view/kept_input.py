@@ -1,9 +1,9 @@
-"""What is kept for a view besides its rows: the input of an operator that is recomputed as a whole, or its groups.
+"""The table with more of a view than its rows: the input of an operator that is recomputed as a whole, or its groups.
 
-A table beside the target. It says of itself of which versions of the view's tables it is, and of which instant, and is
-of use only where those are the ones that the target is at: after a crash between its commit and the target's, or where
-another writer came between, it is written again. So it is never what the view's rows are believed to be, and no seq
-hangs on it.
+It lies beside the target. It says of itself of which versions of the view's tables it is, and of which
+instant, and is of use only where those are the ones that the target is at: after a crash between its commit and the
+target's, or where another writer came between, it is written again. So it is never what the view's rows are believed to
+be, and no seq depends on it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class KeptInput:
-    """Of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …"""
+    """The stored input of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …"""
 
     def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
         self._uri = target + VIEW_STATE_SUFFIX
         self._sink: Sink = environment.sink(self._uri)
 
     def is_at(self, context: ConsumeContext) -> bool:
-        """Whether it is what the view's rows, at their position, were made of."""
+        """Return whether the view's rows, at their position, were made of it."""
         there, view = self._position(context), context.position
         same = (there.job_id, there.sources, there.as_of_s) == (view.job_id, view.sources, view.as_of_s)
         return bool(there.sources) and same and not there.void
@@ -49,7 +49,7 @@ class KeptInput:
         return self.rows_if_few(context)[0]
 
     def rows_if_few(self, context: ConsumeContext) -> tuple[DataFrame, bool]:
-        """All rows, and whether they are few: then they are read here."""
+        """Return all rows, and whether they are few: then they are read here."""
         few = self._sink.few_rows(self._position(context).base_version, FEW_ROWS_MAX)
         if not few:  # of no rows at all Spark's optimizer would make another plan
             return self._sink.rows(context.session), few is not None
@@ -67,7 +67,7 @@ class KeptInput:
 
     @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:
-        """All of it, as of what the view's rows are of, or will be."""
+        """Write all of it, as of the state that the view's rows have, or will have."""
         there, schema = self._position(context), rows.schema.json()
         if there.base_version < 0 or there.job_id != context.row.job_id:
             if there.base_version >= 0 and not there.seq:
@@ -86,7 +86,7 @@ class KeptInput:
 
     @measured_as(Part.STATE)
     def follow(self, context: ConsumeContext, changes: ChangedRows | None, view: CommitTag) -> None:
-        """As `commit_changes`; None: only the versions are others."""
+        """Commit its changes as `commit_changes` does; without changes only the versions are others."""
         tag = self._tag(context, self._position(context), view)
         if changes is not None:
             commit_changes(context, self._sink, changes, tag)
@@ -94,23 +94,23 @@ class KeptInput:
             self.write(context, self.rows(context), view)
 
     def groups(self, context: ConsumeContext, keys: pa.Table) -> pa.Table:
-        """The rows with one of these keys, and perhaps others."""
+        """Return the rows with one of these keys, and perhaps others."""
         version = self._position(context).base_version
         found = self._sink.rows_with(keys, version)
         return read_groups(self._uri, version, keys) if found is None else found
 
     @measured_as(Part.STATE)
     def merge_groups(self, context: ConsumeContext, changes: ChangedRows, key: Sequence[str], view: CommitTag) -> None:
-        """As `merge_groups` of tables."""
+        """Merge changed groups as `merge_groups` does for tables."""
         merge_groups(context, self._sink, changes, key, self._tag(context, self._position(context), view))
 
     @measured_as(Part.STATE)
     def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], view: CommitTag) -> None:
-        """`rows` with OP."""
+        """Merge few rows with OP."""
         merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), view))
 
     def tidy(self) -> None:
-        """As TidyingConsumer has it."""
+        """Tidy the table as TidyingConsumer does."""
         self._sink.tidy()
 
     def _position(self, context: ConsumeContext) -> Position:

@@ -1,6 +1,6 @@
-"""Builds a view's first rows of ranges of its own table, which all nodes compute, joined with other tables.
+"""Build a view's first rows of ranges of its own table, which all nodes compute, joined with other tables.
 
-Which versions of the tables all ranges are computed of, and how, is decided once, when the build is requested, and
+When the build is requested it is decided once of which versions of the tables all ranges are computed, and how, and
 written where its ranges are staged (BuildTerms). The iteration that publishes puts together what is staged: rows are
 the target's as they are, groups and totals are few.
 """
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 class RangeBuiltView(ViewConsumer):
-    """Port RangeRefreshedConsumer."""
+    """A view that can be built by ranges (port RangeRefreshedConsumer)."""
 
     _whole = ""
-    """Why all rows are computed at once, though the table is large."""
+    """The reason why all rows are computed at once, though the table is large."""
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
         with translating("plan the view's ranges"):
@@ -129,7 +129,7 @@ class RangeBuiltView(ViewConsumer):
     def _publish_rows(
         self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd, manifests: Sequence[Manifest]
     ) -> Consumed | None:
-        """The files that are staged are the target's."""
+        """Publish the staged files as the target's; return None if their columns are others."""
         if not all(self._sink.schema_matches(each.schema_json) for each in manifests):
             return None
         if query.keeps_totals:
@@ -145,7 +145,9 @@ class RangeBuiltView(ViewConsumer):
         return find_ranged_rows(query.analyzed.catalyst, query.analyzed.root, query.kept, query.sums, own)
 
     def _ranged_by(self, query: ViewQuery, terms: BuildTerms) -> RangedRows | None:
-        """As it was decided; None where it would be decided otherwise here, as by a node of another version."""
+        """Return how the ranges were decided to be computed, or None if it would be decided otherwise here, as by a
+        node of another version.
+        """
         found = self._ranged(query)
         return None if isinstance(found, NotRanged) or found.way != terms.way else found
 

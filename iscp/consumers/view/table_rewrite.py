@@ -1,4 +1,4 @@
-"""Writes all rows of a table, where so many have changed that it costs more to merge them.
+"""Write all rows of a table, where so many have changed that it costs more to merge them.
 
 To merge, Spark reads and joins the table twice and writes what it marks besides, each in jobs of its own; all rows are
 read and written once.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 REWRITTEN_SHARE = 0.2
-"""Of changed rows, which Spark has, to the rows of a table: from this on all its rows are written."""
+"""The share of changed rows, which Spark has, in the rows of a table from which on all its rows are written."""
 
 _COPY = "_iscp_copy"
 
@@ -39,9 +39,10 @@ def are_many(changed: ChangedRows, held: DataFrame) -> bool:
 
 
 def rewrite_bag(context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, tag: CommitTag) -> Position:
-    """`held`: all rows; `changes`: distinct ones with WEIGHT, of types whose values are `shown_alike`.
+    """Write all rows with the changes, and return the position. `rows` are all former rows; `changes` distinct ones
+    with WEIGHT, of types whose values are `shown_alike`.
 
-    Raises ChangesUnavailableError where more copies of a row go than there are.
+    Raises ChangesUnavailableError if more copies of a row go than there are.
     """
     names = [quoted(name) for name in held.columns]
     all_rows = held.withColumn(WEIGHT, F.lit(1).cast("long")).unionByName(changes)
@@ -54,7 +55,7 @@ def rewrite_bag(context: ConsumeContext, sink: Sink, held: DataFrame, changes: D
 def rewrite_groups(
     context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, key: Sequence[str], tag: CommitTag
 ) -> Position:
-    """`changes`: each row of another key, with OP."""
+    """Write all rows with the changes, each of another key and with OP, and return the position."""
     coming = changes.where(F.col(OP) != Op.DELETE.value).drop(OP)
     return rewrite(context, sink, without(held, changes, key).unionByName(coming), tag)
 
@@ -64,17 +65,19 @@ def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag
 
 
 def shown_alike(kind: DataType) -> bool:
-    """Whether values that are equal to Spark are the same; not zeros of another sign, nor texts by their collation."""
+    """Return whether values that are equal to Spark are the same; zeros of another sign, and texts equal by their
+    collation, are not.
+    """
     return comparable(kind) and not any(is_double(part) or is_collated(part) for part in parts_of(kind))
 
 
 def without(held: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The rows that are equal to none of `gone` in these columns."""
+    """Return the rows that are equal to none of `gone` in these columns."""
     return held.alias("h").join(gone.alias("g"), same_values("h", "g", key), "left_anti")
 
 
 def copies(rows: DataFrame, number: Column) -> DataFrame:
-    """Each row so many times."""
+    """Return each row as many times as `number` says."""
     return rows.withColumn(_COPY, F.explode(F.sequence(F.lit(1).cast("long"), number))).drop(_COPY)
 
 

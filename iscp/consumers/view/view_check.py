@@ -1,4 +1,4 @@
-"""Compares a view with its query's result at the versions and instant of its last refresh, and recomputes it."""
+"""Compare a view with its query's result at the versions and instant of its last refresh, and recompute it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ViewCheck:
-    """Port Check."""
+    """The comparison of a view (port Check)."""
 
     def __init__(self, view: ViewSpec, sink: Sink, environment: ConsumerEnvironment) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""Keeps one view: computes how its query's result changed, or all of it, and commits that to the target."""
+"""Refresh one view: compute how its query's result changed, or all of it, and commit that to the target."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class ViewConsumer:
-    """Port RefreshingConsumer (and RenewingConsumer, TidyingConsumer)."""
+    """The consumer of a view (ports RefreshingConsumer, RenewingConsumer and TidyingConsumer)."""
 
     def __init__(
         self, view: ViewSpec, row: JobRow, environment: ConsumerEnvironment, memory: ViewMemory, recent: RecentView
@@ -74,7 +74,9 @@ class ViewConsumer:
         raise InvariantBroken("a view was handed rows, and reads its tables itself")
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """As RenewingConsumer has it; the position is that of the versions that the tables have come to."""
+        """Renew the target's commit as RenewingConsumer does; the position is at the versions that the tables have come
+        to.
+        """
         if not self._sink.overtaken:
             return context.position
         context.guard.check()
@@ -151,7 +153,9 @@ class ViewConsumer:
         self._memory.remember(RefreshSample(strategy, size, self._clock.monotonic_s() - began_s), built_s)
 
     def _abandon(self, context: ConsumeContext, end: RefreshEnd, spans: Spans, began_s: float) -> Refreshed:
-        """What was taken in all is remembered of refreshes by such changes, as who chooses one pays it."""
+        """Recompute the view, and remember all that was taken for refreshes by such changes, as whoever chooses one
+        pays it.
+        """
         reason = f"changes took {self._clock.monotonic_s() - began_s:.2g} s, as long as a full one, and were given up"
         done = self._recompute(context, end, reason, warn=False)
         self._remember(Strategy.INCREMENTAL, spans.bytes, began_s)
@@ -166,7 +170,7 @@ class ViewConsumer:
         return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
 
     def _follow_directly(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed | None:
-        """Without Spark, but for what has to be kept at first; None: this is for Spark to do."""
+        """Refresh without Spark, but for what has to be stored at first; return None if this is for Spark to do."""
         if (merged := self._follow_groups(context, spans, end)) is not None:
             return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
         if (changed := self._follow_joins(context, spans, end)) is not None:
@@ -209,7 +213,7 @@ class ViewConsumer:
     def _follow_rows(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
     ) -> tuple[Position, int] | None:
-        """By the changes of the result; None: there are none, and no table has moved."""
+        """Refresh by the changes of the result; return None if there are none, and no table has changed."""
         if query.keys is not None and query.keys.unique:
             return self._follow_result_groups(context, query, spans, tag)
         if query.keys is not None and self._sink.marks_rows(tag):
@@ -229,7 +233,7 @@ class ViewConsumer:
     def _follow_result_groups(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
     ) -> tuple[Position, int] | None:
-        """By the rows of the groups that changed, of which none had to be what it was."""
+        """Refresh by the rows of the groups that changed, whatever these were before."""
         with query.group_changes(spans) as changed:
             tag = replace(tag, totals=query.totals)
             if changed is None:
@@ -240,7 +244,7 @@ class ViewConsumer:
     def _follow_kept(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
     ) -> tuple[Position, int] | None:
-        """By the changes of what is kept, of which the result is computed."""
+        """Refresh by the changes of the stored input, of which the result is computed."""
         if not self._kept.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
         with query.follow_kept(spans, self._kept.held(context)) as changed:
@@ -262,7 +266,7 @@ class ViewConsumer:
             return consumed.position, consumed.rows
 
     def _renew(self, context: ConsumeContext, tag: CommitTag) -> Position:
-        """The rows stay as they are, and are those of later versions."""
+        """Commit that the rows stay as they are, and are those of later versions; return the position."""
         context.guard.check()
         position = self._sink.renew(tag)
         if position is None:
@@ -296,7 +300,7 @@ class ViewConsumer:
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))
 
     def _write(self, context: ConsumeContext, rows: DataFrame, tag: CommitTag) -> Consumed:
-        """All rows at once."""
+        """Write all rows at once."""
         if not self._sink.schema_matches(rows.schema.json()):
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
         manifest = self._sink.stage(Rows(lambda: rows), tag)
@@ -304,7 +308,10 @@ class ViewConsumer:
 
 
 def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:
-    """Where the user allows it, before anything is read; what was altered there is a version without a row."""
+    """Have the tables retain what is removed, where the user allows it, before anything is read.
+
+    An altered table gets a version without a row.
+    """
     for uri in sorted(set(view.query.tables.values())) if view.hold_s else ():
         context.guard.check()  # this commits to the table itself, which no seq protects
         if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):

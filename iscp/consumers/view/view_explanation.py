@@ -1,4 +1,6 @@
-"""Says how a view is kept, or would be: its operators, what a change costs at each, and what is kept already."""
+"""Explain how a view follows changes, or would: its operators, what a change costs at each, and what is stored
+already.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _RESULT, _STATE = "the result", "what is kept besides"
 
 
 def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, catalog: Catalog) -> QueryExplanation:
-    """`tables`: URIs by their names in the query. `target`: empty where there is none yet."""
+    """Explain a view. `tables` are URIs by their names in the query; `target` is empty where there is none yet."""
     found = {name: _size_of(uri, catalog) for name, uri in tables.items()}
     sizes = {name: size for name, size in found.items() if size is not None and size.bytes >= 0}
     kept = _kept_tables(target, catalog) if target else ()
@@ -83,7 +85,7 @@ def _kept_tables(target: str, catalog: Catalog) -> tuple[KeptTable, ...]:
 
 
 def _size_of(uri: str, catalog: Catalog) -> TableSize | None:
-    """None where there is no table."""
+    """Return the size of a table, or None if there is no table."""
     try:
         return catalog.size(uri)
     except TableNotFound:

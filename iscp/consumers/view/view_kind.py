@@ -1,4 +1,4 @@
-"""A materialized view: the result of a query over one or more tables, kept in a Delta table.
+"""A materialized view: the result of a query over one or more tables, stored in a Delta table.
 
 It equals its query at exactly the versions of the tables that its last commit names.
 """

@@ -26,8 +26,9 @@ TABLES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """`deletion_vectors`: the target may have them. `hold_s`: as `source_holds` has it; 0: the tables are left as they
-    are."""
+    """The options of a view. With `deletion_vectors` the target may have them. `hold_s` is that of `source_holds`; 0:
+    the tables are left as they are.
+    """
 
     query: NamedQuery
     policy: Policy
@@ -36,7 +37,7 @@ class ViewSpec:
 
 
 def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
-    """Raises InvalidRequest with the field's path."""
+    """Read the options of a view; raise InvalidRequest with the field's path."""
     for name in ("key", "columns", "where"):
         if getattr(spec, name):
             raise InvalidRequest(
