@@ -21,7 +21,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.core.query.query_plan import reads_all_again
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import analyze_query
-from iscp.views.catalyst.plan_tree import kept_input
+from iscp.views.catalyst.plan_tree import stored_input
 from tests.fakes.tpc import QUERIES, Tpc
 from tests.quick_spark import QUICKER_CONF
 
@@ -37,7 +37,7 @@ def plan(runtime: SparkRuntime, tpc: Tpc, number: int) -> str:
         root = analyze_query(session, sql, schemas).root
     except InvalidRequest as error:
         return f"refused: {error.message}"
-    kept = kept_input(root)
+    kept = stored_input(root)
     whole = {operator.kind.value for _, operator in (kept or root).operator.walk() if reads_all_again(operator)}
     return f"as a whole: {', '.join(sorted(whole))}" if whole else ""
 

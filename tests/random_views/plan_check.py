@@ -21,8 +21,8 @@ from iscp.core.rows.netting import Op
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
-from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
-from iscp.views.changes.group_changes import changed_groups, held_keys
+from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, result_keys, stored_input
+from iscp.views.changes.group_changes import changed_groups, collected_keys
 from iscp.views.changes.known_totals import KnownTotals, totals_before
 from iscp.views.changes.signed_plans import JOINED_BYTES_MAX, SignedPlans
 from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, FoundRows, Instants, TableChange
@@ -171,7 +171,7 @@ class PlanCheck:
 
     def _follow(self, analyzed: AnalyzedQuery, plans: SignedPlans, was: Bag, now: Bag) -> Wrong | None:
         root = analyzed.root
-        kept, keys = kept_input(root), result_keys(analyzed.catalyst, root)
+        kept, keys = stored_input(root), result_keys(analyzed.catalyst, root)
         if kept is not None:
             bags = [bag_of(plans.result(kept, at).collect()) for at in (At.OLD, At.NEW)]
             if wrong := _compare("changes of what is kept", bags[1], _moved(bags[0], plans.changes(kept))):
@@ -191,7 +191,7 @@ class PlanCheck:
         if keys.unique:
             groups = changed_groups(plans, root, keys)
             return _merged(was, groups.to_frame().collect() if groups is not None else [], keys.places)
-        found = held_keys(plans, root, keys)
+        found = collected_keys(plans, root, keys)
         if found is None:
             return _moved(was, plans.changes(root))
         names = found.rows.column_names

@@ -32,7 +32,7 @@ def ranged_results(analyzed: AnalyzedQuery, names: list[str], frame: Framed) -> 
     """The query's rows and totals as they are made of parts of a table, for each table of which they can be."""
     found = {}
     for name in names:
-        ranged = find_ranged_rows(analyzed.catalyst, analyzed.root, analyzed.kept, analyzed.sums, {name})
+        ranged = find_ranged_rows(analyzed.catalyst, analyzed.root, analyzed.stored, analyzed.sums, {name})
         if not isinstance(ranged, NotRanged):
             tables = {each: _table(frame(each, -1)) for each in names if each != name}
             tables[name] = TableChange(_unread, lambda: None)

@@ -62,7 +62,7 @@ class ChangefeedConsumer:
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Make the feed, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
-        row = _row_schema(to_arrow_schema(self._kept(source).schema))
+        row = _row_schema(to_arrow_schema(self._chosen_columns(source).schema))
         self._sink.open(row, self._key(row), self._shards)
         return context.position
 
@@ -86,7 +86,8 @@ class ChangefeedConsumer:
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
         """Return whether the feed has nothing yet: what other feeds lack is found by comparing all rows."""
-        return not unwritable_name(self._kept(source).columns) and self._sink.is_untouched(self._row.key.range_id)
+        names = self._chosen_columns(source).columns
+        return not unwritable_name(names) and self._sink.is_untouched(self._row.key.range_id)
 
     def ranges(self, build: BuildId) -> StagedRanges:
         return self._sink.ranges(build)
@@ -97,7 +98,7 @@ class ChangefeedConsumer:
     def _hashed(self, rows: DataFrame) -> DataFrame:
         """Add the hash of the key, and an order in which a shard's rows are found without reading all others."""
         passing = rows.where(self._spec.where) if self._spec.where else rows
-        hashed = self._kept(passing).withColumn(_HASH, F.expr(ranges.hash_sql(self._spec.key)))
+        hashed = self._chosen_columns(passing).withColumn(_HASH, F.expr(ranges.hash_sql(self._spec.key)))
         shard = F.shiftright(_HASH, _BITS - SHARDS_MAX.bit_length() + 1)
         return hashed.sortWithinPartitions(shard, *map(quoted, self._spec.key))
 
@@ -130,7 +131,7 @@ class ChangefeedConsumer:
         names = {name.lower(): name for name in row.names}
         return [names.get(name.lower(), name) for name in self._spec.key]
 
-    def _kept(self, rows: DataFrame) -> DataFrame:
+    def _chosen_columns(self, rows: DataFrame) -> DataFrame:
         return rows.select(*map(quoted, self._spec.columns)) if self._spec.columns else rows
 
     def _differences(self, commit: FeedCommit, retriever: Retriever) -> Iterator[pa.Table]:

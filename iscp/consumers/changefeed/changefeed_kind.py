@@ -30,7 +30,7 @@ SHARDS_DEFAULT = 1
 """Shards of a changefeed where the job does not say."""
 
 _SHARDS_PROPERTY, _KEY_PROPERTY = "iscp.changefeed.shards", "iscp.changefeed.key"
-_UNKEPT = ("variant", "interval")
+_UNFIT_TYPES = ("variant", "interval")
 """Types that a feed's rows cannot have."""
 
 
@@ -48,9 +48,9 @@ class ChangefeedKind:
         check_columns(spec, source, catalog)
         refuse_reserved(source, KEY_HASH)
         shards = _shards(spec)
-        kept = {name.lower() for name in spec.columns or source.columns}
+        chosen = {name.lower() for name in spec.columns or source.columns}
         for name, kind in source.columns.items():
-            if name.lower() in kept and any(word in kind.lower() for word in _UNKEPT):
+            if name.lower() in chosen and any(word in kind.lower() for word in _UNFIT_TYPES):
                 raise InvalidRequest(
                     f"would keep {name}, which is of type {kind}",
                     field=f"{CONSUMER_PATH}.columns",
@@ -107,13 +107,13 @@ def _refuse_other_table(spec: ConsumerSpec, target: str, shards: int | None, cat
         there = catalog.describe(target)
     except TableNotFound:
         return
-    held, key = there.configuration.get(_SHARDS_PROPERTY), there.configuration.get(_KEY_PROPERTY, "[]")
-    if held is None:
+    shards_there, key = there.configuration.get(_SHARDS_PROPERTY), there.configuration.get(_KEY_PROPERTY, "[]")
+    if shards_there is None:
         fault = "is a table, and no changefeed"
-    elif shards is not None and held != str(shards):
-        fault = f"is a changefeed with {held} shards, not {shards}"
-    elif int(held).bit_count() != 1 or int(held) > SHARDS_MAX:
-        fault = f"is a changefeed with {held} shards, which keys cannot be spread over"
+    elif shards is not None and shards_there != str(shards):
+        fault = f"is a changefeed with {shards_there} shards, not {shards}"
+    elif int(shards_there).bit_count() != 1 or int(shards_there) > SHARDS_MAX:
+        fault = f"is a changefeed with {shards_there} shards, which keys cannot be spread over"
     elif [name.lower() for name in json.loads(key)] != [name.lower() for name in spec.key]:
         fault = f"is a changefeed with the key {key}"
     else:

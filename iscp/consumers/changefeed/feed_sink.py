@@ -186,14 +186,14 @@ class DeltaFeedCommit:
         return total
 
     def _changes(self, present: DataFrame, where: str, key: Sequence[Column]) -> DataFrame:
-        held = self._read_held(present, where)
-        wanted = _shaped(present, held)
+        feed_rows = self._read_rows(present, where)
+        wanted = _shaped(present, feed_rows)
         values = F.any_value(F.struct(*[F.col(quoted(name)) for name in wanted.columns if name != _COUNT]))
-        bags = _bag(held, -1).unionByName(_bag(wanted, 1)).groupBy(*_HASHES)
+        bags = _bag(feed_rows, -1).unionByName(_bag(wanted, 1)).groupBy(*_HASHES)
         differing = bags.agg(F.sum(_COUNT).alias(_COUNT), values.alias(ROW)).where(f"{_COUNT} <> 0")
         return _named(differing.select(f"{ROW}.*", _COUNT), key)
 
-    def _read_held(self, present: DataFrame, where: str) -> DataFrame:
+    def _read_rows(self, present: DataFrame, where: str) -> DataFrame:
         """Return the rows of the feed: those that were put in (1 in `_count`) and taken out (-1)."""
         session, uri = present.sparkSession, self._table.uri
         with spark_faults(f"open {uri}"):
@@ -207,9 +207,9 @@ def _touched(states: Mapping[int, FeedShardState]) -> bool:
     return any(state.seq for state in states.values())
 
 
-def _shaped(present: DataFrame, held: DataFrame) -> DataFrame:
+def _shaped(present: DataFrame, feed_rows: DataFrame) -> DataFrame:
     """Return the rows with the columns and types of the feed's; columns that are not there any more are null."""
-    return conformed(present, held.drop(_COUNT).schema).withColumn(_COUNT, F.lit(1))
+    return conformed(present, feed_rows.drop(_COUNT).schema).withColumn(_COUNT, F.lit(1))
 
 
 def _bag(frame: DataFrame, sign: int) -> DataFrame:
@@ -231,5 +231,5 @@ def _named(rows: DataFrame, key: Sequence[Column]) -> DataFrame:
         .when(is_new, "insert")
         .otherwise("delete")
     )
-    times = F.explode(F.sequence(F.lit(1), F.abs(F.col(_COUNT)).cast("int")))
-    return rows.withColumn(CHANGE_TYPE, kind).withColumn(_COUNT, times).drop(_COUNT)
+    copies = F.explode(F.sequence(F.lit(1), F.abs(F.col(_COUNT)).cast("int")))
+    return rows.withColumn(CHANGE_TYPE, kind).withColumn(_COUNT, copies).drop(_COUNT)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-HELD_ROWS_MAX = 50_000
+MERGED_CHANGES_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
 
 FEW_ROWS_MAX = 50_000
@@ -47,7 +47,7 @@ FEW_ROWS_MAX = 50_000
 with it.
 """
 
-_HELD, _LEFT = "_iscp_held", "_iscp_left"
+_THERE, _LEFT = "_iscp_held", "_iscp_left"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
 
 
@@ -68,8 +68,8 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
         return _append(context, sink, changes, names, tag)
     if uncompared:
         raise ChangesUnavailableError(f"rows go, and Spark cannot compare what is in {', '.join(uncompared)}")
-    held = sink.rows(context.session)
-    many = are_many(changed, held)
+    rows_there = sink.rows(context.session)
+    many = are_many(changed, rows_there)
     if many and shown_alike(changes.schema):
         return rewrite_bag(context, sink, held, changes, tag), changed.rows
     frame = cached(_to_repairs(changes, held, names))
@@ -79,7 +79,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
             raise ChangesUnavailableError(LACKING)
         if many:
             removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
-            position = rewrite(context, sink, without(held, removed, names).unionByName(added), tag)
+            position = rewrite(context, sink, without(rows_there, removed, names).unionByName(added), tag)
         else:
             position = sink.repair(frame, names, tag, context.guard)
         return position, sum(counts.values())
@@ -106,11 +106,11 @@ def replace_few(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: Commi
     """
     if not (sink.marks_rows(tag) and sink.schema_matches(rows.schema.json())):
         return None
-    held = collected(rows, FEW_ROWS_MAX)
-    return None if held is None else sink.replace_rows(held, tag, context.guard, FEW_ROWS_MAX)
+    few = collected(rows, FEW_ROWS_MAX)
+    return None if few is None else sink.replace_rows(few, tag, context.guard, FEW_ROWS_MAX)
 
 
-def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
+def merge_few(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
     """Merge few rows with OP, each of another key, without Spark where that can be; return the position."""
     if sink.marks_rows(tag):
         wanted = rows.filter(pc.not_equal(rows[OP], Op.DELETE.value)).drop_columns([OP])
@@ -125,24 +125,24 @@ def merge_groups(
     context: ConsumeContext, sink: Sink, changed: ChangedRows, key: Sequence[str], tag: CommitTag
 ) -> tuple[Position, int]:
     """Merge changed rows with OP, each of another key; return the position and how many rows were written."""
-    if changed.rows <= HELD_ROWS_MAX:
-        return merge_held(context, sink, changed.to_arrow(), key, tag), changed.rows
-    changes, held = changed.to_frame(), sink.rows(context.session)
-    if are_many(changed, held):
-        return rewrite_groups(context, sink, held, changes, key, tag), changed.rows
+    if changed.rows <= MERGED_CHANGES_MAX:
+        return merge_few(context, sink, changed.to_arrow(), key, tag), changed.rows
+    changes, rows_there = changed.to_frame(), sink.rows(context.session)
+    if are_many(changed, rows_there):
+        return rewrite_groups(context, sink, rows_there, changes, key, tag), changed.rows
     return sink.merge(Rows(lambda: changes), key, tag, context.guard), changed.rows
 
 
-def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:
+def _to_repairs(changes: DataFrame, rows_there: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return rows as Compared.repair has them, and as `l` each row of which more copies go than there are."""
     columns = [F.col(quoted(name)) for name in names]
     going = changes.where(F.col(WEIGHT) < 0)
-    found = held.alias("h").join(F.broadcast(going.alias("g")), same_values("g", "h", names), "inner")
+    found = rows_there.alias("h").join(F.broadcast(going.alias("g")), same_values("g", "h", names), "inner")
     there = found.select(*[F.col(f"g.{quoted(name)}") for name in names])
-    counted = going.withColumn(_HELD, F.lit(0).cast("long")).unionByName(
-        there.withColumn(_HELD, F.lit(1).cast("long")).withColumn(WEIGHT, F.lit(0).cast("long"))
+    counted = going.withColumn(_THERE, F.lit(0).cast("long")).unionByName(
+        there.withColumn(_THERE, F.lit(1).cast("long")).withColumn(WEIGHT, F.lit(0).cast("long"))
     )
-    sums = [F.sum(_HELD).alias(_HELD), (F.sum(_HELD) + F.sum(WEIGHT)).alias(_LEFT)]
+    sums = [F.sum(_THERE).alias(_THERE), (F.sum(_THERE) + F.sum(WEIGHT)).alias(_LEFT)]
     left = counted.groupBy(*[quoted(name) for name in names]).agg(*sums)
     op = F.when(F.col(_LEFT) < 0, _LACKING).otherwise(_REMOVED)
     removed = left.select(*columns, op.alias(OP))

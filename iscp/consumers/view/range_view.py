@@ -132,7 +132,7 @@ class RangeBuiltView(ViewConsumer):
         """Publish the staged files as the target's; return None if their columns are others."""
         if not all(self._sink.schema_matches(each.schema_json) for each in manifests):
             return None
-        if query.keeps_totals:
+        if query.stores_totals:
             query.all_rows()  # finds out the totals of other tables
         own = end.tables[self._own].to
         tag = commit_tag(context, "snapshot", NOTHING_APPLIED, own, end.marks, query.as_of_s)
@@ -142,7 +142,7 @@ class RangeBuiltView(ViewConsumer):
 
     def _ranged(self, query: ViewQuery) -> RangedRows | NotRanged:
         own = frozenset(name for name, uri in self._view.query.tables.items() if uri == self._own)
-        return find_ranged_rows(query.analyzed.catalyst, query.analyzed.root, query.kept, query.sums, own)
+        return find_ranged_rows(query.analyzed.catalyst, query.analyzed.root, query.stored, query.sums, own)
 
     def _ranged_by(self, query: ViewQuery, terms: BuildTerms) -> RangedRows | None:
         """Return how the ranges were decided to be computed, or None if it would be decided otherwise here, as by a

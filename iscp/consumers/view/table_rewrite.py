@@ -34,18 +34,20 @@ REWRITTEN_SHARE = 0.2
 _COPY = "_iscp_copy"
 
 
-def are_many(changed: ChangedRows, held: DataFrame) -> bool:
-    return changed.rows >= REWRITTEN_SHARE * held.count()
+def are_many(changed: ChangedRows, rows_there: DataFrame) -> bool:
+    return changed.rows >= REWRITTEN_SHARE * rows_there.count()
 
 
-def rewrite_bag(context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, tag: CommitTag) -> Position:
-    """Write all rows with the changes, and return the position. `rows` are all former rows; `changes` distinct ones
-    with WEIGHT, of types whose values are `shown_alike`.
+def rewrite_bag(
+    context: ConsumeContext, sink: Sink, rows_there: DataFrame, changes: DataFrame, tag: CommitTag
+) -> Position:
+    """Write all rows with the changes, and return the position. `rows_there` are all former rows; `changes` distinct
+    ones with WEIGHT, of types whose values are `shown_alike`.
 
     Raises ChangesUnavailableError if more copies of a row go than there are.
     """
-    names = [quoted(name) for name in held.columns]
-    all_rows = held.withColumn(WEIGHT, F.lit(1).cast("long")).unionByName(changes)
+    names = [quoted(name) for name in rows_there.columns]
+    all_rows = rows_there.withColumn(WEIGHT, F.lit(1).cast("long")).unionByName(changes)
     left = all_rows.groupBy(*names).agg(F.sum(WEIGHT).alias(WEIGHT)).where(F.col(WEIGHT) != 0)
     number = F.when(F.col(WEIGHT) > 0, F.col(WEIGHT)).otherwise(F.raise_error(F.lit(LACKING)).cast("long"))
     with _naming_lack():
@@ -53,11 +55,11 @@ def rewrite_bag(context: ConsumeContext, sink: Sink, held: DataFrame, changes: D
 
 
 def rewrite_groups(
-    context: ConsumeContext, sink: Sink, held: DataFrame, changes: DataFrame, key: Sequence[str], tag: CommitTag
+    context: ConsumeContext, sink: Sink, rows_there: DataFrame, changes: DataFrame, key: Sequence[str], tag: CommitTag
 ) -> Position:
     """Write all rows with the changes, each of another key and with OP, and return the position."""
     coming = changes.where(F.col(OP) != Op.DELETE.value).drop(OP)
-    return rewrite(context, sink, without(held, changes, key).unionByName(coming), tag)
+    return rewrite(context, sink, without(rows_there, changes, key).unionByName(coming), tag)
 
 
 def rewrite(context: ConsumeContext, sink: Sink, rows: DataFrame, tag: CommitTag) -> Position:
@@ -71,9 +73,9 @@ def shown_alike(kind: DataType) -> bool:
     return comparable(kind) and not any(is_double(part) or is_collated(part) for part in parts_of(kind))
 
 
-def without(held: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:
+def without(rows_there: DataFrame, gone: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the rows that are equal to none of `gone` in these columns."""
-    return held.alias("h").join(gone.alias("g"), same_values("h", "g", key), "left_anti")
+    return rows_there.alias("h").join(gone.alias("g"), same_values("h", "g", key), "left_anti")
 
 
 def copies(rows: DataFrame, number: Column) -> DataFrame:

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from iscp.adapters.delta.rows.joined_rows import net_rows
 from iscp.adapters.delta.spark.spark_errors import concerns_values, is_of_plan, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held, replace_few
-from iscp.consumers.view.kept_input import KeptInput
+from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_groups, replace_few
+from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import holder_of
@@ -52,7 +52,7 @@ class ViewConsumer:
         self._view = view
         self._own = row.table_uri
         self._sink = environment.sink(target)
-        self._kept = KeptInput(target, environment)
+        self._stored = StoredInput(target, environment)
         self._source = environment.source
         self._clock = environment.clock
         self._interval_s = row.spec.trigger.interval_s
@@ -85,7 +85,7 @@ class ViewConsumer:
 
     def tidy(self) -> None:
         self._sink.tidy()
-        self._kept.tidy()
+        self._stored.tidy()
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
@@ -125,7 +125,7 @@ class ViewConsumer:
 
     def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
         by_time = context.position.as_of_s > 0
-        if not spans.moved and not by_time:
+        if not spans.changed and not by_time:
             return self._unchanged(context, end, "no table has changed")
         began_s = self._clock.monotonic_s()
         if not by_time and (done := self._follow_directly(context, spans, end)) is not None:
@@ -137,7 +137,8 @@ class ViewConsumer:
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
         tag = self._tail_tag(context, end, query.as_of_s)
-        follow, built_s = self._follow_kept if query.kept else self._follow_rows, self._memory.time_builds(query.timer)
+        follow = self._follow_stored if query.stored else self._follow_rows
+        built_s = self._memory.time_builds(query.timer)
         try:
             with abandoning_after(context.session, context.guard, choice, built_s) as guard:
                 written = follow(replace(context, guard=guard), query, spans, tag)
@@ -185,7 +186,7 @@ class ViewConsumer:
             return None
         before = lambda: self._query(context, end).group_input_before(spans)  # noqa: E731
         try:
-            found = groups.change(changes, self._kept.stored_groups(context), before)
+            found = groups.change(changes, self._stored.stored_groups(context), before)
         except UnfitGroupsError:
             self._memory.give_up_groups()
             return None
@@ -193,10 +194,10 @@ class ViewConsumer:
             return None
         rows, key, tag = found.view, groups.query.key_names(), self._tail_tag(context, end, 0.0)
         if not len(rows):
-            self._kept.follow(context, None, tag)
+            self._stored.follow(context, None, tag)
             return self._renew(context, tag), 0
-        self._kept.merge(context, found.kept, key_columns(len(groups.query.keys)), tag)
-        return replace(merge_held(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
+        self._stored.merge(context, found.stored, key_columns(len(groups.query.keys)), tag)
+        return replace(merge_few(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
 
     def _follow_joins(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
         joined, tag = self._memory.rows(lambda: self._query(context, end).analyzed), self._tail_tag(context, end, 0.0)
@@ -217,17 +218,17 @@ class ViewConsumer:
         if query.keys is not None and query.keys.unique:
             return self._follow_result_groups(context, query, spans, tag)
         if query.keys is not None and self._sink.marks_rows(tag):
-            with query.key_changes(spans) as held:
+            with query.key_changes(spans) as found:
                 tag = replace(tag, totals=query.totals)
-                if held is not None and not len(held.keys) and not spans.moved:
+                if found is not None and not len(found.keys) and not spans.changed:
                     return None
-                done = None if held is None else self._sink.replace_keys(held.rows, held.keys, tag, context.guard)
+                done = None if found is None else self._sink.replace_keys(found.rows, found.keys, tag, context.guard)
             if done is not None:
                 return done
         with query.changes(spans) as changed:
             tag = replace(tag, totals=query.totals)
             if changed is None:
-                return (self._renew(context, tag), 0) if spans.moved else None
+                return (self._renew(context, tag), 0) if spans.changed else None
             return commit_changes(context, self._sink, changed, tag)
 
     def _follow_result_groups(
@@ -237,29 +238,29 @@ class ViewConsumer:
         with query.group_changes(spans) as changed:
             tag = replace(tag, totals=query.totals)
             if changed is None:
-                return (self._renew(context, tag), 0) if spans.moved else None
+                return (self._renew(context, tag), 0) if spans.changed else None
             names = [query.columns[place] for place in query.keys.places] if query.keys else []
             return merge_groups(context, self._sink, changed, names, tag)
 
-    def _follow_kept(
+    def _follow_stored(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
     ) -> tuple[Position, int] | None:
         """Refresh by the changes of the stored input, of which the result is computed."""
-        if not self._kept.is_at(context):
+        if not self._stored.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
-        with query.follow_kept(spans, self._kept.held(context)) as changed:
-            if changed is None and not spans.moved:
+        with query.follow_stored(spans, self._stored.sums(context)) as changed:
+            if changed is None and not spans.changed:
                 return None
             tag = replace(tag, totals=query.totals)
-            if changed is not None and query.kept_key:
-                self._kept.merge_groups(context, changed, query.kept_key, tag)
+            if changed is not None and query.stored_key:
+                self._stored.merge_groups(context, changed, query.stored_key, tag)
             else:
-                self._kept.follow(context, changed, tag)
-            if changed is None and not has_values_above(query.analyzed.root, query.kept):
+                self._stored.follow(context, changed, tag)
+            if changed is None and not has_values_above(query.analyzed.root, query.stored):
                 return self._renew(context, tag), 0
-            kept, few = self._kept.rows_if_few(context)
-            rows = query.finished(kept)
-            few = few or has_limit_above(query.analyzed.root, query.kept)
+            stored, few = self._stored.rows_if_few(context)
+            rows = query.finished(stored)
+            few = few or has_limit_above(query.analyzed.root, query.stored)
             if few and (done := replace_few(context, self._sink, rows, tag)) is not None:
                 return done
             consumed = self._write(context, rows, tag)
@@ -280,10 +281,10 @@ class ViewConsumer:
         try:
             consumed = self._write_all(context, query, end)
         except (EngineError, PySparkException, Py4JJavaError) as error:
-            if not (query.keeps_totals and concerns_values(error)):
+            if not (query.stores_totals and concerns_values(error)):
                 raise
             # Totals are of all rows below, of which the query itself may do without some.
-            query.keep_no_totals()
+            query.store_no_totals()
             consumed = self._write_all(context, query, end)
         self._remember(Strategy.FULL, self._memory.sizes.of_all(self._source, end.tables), began_s)
         warning = f"the view was recomputed: {reason}" if warn else ""
@@ -291,11 +292,11 @@ class ViewConsumer:
 
     def _write_all(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> Consumed:
         tag = commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
-        if query.kept is None:
+        if query.stored is None:
             rows = query.all_rows()
         else:
-            self._kept.write(context, query.kept_rows(), tag)
-            rows = query.finished(self._kept.rows(context))
+            self._stored.write(context, query.stored_rows(), tag)
+            rows = query.finished(self._stored.rows(context))
         consumed = self._write(context, rows, replace(tag, totals=query.totals))
         return replace(consumed, position=replace(consumed.position, sources=tag.sources))
 

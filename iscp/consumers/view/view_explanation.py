@@ -37,10 +37,10 @@ def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, cata
     """Explain a view. `tables` are URIs by their names in the query; `target` is empty where there is none yet."""
     found = {name: _size_of(uri, catalog) for name, uri in tables.items()}
     sizes = {name: size for name, size in found.items() if size is not None and size.bytes >= 0}
-    kept = _kept_tables(target, catalog) if target else ()
+    stored = _stored_tables(target, catalog) if target else ()
     known = {}
-    for each in kept:
-        operator = shape.root if each.holds == _RESULT else shape.kept
+    for each in stored:
+        operator = shape.root if each.holds == _RESULT else shape.stored
         if operator is not None:
             known[operator] = each.size.rows
     estimator = CostEstimator({name: size.rows for name, size in sizes.items()}, known)
@@ -52,18 +52,18 @@ def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, cata
         tables=tables,
         notes=tuple(_notes(shape)),
         sizes=sizes,
-        kept=kept,
+        kept=stored,
     )
 
 
 def _with_state(
     operator: Operator, each: ExplainedOperator, shape: QueryShape, estimator: CostEstimator
 ) -> ExplainedOperator:
-    if shape.by_group and operator is (shape.kept or shape.root):
+    if shape.by_group and operator is (shape.stored or shape.root):
         each = replace(each, upkeep=OperatorUpkeep.STATE, state="each group's count and sums")
     elif operator.adds_up:
         each = replace(each, state="its counts, sums and extremes, in the view's commits")
-    elif operator is shape.kept:
+    elif operator is shape.stored:
         each = replace(each, state="its rows")
     if shape.undecided:
         each = replace(each, upkeep=OperatorUpkeep.WHOLE)
@@ -78,7 +78,7 @@ def _columns(shape: QueryShape) -> dict[str, str]:
     return {name: kind if isinstance(kind, str) else kind["type"] for name, kind in kinds.items()}
 
 
-def _kept_tables(target: str, catalog: Catalog) -> tuple[KeptTable, ...]:
+def _stored_tables(target: str, catalog: Catalog) -> tuple[KeptTable, ...]:
     places = {target: _RESULT, target + VIEW_STATE_SUFFIX: _STATE}
     sizes = {uri: _size_of(uri, catalog) for uri in places}
     return tuple(KeptTable(uri, places[uri], size) for uri, size in sizes.items() if size is not None)

@@ -215,16 +215,17 @@ class QueryShape:
     """An analyzed query: its operators, the columns of its result (a Spark schema, JSON), and the tables that it names,
     of which the engine may leave some out, as the side of a join that changes no row.
 
-    `kept` is the operator whose rows are stored beside the target, if there is one. With `by_group` the groups at its
-    top, or where there is one those of `kept`, are stored as counts and sums, which few changed rows change without the
-    engine. `whole` says for each table why the result cannot be made of ranges of it; empty: it can be. `undecided` has
-    functions that something in it is decided by though they give another value each time; then its changes say nothing.
+    `stored` is the operator whose rows are stored beside the target, if there is one. With `by_group` the groups at its
+    top, or where there is one those of `stored`, are stored as counts and sums, which few changed rows change without
+    the engine. `whole` says for each table why the result cannot be made of ranges of it; empty: it can be. `undecided`
+    has functions that something in it is decided by though they give another value each time; then its changes say
+    nothing.
     """
 
     root: Operator
     schema_json: str
     named: frozenset[str]
-    kept: Operator | None = None
+    stored: Operator | None = None
     by_group: bool = False
     whole: Mapping[str, str] = field(default_factory=dict)
     undecided: str = ""

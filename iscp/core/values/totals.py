@@ -70,7 +70,7 @@ Totals = tuple[Total, ...]
 """One total for each function of an aggregate, in the order of its columns."""
 
 
-def moved(kind: AggregateKind, before: Total, change: TotalChange) -> Total | None:
+def changed_total(kind: AggregateKind, before: Total, change: TotalChange) -> Total | None:
     """Return the total with the change, or None if all rows have to be read, as the extreme may be gone."""
     count, total = before.count + change.count, before.sum + change.sum
     if not kind.is_extreme:
@@ -81,7 +81,7 @@ def moved(kind: AggregateKind, before: Total, change: TotalChange) -> Total | No
     return Total(count, total, extreme)
 
 
-def merged(kind: AggregateKind, parts: Sequence[Total]) -> Total:
+def merged_total(kind: AggregateKind, parts: Sequence[Total]) -> Total:
     """Return the total of all values, made of those of parts of them."""
     extreme = kind.extreme(*(each.extreme for each in parts))
     return Total(sum(each.count for each in parts), sum(each.sum for each in parts), extreme)

@@ -22,7 +22,7 @@ class _FlatShape:
     inputs: tuple[tuple[int, ...], ...]
     subqueries: tuple[tuple[int, ...], ...]
     root: int
-    kept: int | None
+    stored: int | None
     schema_json: str
     named: frozenset[str]
     by_group: bool
@@ -34,7 +34,7 @@ _FLAT = TypeAdapter(_FlatShape)
 
 
 def shape_to_json(shape: QueryShape) -> bytes:
-    trees = [shape.root] if shape.kept is None else [shape.root, shape.kept]
+    trees = [shape.root] if shape.stored is None else [shape.root, shape.stored]
     # Parents come before their children there.
     operators = [each for tree in reversed(trees) for _, each in reversed([*tree.walk()])]
     places = {id(each): place for place, each in reversed([*enumerate(operators)])}
@@ -44,7 +44,7 @@ def shape_to_json(shape: QueryShape) -> bytes:
             tuple(tuple(places[id(one)] for one in each.inputs) for each in operators),
             tuple(tuple(places[id(one)] for one in each.subqueries) for each in operators),
             places[id(shape.root)],
-            None if shape.kept is None else places[id(shape.kept)],
+            None if shape.stored is None else places[id(shape.stored)],
             shape.schema_json,
             shape.named,
             shape.by_group,
@@ -67,7 +67,7 @@ def shape_from_json(content: bytes) -> QueryShape:
                     subqueries=tuple(made[place] for place in subqueries),
                 )
             )
-        root, kept = made[flat.root], None if flat.kept is None else made[flat.kept]
+        root, stored = made[flat.root], None if flat.stored is None else made[flat.stored]
     except IndexError as error:
         raise ValueError("names an operator that is not there") from error
-    return QueryShape(root, flat.schema_json, flat.named, kept, flat.by_group, flat.whole, flat.undecided)
+    return QueryShape(root, flat.schema_json, flat.named, stored, flat.by_group, flat.whole, flat.undecided)

@@ -78,8 +78,8 @@ def _answer(runtime: SparkRuntime, request: dict[str, Any]) -> bytes:
 
 
 def _refusal(error: IscpError) -> bytes:
-    said = {"message": error.message, "field": error.field, "remedy": error.remedy, "code": int(error.code)}
-    return json.dumps({"error": said}).encode()
+    fields = {"message": error.message, "field": error.field, "remedy": error.remedy, "code": int(error.code)}
+    return json.dumps({"error": fields}).encode()
 
 
 if __name__ == "__main__":

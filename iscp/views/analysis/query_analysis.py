@@ -24,7 +24,7 @@ from iscp.core.values.untrusted_values import first_line
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.jvm_classes import classes_of
 from iscp.views.catalyst.needed_columns import needed_columns
-from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, ResultKeys, kept_input, read_tree, result_keys
+from iscp.views.catalyst.plan_tree import SESSION_MARK, PlanNode, ResultKeys, read_tree, result_keys, stored_input
 from iscp.views.catalyst.special_times import special_time
 from iscp.views.catalyst.time_marks import VIEW_ZONE, TimeMarks, changing
 from iscp.views.changes.group_sums import GroupSums, find_group_sums
@@ -48,7 +48,7 @@ _SETTINGS = {
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.optimizer.runtimeFilter.semiJoinReduction.enabled": "false",
     "spark.sql.cbo.enabled": "false",
-    # What a query says of days is not to be another thing on a node of another zone: analyzed expressions keep it.
+    # What a query says of days is not to be another thing on a node of another zone: analyzed expressions retain it.
     "spark.sql.session.timeZone": VIEW_ZONE,
 }
 
@@ -75,9 +75,9 @@ class AnalyzedQuery:
     root: PlanNode
     columns: StructType
     catalyst: Catalyst
-    kept: PlanNode | None
+    stored: PlanNode | None
     sums: GroupSums | None
-    kept_keys: ResultKeys | None
+    stored_keys: ResultKeys | None
     keys: ResultKeys | None
     needed: Mapping[str, frozenset[str]]
     undecided: str
@@ -145,20 +145,20 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         with spark_faults("open a Spark session"):
             apart = session.newSession()
         found = analyze_query(apart, sql, schemas)
-        kept = found.kept
+        stored = found.stored
         by_group = found.sums is not None or find_group_query(found.catalyst, found.root, found.columns) is not None
         whole = {name: _whole(found, name) for name in schemas}
-        kept_operator = kept.operator if kept is not None else None
+        stored_operator = stored.operator if stored is not None else None
         schema_json = str(found.columns.json())
         return QueryShape(
-            found.root.operator, schema_json, found.named, kept_operator, by_group, whole, found.undecided
+            found.root.operator, schema_json, found.named, stored_operator, by_group, whole, found.undecided
         )
 
     return shape
 
 
 def _whole(query: AnalyzedQuery, name: str) -> str:
-    found = find_ranged_rows(query.catalyst, query.root, query.kept, query.sums, {name})
+    found = find_ranged_rows(query.catalyst, query.root, query.stored, query.sums, {name})
     return found.reason if isinstance(found, NotRanged) else ""
 
 
@@ -180,13 +180,13 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
     for each in columns.fields:
         each.metadata.pop(SESSION_MARK, None)  # or whoever groups by that column of the target merges what overlaps
-    kept = kept_input(root)
-    sums = find_group_sums(catalyst, root, kept)
-    kept = kept if sums is None else sums.node
-    kept_keys = result_keys(catalyst, kept) if kept else None
+    stored = stored_input(root)
+    sums = find_group_sums(catalyst, root, stored)
+    stored = stored if sums is None else sums.node
+    stored_keys = result_keys(catalyst, stored) if stored else None
     keys, needed = result_keys(catalyst, root), needed_columns(catalyst, root)
-    undecided = catalyst.undecided(_recomputed_before(kept or root, kept_keys if kept else keys).plan)
-    return AnalyzedQuery(root, columns, catalyst, kept, sums, kept_keys, keys, needed, undecided, named)
+    undecided = catalyst.undecided(_recomputed_before(stored or root, stored_keys if stored else keys).plan)
+    return AnalyzedQuery(root, columns, catalyst, stored, sums, stored_keys, keys, needed, undecided, named)
 
 
 def _recomputed_before(rows: PlanNode, keys: ResultKeys | None) -> PlanNode:

@@ -159,8 +159,8 @@ class SeparateAnalysis:
             raise EngineError(
                 "the process that analyzes SQL does not start; the node's log has what it said last"
             ) from error
-        if "error" in (said := json.loads(answer)):
-            raise _error_of(said["error"])
+        if "error" in (answered := json.loads(answer)):
+            raise _error_of(answered["error"])
         process.ready = True
         return process
 
@@ -176,10 +176,10 @@ class SeparateAnalysis:
             return self._process
 
 
-def _error_of(said: Mapping[str, object]) -> IscpError:
+def _error_of(answered: Mapping[str, object]) -> IscpError:
     """Return the error that the other process raised, by the codes of the errors."""
-    code = ErrorCode(int(str(said["code"])))
+    code = ErrorCode(int(str(answered["code"])))
     kind: type[IscpError] = EngineError if code is ErrorCode.ENGINE else TemporaryError
     if not code.temporary:
         kind = InvalidRequest if code is ErrorCode.INVALID_REQUEST else PermanentError
-    return kind(str(said["message"]), field=str(said["field"]), remedy=str(said["remedy"]), code=code)
+    return kind(str(answered["message"]), field=str(answered["field"]), remedy=str(answered["remedy"]), code=code)

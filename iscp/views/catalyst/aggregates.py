@@ -242,14 +242,14 @@ class AggregateFunction:
         place = len(digits) - self.scale
         return f"'{sign}{digits[:place]}.{digits[place:]}'" if self.scale else f"'{sign}{digits}'"
 
-    def held(self, catalyst: Catalyst) -> list[Expression]:
+    def buffer_attributes(self, catalyst: Catalyst) -> list[Expression]:
         """Return the columns that stand for the buffers of `function` after all rows."""
         if self.kind is AggregateKind.EXACT:
             return [self.function.result()]
         return catalyst.items(self.function.aggBufferAttributes())
 
     def last_step(self) -> Expression:
-        """Return the last step, which is Spark's own, over the `buffers`."""
+        """Return the last step, which is Spark's own, over the `buffer_attributes`."""
         return self.function.result() if self.kind is AggregateKind.EXACT else self.function.evaluateExpression()
 
 
@@ -329,10 +329,10 @@ def finished_rows(
     """
     columns, wanted = [name for name, _ in keys], [key for _, key in keys]
     for function, state in zip(functions, states, strict=True):
-        held, buffers = function.held(catalyst), AGGREGATES[function.kind].buffers
-        pairs = zip(buffers, held, strict=False)  # the second of a sum is that of a decimal
+        attributes, buffers = function.buffer_attributes(catalyst), AGGREGATES[function.kind].buffers
+        pairs = zip(buffers, attributes, strict=False)  # the second of a sum is that of a decimal
         columns += [f"CAST({sql.format(*state)} AS {attribute.dataType().sql()})" for sql, attribute in pairs]
-        wanted += held
+        wanted += attributes
     named = [f"{sql} AS b{number}" for number, sql in enumerate(columns)]
     rows, last = catalyst.renamed_as(select(named), wanted), iter(functions)
     expressions = catalyst.items(aggregate.aggregateExpressions())

@@ -233,8 +233,8 @@ class Catalyst:
         return plan
 
     def with_condition(self, join: Plan, condition: Expression | None) -> Plan:
-        held = self._classes.option.apply(condition)
-        return self._logical.Join(join.left(), join.right(), join.joinType(), held, join.hint())
+        found = self._classes.option.apply(condition)
+        return self._logical.Join(join.left(), join.right(), join.joinType(), found, join.hint())
 
     def with_arguments(self, expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
         children = self.children(expression)

@@ -102,7 +102,7 @@ def read_tree(
     return _TreeReader(catalyst, tables, clock).read(plan)
 
 
-def kept_input(root: PlanNode) -> PlanNode | None:
+def stored_input(root: PlanNode) -> PlanNode | None:
     """Return the node whose rows are stored, so that the operators above it can be recomputed from them, or None."""
     found, node = None, root
     while len(node.inputs) == 1 and passes_stored_input(node.operator):
@@ -115,18 +115,18 @@ def kept_input(root: PlanNode) -> PlanNode | None:
     return found if worth_storing(found.operator) else None
 
 
-def has_limit_above(root: PlanNode, kept: PlanNode | None) -> bool:
+def has_limit_above(root: PlanNode, stored: PlanNode | None) -> bool:
     """Return whether a LIMIT above the stored input bounds the rows of the result."""
     node = root
-    while node is not kept and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
+    while node is not stored and node.operator.kind is not OperatorKind.LIMIT and node.inputs:
         node = node.inputs[0]
-    return node is not kept and node.operator.kind is OperatorKind.LIMIT
+    return node is not stored and node.operator.kind is OperatorKind.LIMIT
 
 
-def has_values_above(root: PlanNode, kept: PlanNode | None) -> bool:
+def has_values_above(root: PlanNode, stored: PlanNode | None) -> bool:
     """Return whether what is made of the stored input depends on something else besides."""
     node, found = root, False
-    while node is not kept and node.inputs:
+    while node is not stored and node.inputs:
         found, node = found or bool(node.subqueries), node.inputs[0]
     return found
 

@@ -17,7 +17,7 @@ from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.plan_leaves import Leaf
 
 
-class HeldColumn(NamedTuple):
+class CollectedColumn(NamedTuple):
     """A column of rows that were collected for a leaf.
 
     `row_of` is the operator whose rows these are: a table that the query reads twice may have the same rows collected
@@ -29,7 +29,7 @@ class HeldColumn(NamedTuple):
     row_of: PlanNode
 
 
-Bound = tuple[HeldColumn, ...]
+Bound = tuple[CollectedColumn, ...]
 """The columns to one of which a column's values are restricted."""
 
 Bounds = Mapping[int, Bound]

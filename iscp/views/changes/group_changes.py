@@ -16,7 +16,7 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.views.catalyst.catalyst import Plan
 from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
-from iscp.views.changes.column_bounds import Bound, HeldColumn
+from iscp.views.changes.column_bounds import Bound, CollectedColumn
 from iscp.views.changes.plan_leaves import Leaf
 from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import At, ChangedRows, collected
@@ -32,11 +32,11 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
 
     OP is `u` for a group as it is now and `d` for one that is gone, of which only the columns of the keys count.
     """
-    if plans.held_max:
+    if plans.collected_max:
         few = _touched(plans, keys)
         if few is None:
             return None
-        if (found := _held_groups(plans, root, keys, few)) is not None:
+        if (found := _collected_groups(plans, root, keys, few)) is not None:
             return found if found.rows else None
     (node,) = keys.node.inputs
     signed = plans.delta(node)
@@ -45,8 +45,8 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
         return None
     touched = plans.catalyst.frame(touched_keys(plans, keys.node, changed))
     # Read twice below, and of all rows of the tables.
-    now = plans.leaves.keep(_rows_now(plans, root, keys, plans.catalyst.plan_of(touched)))
-    return _kept_groups(plans, keys, touched, now)
+    now = plans.leaves.cache(_rows_now(plans, root, keys, plans.catalyst.plan_of(touched)))
+    return _cached_groups(plans, keys, touched, now)
 
 
 def _touched(plans: SignedPlans, keys: ResultKeys) -> DataFrame | None:
@@ -79,32 +79,32 @@ class KeyRows:
     rows: pa.Table
 
 
-def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows | None:
+def collected_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows | None:
     """Return the changed keys and their rows as tables in this process, with columns `c0`, `c1`, ….
 
     The result is None if there are too many, or some that Arrow cannot represent.
     """
-    touched = _touched(plans, keys) if plans.held_max else None
-    return _held_keys(plans, root, keys, touched) if touched is not None else None
+    touched = _touched(plans, keys) if plans.collected_max else None
+    return _collected_keys(plans, root, keys, touched) if touched is not None else None
 
 
-def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> KeyRows | None:
-    held = collected(touched, plans.held_max)
-    if held is None:
+def _collected_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> KeyRows | None:
+    arrow = collected(touched, plans.collected_max)
+    if arrow is None:
         return None
     leaf = Leaf(keys.node, None, "touched")
-    plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, held)), held)
-    bounds = [(HeldColumn(leaf, place, keys.node),) for place in range(len(held.schema))]
+    plans.leaves.give(leaf, plans.catalyst.plan_of(frame_of_arrow(touched.sparkSession, arrow)), arrow)
+    bounds = [(CollectedColumn(leaf, place, keys.node),) for place in range(len(arrow.schema))]
     frame = plans.planned((root, "now"), lambda: _rows_now(plans, root, keys, plans.leaves.rows(leaf), bounds))
-    rows = None if frame is None else collected(frame, plans.held_max)
+    rows = None if frame is None else collected(frame, plans.collected_max)
     if rows is None:
         return None
-    return KeyRows(held.rename_columns([f"c{place}" for place in keys.places]), rows)
+    return KeyRows(arrow.rename_columns([f"c{place}" for place in keys.places]), rows)
 
 
-def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> ChangedRows | None:
+def _collected_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> ChangedRows | None:
     """Return the changed groups as rows in this process, or None if they are not few."""
-    found = _held_keys(plans, root, keys, touched)
+    found = _collected_keys(plans, root, keys, touched)
     if found is None:
         return None
     mine, theirs = row_codes(found.keys, found.rows.select(found.keys.schema.names))
@@ -115,15 +115,15 @@ def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: 
         for each in schema
     ]
     removed = pa.table(columns, schema=schema)
-    held = pa.concat_tables([_with_op(found.rows.cast(schema), Op.UPDATE), _with_op(removed, Op.DELETE)])
-    return ChangedRows(plans.catalyst.frame(root.plan), len(held), held)
+    arrow = pa.concat_tables([_with_op(found.rows.cast(schema), Op.UPDATE), _with_op(removed, Op.DELETE)])
+    return ChangedRows(plans.catalyst.frame(root.plan), len(arrow), arrow)
 
 
 def _with_op(rows: pa.Table, op: Op) -> pa.Table:
     return rows.append_column(OP, pa.repeat(pa.scalar(op.value, pa.string()), len(rows)))
 
 
-def _kept_groups(plans: SignedPlans, keys: ResultKeys, touched: DataFrame, now: DataFrame) -> ChangedRows:
+def _cached_groups(plans: SignedPlans, keys: ResultKeys, touched: DataFrame, now: DataFrame) -> ChangedRows:
     names: Sequence[str] = now.columns
     pairs = {f"c{place}": f"k{number}" for number, place in enumerate(keys.places)}
     same = [F.col(f"n.{name}").eqNullSafe(F.col(f"t.{key}")) for name, key in pairs.items()]

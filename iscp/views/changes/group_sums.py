@@ -68,13 +68,13 @@ class GroupSums:
         return number_names(len(self.functions))
 
 
-def find_group_sums(catalyst: Catalyst, root: PlanNode, kept: PlanNode | None) -> GroupSums | None:
+def find_group_sums(catalyst: Catalyst, root: PlanNode, stored: PlanNode | None) -> GroupSums | None:
     """Return the lowest groups on the way down from the result that can be stored so, or None.
 
     `stored` is the input that would be stored else.
     """
     found, node = None, root
-    while kept is not None and node.operator.kind in _ABOVE and not (node.clock or node.operator.adds_up):
+    while stored is not None and node.operator.kind in _ABOVE and not (node.clock or node.operator.adds_up):
         if node.keys and node.operator.kind is OperatorKind.AGGREGATE and not node.subqueries:
             found = _group_sums(catalyst, node) or found
         if node.subqueries and found is not None:
@@ -105,38 +105,38 @@ def combined_sums(sums: GroupSums, parts: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSums:
+class StoredSums:
     """The stored sums: `frame` gives them all, `find` the rows with one of these keys, and perhaps others."""
 
     frame: Callable[[], DataFrame]
     find: Callable[[pa.Table], pa.Table]
 
 
-def changed_sums(plans: SignedPlans, sums: GroupSums, held: HeldSums) -> ChangedRows | None:
+def changed_sums(plans: SignedPlans, sums: GroupSums, stored: StoredSums) -> ChangedRows | None:
     """Return the groups that changed as they are now, with OP, or None if none has; `stored` are the former ones.
 
     Raises ChangesUnavailableError if fewer rows were stored than go.
     """
-    moved = plans.planned((sums.node, "sums"), lambda: _moved_sums(plans, sums))
+    moved = plans.planned((sums.node, "sums"), lambda: _changes_of_sums(plans, sums))
     if moved is None:
         return None
-    few = collected(moved, plans.held_max) if plans.held_max else None
+    few = collected(moved, plans.collected_max) if plans.collected_max else None
     if few is not None and not len(few):
         return None
     if few is not None:
         with suppress(pa.ArrowInvalid):  # beyond 38 digits: Spark says what that is
             return _checked(
-                moved, moved_groups(held.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, ROWS)
+                moved, moved_groups(stored.find(few.select(sums.keys)), few.select(sums.columns), sums.keys, ROWS)
             )
-    changes = plans.leaves.keep(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
-    now = plans.leaves.keep(_moved(sums, held.frame(), changes))
+    changes = plans.leaves.cache(moved) if few is None else frame_of_arrow(moved.sparkSession, few)
+    now = plans.leaves.cache(_sums_now(sums, stored.frame(), changes))
     number, lacking = now.count(), not now.where(F.col(ROWS) < 0).isEmpty()
     if lacking:
         raise ChangesUnavailableError(LACKING)
     return ChangedRows(now, number) if number else None
 
 
-def _moved_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
+def _changes_of_sums(plans: SignedPlans, sums: GroupSums) -> DataFrame | None:
     signed = plans.delta(sums.node.inputs[0])
     if signed is None:
         return None
@@ -150,24 +150,24 @@ def _checked(frame: DataFrame, rows: pa.Table) -> ChangedRows:
     return ChangedRows(frame, len(rows), rows)
 
 
-def _moved(sums: GroupSums, held: DataFrame, changes: DataFrame) -> DataFrame:
+def _sums_now(sums: GroupSums, stored: DataFrame, changes: DataFrame) -> DataFrame:
     """Return the changed groups with their new sums.
 
     They are grouped rather than joined: grouping takes two nulls in keys for one, a join does not.
     """
     same = same_values("h", "m", sums.keys)
-    touched = held.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
+    touched = stored.alias("h").join(F.broadcast(changes.select(sums.keys).alias("m")), same, "left_semi")
     added = [F.sum(name).alias(name) for name in sums.measures]
     now = touched.select(sums.columns).unionAll(changes.select(sums.columns)).groupBy(sums.keys).agg(*added)
     op = F.when(F.col(ROWS) == 0, Op.DELETE.value).otherwise(Op.UPDATE.value)
     return now.withColumn(OP, op)
 
 
-def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, held: DataFrame) -> DataFrame:
+def sums_finished(plans: SignedPlans, sums: GroupSums, root: PlanNode, stored: DataFrame) -> DataFrame:
     """Return all rows of the query."""
     catalyst, node = plans.catalyst, sums.node
     states = [each.whole_state(f"c{each.place}", f"s{each.place}") for each in sums.functions]
-    rows = lambda columns: catalyst.plan_of(held.selectExpr(*columns))  # noqa: E731
+    rows = lambda columns: catalyst.plan_of(stored.selectExpr(*columns))  # noqa: E731
     keys = [*zip(sums.keys, node.keys[0], strict=True)]
     return catalyst.frame(
         plans.above(root, node, finished_rows(catalyst, node.plan, sums.functions, states, rows, keys))

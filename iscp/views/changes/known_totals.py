@@ -45,11 +45,11 @@ def adding_up(root: PlanNode) -> list[PlanNode]:
     return [each for each in root.walk() if each.functions]
 
 
-def totals_before(root: PlanNode, kept: QueryTotals) -> dict[PlanNode, Totals] | None:
+def totals_before(root: PlanNode, stored: QueryTotals) -> dict[PlanNode, Totals] | None:
     """Return the stored totals by operator, or None if they are of another query, or of columns of other types."""
     nodes = adding_up(root)
-    fits = not nodes or (kept.shape == _shape(nodes) and len(kept.totals) == len(nodes))
-    return dict(zip(nodes, kept.totals, strict=True)) if nodes and fits else {} if fits else None
+    fits = not nodes or (stored.shape == _shape(nodes) and len(stored.totals) == len(nodes))
+    return dict(zip(nodes, stored.totals, strict=True)) if nodes and fits else {} if fits else None
 
 
 def _shape(nodes: list[PlanNode]) -> str:

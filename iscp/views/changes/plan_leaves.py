@@ -58,7 +58,7 @@ class TableLookup:
     """
 
     columns: tuple[str, ...]
-    held: tuple[tuple[Leaf, tuple[int, ...]], ...]
+    sought: tuple[tuple[Leaf, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Computed:
 
     rows: ChangedRows | None
     plan: Plan
-    held_max: int
+    collected_max: int
 
 
 @dataclass
@@ -127,18 +127,18 @@ class PlanLeaves:
     ) -> None:
         self.named: dict[str, Leaf] = {}
         self.computed: dict[Leaf, Computed] = {}
-        self._held: dict[Leaf, pa.Table] = {}
+        self._arrow: dict[Leaf, pa.Table] = {}
         self._plans: dict[Leaf, Plan] = {}
         self._catalyst = catalyst
         self._tables = tables or {}
         self._totals = totals or KnownTotals()
         self._timer = timer or BuildTimer()
-        self._kept: list[DataFrame] = []
+        self._cached: list[DataFrame] = []
 
     def close(self) -> None:
-        for frame in self._kept:
+        for frame in self._cached:
             release(frame)
-        self._kept.clear()
+        self._cached.clear()
 
     def key(self) -> Hashable:
         """Return a key such that the same plans are made for leaves with equal keys.
@@ -165,10 +165,10 @@ class PlanLeaves:
         assert plan is not None, f"{leaf} was not given"
         return plan
 
-    def give(self, leaf: Leaf, plan: Plan, held: pa.Table | None = None) -> None:
+    def give(self, leaf: Leaf, plan: Plan, arrow: pa.Table | None = None) -> None:
         """Make rows known for a leaf; `rows` are the same ones in this process, if they are there."""
-        if held is not None:
-            self._held[leaf] = held
+        if arrow is not None:
+            self._arrow[leaf] = arrow
         name = f"{LEAF_PREFIX}{next(_numbers)}"
         self.named[name], self._plans[leaf] = leaf, self._catalyst.named(name, plan)
 
@@ -189,25 +189,25 @@ class PlanLeaves:
         if table.find is None or leaf.at is None:
             return None
         parts = list[pa.Table]()
-        for each, places in lookup.held:
-            if (held := self.held(each)) is None:
+        for each, places in lookup.sought:
+            if (arrow := self.arrow(each)) is None:
                 return None
-            keys = pa.table([held.column(place) for place in places], names=[*lookup.columns])
+            keys = pa.table([arrow.column(place) for place in places], names=[*lookup.columns])
             parts.append(keys.cast(parts[0].schema) if parts else keys)
         found = table.find(leaf.at, pa.concat_tables(parts))
         if found is None:
             return None
-        self._held[leaf] = found.held
+        self._arrow[leaf] = found.arrow
         return self._catalyst.plan_of(found.frame)
 
-    def held(self, leaf: Leaf) -> pa.Table | None:
+    def arrow(self, leaf: Leaf) -> pa.Table | None:
         """Return the leaf's rows, if they are in this process."""
-        if leaf not in self._held and self.of(leaf) is not None and leaf == Leaf(leaf.of, None):
+        if leaf not in self._arrow and self.of(leaf) is not None and leaf == Leaf(leaf.of, None):
             table = self._tables.get(leaf.of) if isinstance(leaf.of, str) else None
-            changed = None if table is None else table.held()
+            changed = None if table is None else table.arrow()
             if changed is not None:
-                self._held[leaf] = changed
-        return self._held.get(leaf)
+                self._arrow[leaf] = changed
+        return self._arrow.get(leaf)
 
     def changed(self, node: PlanNode) -> Plan:
         """Return the changed rows of the table that a node reads, with nulls where its columns are not needed."""
@@ -227,35 +227,35 @@ class PlanLeaves:
 
     def count(self, frame: DataFrame) -> ChangedRows | None:
         """Evaluate a frame now and cache it; return its rows, or None if there are none."""
-        frame = self.keep(frame)
+        frame = self.cache(frame)
         rows = frame.count()
         return ChangedRows(frame, rows) if rows else None
 
-    def compute_once(self, leaf: Leaf, build: Callable[[], DataFrame], held_max: int) -> ChangedRows | None:
+    def compute_once(self, leaf: Leaf, build: Callable[[], DataFrame], collected_max: int) -> ChangedRows | None:
         """Return the rows that `compute` gives for the result of `build`; they are computed only once."""
         known = self.computed.get(leaf)
         if known is not None:
             return known.rows
-        return self.compute(leaf, build(), min(held_max, COMPUTED_ROWS_MAX))
+        return self.compute(leaf, build(), min(collected_max, COMPUTED_ROWS_MAX))
 
-    def compute(self, leaf: Leaf, frame: DataFrame, held_max: int) -> ChangedRows | None:
+    def compute(self, leaf: Leaf, frame: DataFrame, collected_max: int) -> ChangedRows | None:
         """Evaluate a frame now, and make its rows known for a leaf; return them, or None if there are none.
 
         Up to `collected_max` rows are collected here and handed back: Spark then knows how many they are before it
         plans.
         """
         with self._timer.pause():
-            held = collected(frame, held_max) if held_max else None
-            if held is None:
+            arrow = collected(frame, collected_max) if collected_max else None
+            if arrow is None:
                 found = self.count(frame)
-            elif len(held):
-                found = ChangedRows(frame_of_arrow(frame.sparkSession, held), len(held), held)
+            elif len(arrow):
+                found = ChangedRows(frame_of_arrow(frame.sparkSession, arrow), len(arrow), arrow)
             else:
                 found = None
         if found is not None:
-            self.give(leaf, self._catalyst.plan_of(found.frame), found.held)
+            self.give(leaf, self._catalyst.plan_of(found.frame), found.arrow)
             found = replace(found, frame=self._catalyst.frame(self.rows(leaf)))
-        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame), held_max if held is not None else 0)
+        self.computed[leaf] = Computed(found, self._catalyst.plan_of(frame), collected_max if arrow is not None else 0)
         return found
 
     def computed_as(self, frame: DataFrame) -> Leaf | None:

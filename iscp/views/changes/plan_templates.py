@@ -98,7 +98,7 @@ class _RepeatedStep:
     leaf: Leaf
     template: PlanTemplate | None
     empty: bool
-    held_max: int
+    collected_max: int
 
     def repeat(self, catalyst: Catalyst, leaves: PlanLeaves) -> None:
         """Compute the step over these leaves, unless it is computed; raise _OtherPlanError where its plan would be
@@ -107,7 +107,7 @@ class _RepeatedStep:
         if self.leaf not in leaves.computed:
             if self.template is None:
                 raise _OtherPlanError
-            leaves.compute(self.leaf, self.template.filled(catalyst, leaves), self.held_max)
+            leaves.compute(self.leaf, self.template.filled(catalyst, leaves), self.collected_max)
         if (leaves.computed[self.leaf].rows is None) != self.empty:
             raise _OtherPlanError
 
@@ -181,7 +181,7 @@ def _planned(catalyst: Catalyst, frame: DataFrame | None, leaves: PlanLeaves) ->
         if result is None:
             return None
     steps = [
-        _RepeatedStep(leaf, reader.template(each.plan), each.rows is None, each.held_max)
+        _RepeatedStep(leaf, reader.template(each.plan), each.rows is None, each.collected_max)
         for leaf, each in leaves.computed.items()
     ]
     return _Planned(steps, result)
@@ -225,7 +225,7 @@ class _TemplateReader:
         of_table = isinstance(leaf.of, str) and leaf.at is not None and not leaf.what
         now = self.leaves.rows(leaf)
         known[leaf] = now.child() if of_table else None, now.schema()
-        there = plan if of_table else self.catalyst.no_rows(plan)  # rows of one refresh are not kept
+        there = plan if of_table else self.catalyst.no_rows(plan)  # rows of one refresh are not cached
         return _Place(there, frozenset({leaf}), leaf=leaf)
 
     def _values(self, plan: Plan, known: dict[Leaf, tuple[Plan | None, Any]]) -> tuple[_Place, ...]:

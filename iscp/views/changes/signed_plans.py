@@ -58,7 +58,7 @@ class SignedPlans:
     catalyst: Catalyst
     tables: Mapping[str, TableChange]
     instants: Instants
-    held_max: int = 0
+    collected_max: int = 0
     totals: KnownTotals = field(default_factory=KnownTotals)
     joined_max: int = JOINED_BYTES_MAX
     given: Mapping[PlanNode, DataFrame] = field(default_factory=dict)
@@ -77,19 +77,19 @@ class SignedPlans:
         """Return all rows of the query."""
         return self._shown(self.rows(root, at))
 
-    def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
+    def result_over(self, root: PlanNode, stored: PlanNode, rows: DataFrame) -> DataFrame:
         """Return all rows of the query, where `rows` are those of its node `stored`."""
-        plan = self.catalyst.renamed(self.catalyst.plan_of(rows), kept.plan)
-        return self._shown(self.above(root, kept, plan))
+        plan = self.catalyst.renamed(self.catalyst.plan_of(rows), stored.plan)
+        return self._shown(self.above(root, stored, plan))
 
     def _shown(self, plan: Plan) -> DataFrame:
         """Return the plan's rows, in columns without the marks that they had below."""
         return self.catalyst.frame(self.catalyst.afresh(plan, plan.output()))
 
-    def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
-        if node is kept:
+    def above(self, node: PlanNode, stored: PlanNode, plan: Plan) -> Plan:
+        if node is stored:
             return plan
-        return self.over(node, At.NEW, [self.above(each, kept, plan) for each in node.inputs])
+        return self.over(node, At.NEW, [self.above(each, stored, plan) for each in node.inputs])
 
     def changes(self, root: PlanNode) -> ChangedRows | None:
         """Return how the result changes, or None if it stays as it is.
@@ -101,10 +101,10 @@ class SignedPlans:
             return None
         if (known := self.leaves.computed_as(frame)) is not None:
             return self.leaves.computed[known].rows
-        held = collected(frame, self.held_max) if self.held_max else None
-        if held is None:
+        arrow = collected(frame, self.collected_max) if self.collected_max else None
+        if arrow is None:
             return self.leaves.count(frame)
-        return ChangedRows(frame, len(held), held) if len(held) else None
+        return ChangedRows(frame, len(arrow), arrow) if len(arrow) else None
 
     def _changed(self, root: PlanNode) -> DataFrame | None:
         signed = self.delta(root)
@@ -166,7 +166,7 @@ class SignedPlans:
         if node.operator.kind is OperatorKind.SORT:
             return self.delta(node.inputs[0])
         filtered = node.operator.kind is OperatorKind.FILTER and bool(node.clock or node.subqueries)
-        if self._values_moved(node) and not filtered:
+        if self._values_changed(node) and not filtered:
             return self.recomputed(node, {})
         deltas = {place: found for place, each in enumerate(node.inputs) if (found := self.delta(each)) is not None}
         match upkeep_of(node.operator):
@@ -182,8 +182,8 @@ class SignedPlans:
                 return self.recomputed(node, self.evaluated(node, deltas))
 
     def _of_table(self, node: PlanNode) -> Signed | None:
-        moved = self.tables[node.operator.table].changes() is not None
-        if not moved:
+        has_changed = self.tables[node.operator.table].changes() is not None
+        if not has_changed:
             return None
         bounds = bounds_of_table(self, node, Leaf(node.operator.table, None))
         return replace(self._signed(node, self.leaves.changed(node)), bounds=bounds)
@@ -209,13 +209,13 @@ class SignedPlans:
         alone.
         """
         linear = self._linear(node, deltas)
-        if not self._values_moved(node):
+        if not self._values_changed(node):
             return linear
         parts = [] if linear is None else [(linear.plan, node.plan.output().appended(linear.weight))]
         inputs = [each.plan for each in node.inputs]
         now, before = (self.over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
-        for holds, held, weight in ((now, before, 1), (before, now, -1)):
-            condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
+        for met, unmet, weight in ((now, before, 1), (before, now, -1)):
+            condition = self.catalyst.both([met, self.catalyst.untrue(unmet)])
             parts.append(self.weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
         return self.sum(node, parts)
 
@@ -260,7 +260,7 @@ class SignedPlans:
         return signed.rows or self._computed(node, "changes", lambda: self.netted(node, signed))
 
     def _computed(self, node: PlanNode, what: str, build: Callable[[], DataFrame]) -> ChangedRows | None:
-        return self.leaves.compute_once(Leaf(node, None, what), build, self.held_max)
+        return self.leaves.compute_once(Leaf(node, None, what), build, self.collected_max)
 
     def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
@@ -272,10 +272,10 @@ class SignedPlans:
 
         Without keys, or where `changed` is empty because a value in it has changed, all rows are computed.
         """
-        moved = self._values_moved(node)
-        if not changed and not moved:
+        has_changed = self._values_changed(node)
+        if not changed and not has_changed:
             return None
-        by_key = {} if moved or not node.keys else changed
+        by_key = {} if has_changed or not node.keys else changed
         return self._of_rows(node, self._computed(node, "recomputed", lambda: recomputed_rows(self, node, by_key)))
 
     def settled(self, node: PlanNode, signed: Signed) -> Signed | None:
@@ -296,7 +296,7 @@ class SignedPlans:
         """Return the bytes of the tables that its rows are made of."""
         return sum(self.tables[each.table].bytes for _, each in node.operator.walk() if each.table)
 
-    def _values_moved(self, node: PlanNode) -> bool:
+    def _values_changed(self, node: PlanNode) -> bool:
         """Return whether a value in it has changed that is not of a row."""
         return bool(node.clock and self.instants.apart) or any(self.delta(each) is not None for each in node.subqueries)
 

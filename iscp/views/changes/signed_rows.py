@@ -45,7 +45,7 @@ class TableChange:
     rows: Callable[[At], DataFrame]
     changes: Callable[[], DataFrame | None]
     bytes: int = 0
-    held: Callable[[], pa.Table | None] = lambda: None
+    arrow: Callable[[], pa.Table | None] = lambda: None
     find: Callable[[At, pa.Table], FoundRows | None] | None = None
 
 
@@ -53,7 +53,7 @@ class FoundRows(NamedTuple):
     """The same rows twice: in a plan, and in this process."""
 
     frame: DataFrame
-    held: pa.Table
+    arrow: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,19 @@ class ChangedRows:
 
     frame: DataFrame
     rows: int
-    held: pa.Table | None = None
+    arrow: pa.Table | None = None
 
     def named(self, *names: str) -> ChangedRows:
         """Return the same rows under these names."""
-        if self.held is not None:
-            return replace(self, held=self.held.rename_columns([*names]))
+        if self.arrow is not None:
+            return replace(self, arrow=self.arrow.rename_columns([*names]))
         return replace(self, frame=self.frame.toDF(*names))
 
     def to_frame(self) -> DataFrame:
-        return self.frame if self.held is None else frame_of_arrow(self.frame.sparkSession, self.held)
+        return self.frame if self.arrow is None else frame_of_arrow(self.frame.sparkSession, self.arrow)
 
     def to_arrow(self) -> pa.Table:
-        return arrow_of_frame(self.frame) if self.held is None else self.held
+        return arrow_of_frame(self.frame) if self.arrow is None else self.arrow
 
 
 def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:

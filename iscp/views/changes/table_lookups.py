@@ -14,7 +14,7 @@ from iscp.adapters.delta.rows.column_kinds import is_one_of
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.column_bounds import Bound, Bounds, HeldColumn, TableBounds
+from iscp.views.changes.column_bounds import Bound, Bounds, CollectedColumn, TableBounds
 from iscp.views.changes.plan_leaves import Leaf, TableLookup
 from iscp.views.changes.signed_rows import At, Signed
 from iscp.views.direct.join_plan import EQUAL_TYPES
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 def bounds_of(catalyst: Catalyst, node: PlanNode, leaf: Leaf) -> Bounds:
     """Return the bounds of the node's columns, where rows collected for the leaf have these, in their order."""
-    return {each: (HeldColumn(leaf, place, node),) for place, each in enumerate(catalyst.ids(node.plan))}
+    return {each: (CollectedColumn(leaf, place, node),) for place, each in enumerate(catalyst.ids(node.plan))}
 
 
 def bounds_of_table(plans: SignedPlans, node: PlanNode, leaf: Leaf) -> Bounds:
     """Return the bounds of a table's columns that rows collected for the leaf have, by their names; empty if there are
     none.
     """
-    held = plans.leaves.held(leaf)
-    places = {} if held is None else {name: place for place, name in enumerate(held.schema.names)}
+    rows = plans.leaves.arrow(leaf)
+    places = {} if rows is None else {name: place for place, name in enumerate(rows.schema.names)}
     named = zip(plans.catalyst.names(node.plan), plans.catalyst.ids(node.plan), strict=True)
-    return {key: (HeldColumn(leaf, places[name], node),) for name, key in named if name in places}
+    return {key: (CollectedColumn(leaf, places[name], node),) for name, key in named if name in places}
 
 
 def bounds_across(catalyst: Catalyst, node: PlanNode, place: int, bounds: Bounds) -> Bounds:
@@ -128,12 +128,12 @@ def _leaf(plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> Leaf | Non
     output = node.plan.output()
     for place, each in enumerate(plans.catalyst.ids(node.plan)):
         if each in own and is_one_of(plans.catalyst.type_of(output.apply(place)), EQUAL_TYPES):
-            rows = tuple((held.leaf, held.row_of) for held in own[each])
-            by_rows.setdefault(rows, {})[str(output.apply(place).name())] = tuple(held.place for held in own[each])
+            rows = tuple((column.leaf, column.row_of) for column in own[each])
+            by_rows.setdefault(rows, {})[str(output.apply(place).name())] = tuple(column.place for column in own[each])
     if not by_rows:
         return None
     rows, columns = max(by_rows.items(), key=lambda each: len(each[1]))  # one row has values of all of them
-    held_rows = zip(rows, zip(*columns.values(), strict=True), strict=True)
-    held = tuple((leaf, places) for (leaf, _), places in held_rows)
-    moved = table.changes() is not None
-    return Leaf(node.operator.table, at if moved else At.NEW, TableLookup((*columns,), held))
+    collected_rows = zip(rows, zip(*columns.values(), strict=True), strict=True)
+    sought = tuple((leaf, places) for (leaf, _), places in collected_rows)
+    has_changed = table.changes() is not None
+    return Leaf(node.operator.table, at if has_changed else At.NEW, TableLookup((*columns,), sought))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.core.query.query_plan import Operator, OperatorKind
-from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, merged, moved
+from iscp.core.values.totals import AggregateKind, Total, TotalChange, Totals, changed_total, merged_total
 from iscp.views.catalyst.aggregates import AggregateFunction
 from iscp.views.catalyst.catalyst import Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
@@ -54,7 +54,7 @@ def _by_depth(root: PlanNode) -> list[list[PlanNode]]:
 def _follow(plans: SignedPlans, node: PlanNode, changes: Sequence[TotalChange]) -> bool:
     before = plans.totals.before[node]
     triples = zip(node.functions, before, changes, strict=True)
-    found = [moved(function.kind, total, change) for function, total, change in triples]
+    found = [changed_total(function.kind, total, change) for function, total, change in triples]
     known = tuple(each for each in found if each is not None)
     if len(known) < len(found):
         return False
@@ -79,7 +79,7 @@ def part_of_totals(plans: SignedPlans, node: PlanNode) -> DataFrame:
 def all_totals(node: PlanNode, parts: Sequence[Sequence[str | None]]) -> Totals:
     """Return the totals, made of the rows that `part_of_totals` gave for each part."""
     return tuple(
-        merged(function.kind, [_total(_change(function, row[_FIELDS * place :][:_FIELDS])) for row in parts])
+        merged_total(function.kind, [_total(_change(function, row[_FIELDS * place :][:_FIELDS])) for row in parts])
         for place, function in enumerate(node.functions)
     )
 
@@ -142,7 +142,7 @@ def _changed_extreme(plans: SignedPlans, function: AggregateFunction, signed: Si
     by_value = frame.groupBy(F.col(f"a{function.place}_0").alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
     beyond = F.max if function.kind is AggregateKind.MOST else F.min
     whole = _as_whole(F.col("value"), function.type)
-    came, went = (beyond(F.when(held, whole)) for held in (F.col(WEIGHT) > 0, F.col(WEIGHT) < 0))
+    came, went = (beyond(F.when(condition, whole)) for condition in (F.col(WEIGHT) > 0, F.col(WEIGHT) < 0))
     return _Part([function.place], by_value.agg(*_texts(F.sum(WEIGHT), F.lit(0), came, went)))
 
 

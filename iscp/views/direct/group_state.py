@@ -33,11 +33,11 @@ GROUPS_MAX = 20_000
 class GroupChanges:
     """The changed groups, each with its op (Op): rows of the stored ones, and of the view."""
 
-    kept: pa.Table
+    stored: pa.Table
     view: pa.Table
 
 
-def kept_frame(query: GroupQuery, rows: DataFrame) -> DataFrame:
+def stored_frame(query: GroupQuery, rows: DataFrame) -> DataFrame:
     """Return the groups of all rows as they are stored, without a point in decimals.
 
     `k0`, … are the keys, `n` the number of rows, `c0`, … how many values of each measured column are not null, and
@@ -63,7 +63,7 @@ class UnfitGroupsError(Exception):
     """
 
 
-def change_groups(query: GroupQuery, deltas: pa.Table, held: pa.Table, view: pa.Schema) -> GroupChanges:
+def change_groups(query: GroupQuery, deltas: pa.Table, stored: pa.Table, view: pa.Schema) -> GroupChanges:
     """Return how the groups change by `deltas`, as `sum_up` gives them.
 
     `stored` has these groups, and perhaps others. `view` has the result's columns. Raises UnfitGroupsError.
@@ -71,7 +71,7 @@ def change_groups(query: GroupQuery, deltas: pa.Table, held: pa.Table, view: pa.
     keys, numbers = key_columns(len(query.keys)), number_names(len(query.measured))
     whole = [pa.field(each, pa.int64()) for each in numbers]
     try:
-        moved = moved_groups(held, deltas, keys, ROWS)
+        moved = moved_groups(stored, deltas, keys, ROWS)
         now = moved.cast(pa.schema([*(moved.schema.field(each) for each in keys), *whole, moved.schema.field(OP)]))
     except pa.ArrowInvalid as error:  # a sum is beyond 64 bits
         raise UnfitGroupsError from error

@@ -92,7 +92,7 @@ class RangedRows:
 
 
 def find_ranged_rows(
-    catalyst: Catalyst, root: PlanNode, kept: PlanNode | None, sums: GroupSums | None, own: Collection[str]
+    catalyst: Catalyst, root: PlanNode, stored: PlanNode | None, sums: GroupSums | None, own: Collection[str]
 ) -> RangedRows | NotRanged:
     """Return how the query is computed by ranges, or why not. `stored` and `sums` are those of AnalyzedQuery, `own` are
     the names of the table in the query.
@@ -102,8 +102,8 @@ def find_ranged_rows(
         return found
     node = root if found.groups is None else next(each for each in root.walk() if each.operator is found.groups)
     tables = tuple(each for each in node.walk() if each.operator.table in own)
-    if kept is not None and not any(each is node for each in kept.walk()):
-        return NotRanged(f"all rows of {kept.operator.title} are kept")
+    if stored is not None and not any(each is node for each in stored.walk()):
+        return NotRanged(f"all rows of {stored.operator.title} are kept")
     if found.groups is None:
         return RangedRows(RangeWay.ROWS, node, tables)
     if sums is not None and sums.node is node:

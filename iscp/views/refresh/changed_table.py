@@ -46,15 +46,15 @@ class ChangedTable:
     _found: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
 
     def as_change(self, size: int) -> TableChange:
-        return TableChange(self.opened, self.changes, size, self.held, self.find)
+        return TableChange(self.opened, self.changes, size, self.arrow, self.find)
 
     def changes(self) -> DataFrame | None:
         changes = self._read()
         return None if changes is None else changes.frame
 
-    def held(self) -> pa.Table | None:
+    def arrow(self) -> pa.Table | None:
         changes = self._read()
-        return None if changes is None else changes.held
+        return None if changes is None else changes.arrow
 
     def _read(self) -> WeightedRows | None:
         if self._changes is None and self.span.changes_data:
@@ -80,7 +80,7 @@ class ChangedTable:
 
     def _rows_before(self, keys: pa.Table) -> pa.Table | None:
         """Return the rows before: those of now without what came, and with what went."""
-        changed = self.held()
+        changed = self.arrow()
         if changed is not None and not any(map(_is_told_apart_by_more, changed.select(self.columns).schema.types)):
             now = self._rows_now(keys)
             rows = None if now is None else rows_before(now, changed, keys)

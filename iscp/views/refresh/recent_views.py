@@ -56,13 +56,15 @@ class RecentView:
             self.templates = PlanTemplates()
         return replace(self._query, catalyst=Catalyst(session))
 
-    def open(self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], kept_max: int) -> DataFrame:
+    def open(
+        self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], cached_max: int
+    ) -> DataFrame:
         """Return the table's rows; the last `cached_max` tables are remembered."""
         self._follow(session)
         catalyst = Catalyst(session)
         plan = self._opened.pop(where, None) or catalyst.plan_of(load())
         self._opened[where] = plan
-        while len(self._opened) > kept_max:
+        while len(self._opened) > cached_max:
             self._opened.popitem(last=False)
         return catalyst.frame(plan)
 
@@ -84,10 +86,10 @@ class RecentViews:
     def of(self, name: Hashable) -> RecentView:
         with self._lock:
             view = self._views.pop(name, None) or RecentView()
-            kept_max = RECENT_VIEWS_MAX - 1
+            cached_max = RECENT_VIEWS_MAX - 1
             if view.context is not None and self._is_full(view.context):
-                kept_max = len(self._views) // 2
-            while len(self._views) > kept_max:
+                cached_max = len(self._views) // 2
+            while len(self._views) > cached_max:
                 self._views.popitem(last=False)
             self._views[name] = view
             return view

@@ -40,7 +40,7 @@ class Spans:
     totals: QueryTotals = NO_TOTALS
 
     @property
-    def moved(self) -> bool:
+    def changed(self) -> bool:
         return any(span.changes_data for span in self.by_uri.values())
 
     @property
@@ -125,7 +125,7 @@ class WeightedRows(NamedTuple):
     """Changed rows: in a plan with WEIGHT as the last column, and as they were read, if that was without Spark."""
 
     frame: DataFrame
-    held: pa.Table | None
+    arrow: pa.Table | None
 
 
 @measured_as(Part.CHANGES)

@@ -23,7 +23,7 @@ from iscp.ports.source import ChangeSource, SourceRange
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.plan_leaves import BuildTimer
 from iscp.views.direct.group_plan import find_group_query
-from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
+from iscp.views.direct.group_state import GROUPS_MAX, GroupChanges, change_groups, stored_frame, sum_up
 from iscp.views.direct.join_plan import find_join_query
 from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
 from iscp.views.refresh.table_spans import CHANGED_ROWS_MAX, Spans, reading
@@ -70,11 +70,14 @@ class ViewRows:
                 raise NotReadableHere
             return found
 
-        moved = {place: span for place, uri in enumerate(self.uris) if (span := spans.by_uri[uri]).changes_data}
-        if not 0 < len(moved) <= CHANGED_TABLES_MAX:  # none: it is one that the query names, and no row depends on
+        changed_spans = {place: span for place, uri in enumerate(self.uris) if (span := spans.by_uri[uri]).changes_data}
+        # None has changed if it is a table that the query names, though no row depends on it.
+        if not 0 < len(changed_spans) <= CHANGED_TABLES_MAX:
             return None
         with suppress(NotReadableHere), ExitStack() as stack:
-            changed = {place: self._changed_rows(session, source, place, span, stack) for place, span in moved.items()}
+            changed = {
+                place: self._changed_rows(session, source, place, span, stack) for place, span in changed_spans.items()
+            }
             found = changed_join(self.query, changed, find, CHANGED_ROWS_MAX)
             count_read(sum(map(len, changed.values())))
             return found.rename_columns([*self.columns, WEIGHT])
@@ -92,7 +95,7 @@ class ViewRows:
 
 
 @dataclass
-class KeepingWorth:
+class StoringWorth:
     """The decision whether stored groups save more than it costs to write them, once other refreshes have come
     between.
     """
@@ -127,7 +130,7 @@ class ViewGroups:
     query: GroupQuery
     rows: ViewRows
     columns: pa.Schema
-    worth: KeepingWorth
+    worth: StoringWorth
 
     @measured_as(Part.CHANGES)
     def change(self, changes: pa.Table, stored: StoredGroups, before: Callable[[], DataFrame]) -> GroupChanges | None:
@@ -141,7 +144,7 @@ class ViewGroups:
         if not stored.is_at_hand():
             if not self.worth.write():
                 return None
-            stored.write(kept_frame(self.query, before()))
+            stored.write(stored_frame(self.query, before()))
         self.worth.served += 1
         keys = deltas.select(key_columns(len(self.query.keys)))
         return change_groups(self.query, deltas, stored.find(keys), self.columns)
@@ -172,7 +175,7 @@ class ViewMemory:
         self._groups: ViewGroups | None = None
         self._rows: ViewRows | None = None
         self._analyzed = False
-        self._worth = KeepingWorth()
+        self._worth = StoringWorth()
         self._builds = 0
         self.sizes = TableSizes()
         self.by_time: TimeDependence | None = None

@@ -19,10 +19,10 @@ from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
-from iscp.views.changes.group_changes import KeyRows, changed_groups, held_keys
+from iscp.views.changes.group_changes import KeyRows, changed_groups, collected_keys
 from iscp.views.changes.group_sums import (
     GroupSums,
-    HeldSums,
+    StoredSums,
     all_sums,
     changed_sums,
     sums_finished,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SMALL_BYTES_MAX = 16 * 1024**2
 """Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
 
-# It computes expressions over rows that are held here one by one, within the optimizer.
+# It computes expressions over rows in this process one by one, within the optimizer.
 _SLOW_RULES = ("ConvertToLocalRelation",)
 
 
@@ -80,11 +80,11 @@ class ViewQuery:
     listed: bool = True
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
-    kept: PlanNode | None = field(init=False)
+    stored: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
     sums: GroupSums | None = field(init=False)
-    kept_keys: ResultKeys | None = field(init=False)
-    keeps_totals: bool = field(init=False)
+    stored_keys: ResultKeys | None = field(init=False)
+    stores_totals: bool = field(init=False)
     given: GivenRows = field(default_factory=GivenRows)
     _totals: KnownTotals | None = None
 
@@ -103,9 +103,9 @@ class ViewQuery:
                 remedy="Bring the columns back and resume the job; or `iscp-admin job resync` it with another query",
                 code=ErrorCode.SCHEMA_CHANGED,
             ) from error
-        self.kept, self.sums = self.analyzed.kept, self.analyzed.sums
-        self.kept_keys, self.keys = self.analyzed.kept_keys, self.analyzed.keys
-        self.keeps_totals = bool(adding_up(self.analyzed.root))
+        self.stored, self.sums = self.analyzed.stored, self.analyzed.sums
+        self.stored_keys, self.keys = self.analyzed.stored_keys, self.analyzed.keys
+        self.stores_totals = bool(adding_up(self.analyzed.root))
 
     @property
     def by_time(self) -> TimeDependence | None:
@@ -125,32 +125,32 @@ class ViewQuery:
         """Return the totals at the ends, once rows or changes were made."""
         return self._totals.of(self.analyzed.root) if self._totals else NO_TOTALS
 
-    def keep_no_totals(self) -> None:
-        self.keeps_totals, self._totals = False, None
+    def store_no_totals(self) -> None:
+        self.stores_totals, self._totals = False, None
 
     def all_rows(self) -> DataFrame:
         """Return the result at the ends."""
         return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
 
-    def kept_rows(self) -> DataFrame:
+    def stored_rows(self) -> DataFrame:
         """Return all rows of the input that is stored, at the ends, as `c0`, `c1`, …, or its sums if it is stored as
         sums.
         """
-        assert self.kept is not None
+        assert self.stored is not None
         if self.given.sums is not None:
             return self.given.sums
         if self.sums is not None:
             return all_sums(self._at_ends(), self.sums)
-        rows = self._at_ends().result(self.kept, At.NEW)
+        rows = self._at_ends().result(self.stored, At.NEW)
         return rows.toDF(*_numbered(rows))
 
-    def finished(self, kept_rows: DataFrame) -> DataFrame:
+    def finished(self, stored_rows: DataFrame) -> DataFrame:
         """Return the result, made of the input that is stored."""
         templates, catalyst, leaf = self._templates, self.analyzed.catalyst, Leaf("", None)
-        if templates is None or self.keeps_totals or self.given.rows:  # values stand above that are not of kept rows
-            return self._finished(kept_rows)
+        if templates is None or self.stores_totals or self.given.rows:  # values stand above that are not of stored rows
+            return self._finished(stored_rows)
         leaves = PlanLeaves(catalyst)
-        leaves.give(leaf, catalyst.plan_of(kept_rows))
+        leaves.give(leaf, catalyst.plan_of(stored_rows))
         given = catalyst.frame(leaves.rows(leaf))
         return templates.planned(catalyst, "finished", leaves, lambda: self._finished(given)) or self._finished(given)
 
@@ -164,11 +164,11 @@ class ViewQuery:
         """Return the templates, or None if its plans have values of one refresh."""
         return None if self.by_time else self.recent.templates
 
-    def _finished(self, kept_rows: DataFrame) -> DataFrame:
-        assert self.kept is not None
+    def _finished(self, stored_rows: DataFrame) -> DataFrame:
+        assert self.stored is not None
         if self.sums is not None:
-            return sums_finished(self._at_ends(), self.sums, self.analyzed.root, kept_rows).toDF(*self.columns)
-        return self._at_ends().result_over(self.analyzed.root, self.kept, kept_rows).toDF(*self.columns)
+            return sums_finished(self._at_ends(), self.sums, self.analyzed.root, stored_rows).toDF(*self.columns)
+        return self._at_ends().result_over(self.analyzed.root, self.stored, stored_rows).toDF(*self.columns)
 
     def plans_at_ends(self) -> SignedPlans:
         """Return plans at the ends, with the totals that are known."""
@@ -181,7 +181,7 @@ class ViewQuery:
         plans = self.plans_at_ends()
         if self._totals is None:
             self._totals = plans.totals
-            if self.keeps_totals:
+            if self.stores_totals:
                 learn_totals(plans, self.analyzed.root)
         return plans
 
@@ -201,26 +201,27 @@ class ViewQuery:
             yield None if changed is None else changed.named(*self.columns, WEIGHT)
 
     @property
-    def kept_key(self) -> list[str]:
+    def stored_key(self) -> list[str]:
         """Return the columns that distinguish rows of the input that is stored; empty: none do."""
         if self.sums is not None:
             return self.sums.keys
-        return [f"c{place}" for place in self.kept_keys.places] if self.kept_keys and self.kept_keys.unique else []
+        keys = self.stored_keys
+        return [f"c{place}" for place in keys.places] if keys and keys.unique else []
 
     @contextmanager
-    def follow_kept(self, spans: Spans, held: HeldSums) -> Iterator[ChangedRows | None]:
+    def follow_stored(self, spans: Spans, before: StoredSums) -> Iterator[ChangedRows | None]:
         """Yield the changes of the input that is stored, with OP where it has a key, else with WEIGHT, or None.
 
         `before` has its sums before.
         """
-        assert self.kept is not None
+        assert self.stored is not None
         with self._between(spans) as plans:
             if self.sums is not None:
-                yield changed_sums(plans, self.sums, held)
-            elif self.kept_key and self.kept_keys is not None:
-                yield changed_groups(plans, self.kept, self.kept_keys)
+                yield changed_sums(plans, self.sums, before)
+            elif self.stored_key and self.stored_keys is not None:
+                yield changed_groups(plans, self.stored, self.stored_keys)
             else:
-                yield plans.changes(self.kept)
+                yield plans.changes(self.stored)
 
     @contextmanager
     def group_changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -235,7 +236,7 @@ class ViewQuery:
         """Yield the result's rows of all keys that changed, by its own names, or None if they are not few."""
         assert self.keys is not None
         with self._between(spans) as plans:
-            found = held_keys(plans, self.analyzed.root, self.keys)
+            found = collected_keys(plans, self.analyzed.root, self.keys)
             if found is not None:
                 named = {f"c{place}": name for place, name in enumerate(self.columns)}
                 keys = found.keys.rename_columns([named[each] for each in found.keys.schema.names])
@@ -249,11 +250,11 @@ class ViewQuery:
         with ExitStack() as stack:
             tables = {name: self._changed_table(name, uri, spans, stack) for name, uri in self.view.tables.items()}
             instants = Instants(spans.as_of_s, self.end.instant_s)
-            held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
-            templates, totals = self._templates if held_max else None, self._totals_since(spans)
-            if held_max:
+            collected_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
+            templates, totals = self._templates if collected_max else None, self._totals_since(spans)
+            if collected_max:
                 stack.enter_context(without_rules(self.session, _SLOW_RULES))
-            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, totals, templates=templates)
+            plans = SignedPlans(self.analyzed.catalyst, tables, instants, collected_max, totals, templates=templates)
             stack.callback(plans.close)
             learn_totals(plans, self.analyzed.root)
             self._totals = plans.totals
@@ -262,15 +263,15 @@ class ViewQuery:
     def scans(self, spans: Spans) -> Scans:
         """Return the bytes that a refresh reads of the tables besides their changes."""
         sizes = {name: self._bytes(uri) for name, uri in self.view.tables.items()}
-        moved = [name for name, uri in self.view.tables.items() if spans.by_uri[uri].changes_data]
-        estimator = ScanEstimator(sizes, moved)
-        keys = self.kept_keys if self.kept else self.keys
+        changed_tables = [name for name, uri in self.view.tables.items() if spans.by_uri[uri].changes_data]
+        estimator = ScanEstimator(sizes, changed_tables)
+        keys = self.stored_keys if self.stored else self.keys
         if self.sums is not None:
             read = estimator.changes(self.sums.node.inputs[0].operator)
         elif keys is not None:
             read = estimator.rows_now(keys.node.inputs[0].operator)
         else:
-            read = estimator.changes((self.kept or self.analyzed.root).operator)
+            read = estimator.changes((self.stored or self.analyzed.root).operator)
         return Scans(read, estimator.all_rows(self.analyzed.root.operator))
 
     def _bytes(self, uri: str) -> int:

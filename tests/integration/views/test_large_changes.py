@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.rows.row_search import LACKING
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.bag_commit import HELD_ROWS_MAX, commit_changes
+from iscp.consumers.view.bag_commit import MERGED_CHANGES_MAX, commit_changes
 from iscp.core.query.refresh_choice import RefreshSample, Strategy
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import ConsumeContext
@@ -67,7 +67,7 @@ def test_where_most_rows_change_all_are_written_and_otherwise_few_are_merged(new
 
 def test_where_most_groups_change_all_are_written(new_view: NewView) -> None:
     view = new_view("select a, max(b) m, min(n) lo from t group by a", seed=1, refresh="incremental")
-    table, size = view.lake.uris["t"], HELD_ROWS_MAX + 2_000
+    table, size = view.lake.uris["t"], MERGED_CHANGES_MAX + 2_000
     rows = pa.table({"a": range(size), "b": ["z"] * size, "d": [0.5] * size, "n": pa.nulls(size)})
     write_deltalake(table, rows.cast(SCHEMAS["t"]), mode="overwrite")
     view.refresh()

@@ -168,7 +168,7 @@ def test_a_value_of_a_subquery_over_a_table_follows_it(refreshes: Refreshes) -> 
 class SteppedRefreshes(Refreshes):
     """Whose plan is made of the positive ones among the changed rows, which are computed first."""
 
-    def run_steps(self, rows: Rows, dim: Rows, held_max: int, *, joined: bool = True) -> Rows | None:
+    def run_steps(self, rows: Rows, dim: Rows, collected_max: int, *, joined: bool = True) -> Rows | None:
         changed, now = self.frame(rows, FACT), self.frame(dim, DIM)
         tables = {
             "fact": TableChange(lambda at: now, lambda: changed),
@@ -179,7 +179,7 @@ class SteppedRefreshes(Refreshes):
         def build() -> DataFrame | None:
             self.built += 1
             first = self.catalyst.frame(leaves.rows(CHANGED)).where("x > 0")
-            positive = leaves.compute_once(step, lambda: first, held_max)
+            positive = leaves.compute_once(step, lambda: first, collected_max)
             if positive is None or not joined:
                 return None if positive is None else positive.frame
             return positive.frame.join(self.catalyst.frame(leaves.rows(NOW)), "g").select("name", "x")
@@ -191,10 +191,10 @@ class SteppedRefreshes(Refreshes):
         return found
 
 
-@pytest.mark.parametrize("held_max", [0, 1, 100])
+@pytest.mark.parametrize("collected_max", [0, 1, 100])
 @pytest.mark.parametrize("joined", [False, True])
 def test_what_is_computed_on_the_way_is_computed_again(
-    spark_runtime: SparkRuntime, held_max: int, joined: bool
+    spark_runtime: SparkRuntime, collected_max: int, joined: bool
 ) -> None:
     """Held here or kept by Spark; it is another plan once there are rows where there were none, or none any more."""
     refreshes, built = SteppedRefreshes(spark_runtime.new_session()), list[int]()
@@ -202,7 +202,7 @@ def test_what_is_computed_on_the_way_is_computed_again(
         names = {1: f"a{len(built)}", 2: "b"}
         dim: Rows = [*names.items()]
         there = sorted((names[g] if joined else g, x) for g, x in rows if x > 0)
-        assert refreshes.run_steps(rows, dim, held_max, joined=joined) == (there or None)
+        assert refreshes.run_steps(rows, dim, collected_max, joined=joined) == (there or None)
         built.append(refreshes.built)
     assert built == [1, 1, 2, 2, 3, 3]
 

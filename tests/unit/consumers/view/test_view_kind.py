@@ -161,7 +161,7 @@ def test_sizes_and_costs_are_of_the_tables_and_of_what_is_kept_already() -> None
     there = catalog("a", whole=True)
     shape = there.shapes[SQL]
     there.sizes = {"/lake/t": TableSize(50, 500), "/lake/view_view_state_2": TableSize(7, 70)}
-    there.shapes[SQL] = replace(shape, kept=shape.root.inputs[0])
+    there.shapes[SQL] = replace(shape, stored=shape.root.inputs[0])
     explained = KIND.explain(view(), there)
     assert explained.sizes == {"t": TableSize(50, 500)}
     assert explained.kept == ()

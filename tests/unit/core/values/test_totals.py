@@ -16,9 +16,9 @@ from iscp.core.values.totals import (
     QueryTotals,
     Total,
     TotalChange,
+    changed_total,
     exact_totals,
-    merged,
-    moved,
+    merged_total,
     parse_totals,
     totals_document,
 )
@@ -49,7 +49,7 @@ def change_between(kind: AggregateKind, old: Sequence[int], new: Sequence[int]) 
 
 @given(st.sampled_from(KINDS), VALUES, VALUES)
 def test_what_follows_is_the_total_of_all_values(kind: AggregateKind, old: list[int], new: list[int]) -> None:
-    found = moved(kind, total_of(kind, old), change_between(kind, old, new))
+    found = changed_total(kind, total_of(kind, old), change_between(kind, old, new))
     if found is None:  # only where the extreme that there was has gone, at least once, and is not exceeded
         beyond = EXTREMES[kind]
         assert Counter(old)[beyond(old)] > Counter(new)[beyond(old)]
@@ -61,7 +61,7 @@ def test_what_follows_is_the_total_of_all_values(kind: AggregateKind, old: list[
 @given(st.sampled_from(list(EXTREMES)), VALUES, VALUES)
 def test_an_extreme_follows_what_comes(kind: AggregateKind, old: list[int], came: list[int]) -> None:
     new = [*old, *came]
-    assert moved(kind, total_of(kind, old), change_between(kind, old, new)) == total_of(kind, new)
+    assert changed_total(kind, total_of(kind, old), change_between(kind, old, new)) == total_of(kind, new)
 
 
 TOTALS = QueryTotals("shape", ((Total(3, -(10**40)), Total(0, 0, None)), (Total(1, 0, -5),)))
@@ -101,4 +101,4 @@ def test_a_consumer_that_gives_something_else_is_refused() -> None:
 @given(st.sampled_from(KINDS), st.lists(VALUES, max_size=4))
 def test_totals_of_parts_are_merged(kind: AggregateKind, parts: list[list[int]]) -> None:
     every = [each for part in parts for each in part]
-    assert merged(kind, [total_of(kind, part) for part in parts]) == total_of(kind, every)
+    assert merged_total(kind, [total_of(kind, part) for part in parts]) == total_of(kind, every)

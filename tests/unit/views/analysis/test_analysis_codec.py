@@ -25,7 +25,7 @@ def test_a_shape_is_the_same_on_the_other_side(kept: Operator | None) -> None:
 
 def test_what_is_kept_is_the_very_operator() -> None:
     found = shape_from_json(shape_to_json(QueryShape(JOIN, "{}", frozenset(), FILTER)))
-    assert any(each is found.kept for _, each in found.root.walk())
+    assert any(each is found.stored for _, each in found.root.walk())
 
 
 def test_a_tree_may_be_deep() -> None:
@@ -37,7 +37,7 @@ def test_a_tree_may_be_deep() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("root", 9), ("inputs", [[5]]), ("operators", [{"kind": "x"}]), ("kept", "a")]
+    ("name", "value"), [("root", 9), ("inputs", [[5]]), ("operators", [{"kind": "x"}]), ("stored", "a")]
 )
 def test_what_cannot_be_is_refused(name: str, value: object) -> None:
     content = json.loads(shape_to_json(QueryShape(TABLE, "{}", frozenset()))) | {name: value}

@@ -116,7 +116,7 @@ def test_groups_come_change_go_and_come_back(seed: int) -> None:
         deltas = sum_up(QUERY, changed(changes))
         held = table(kept, _nothing(deltas).schema)
         found = change_groups(QUERY, deltas, held, VIEW)
-        applied(kept, found.kept, KEYS)
+        applied(kept, found.stored, KEYS)
         applied(view, found.view, ["name", "day"])
         rows = rows + Counter(came) - Counter(went)
         assert view == result(rows)
@@ -134,7 +134,7 @@ def test_rows_that_go_and_are_not_there_and_sums_that_are_too_large_are_not_for_
     with pytest.raises(UnfitGroupsError):
         change_groups(QUERY, gone, _nothing(gone), VIEW)
     came = sum_up(QUERY, changed([("insert", row)]))
-    kept = change_groups(QUERY, came, _nothing(came), VIEW).kept.drop_columns([OP])
+    kept = change_groups(QUERY, came, _nothing(came), VIEW).stored.drop_columns([OP])
     most = kept.set_column(kept.schema.names.index("s1"), "s1", pa.array([2**63 - 1], pa.int64()))
     with pytest.raises(UnfitGroupsError):
         change_groups(QUERY, came, most, VIEW)

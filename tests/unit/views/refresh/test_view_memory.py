@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from iscp.core.query.refresh_choice import RefreshSample, Strategy
 from iscp.views.changes.plan_leaves import BuildTimer
-from iscp.views.refresh.view_memory import BUILDS_MAX, SERVED_LEAST, KeepingWorth, ViewMemory
+from iscp.views.refresh.view_memory import BUILDS_MAX, SERVED_LEAST, StoringWorth, ViewMemory
 
 
 def test_it_is_written_again_once_it_has_served_often_enough_on_average() -> None:
-    worth = KeepingWorth()
+    worth = StoringWorth()
     assert worth.write()
     worth.served += SERVED_LEAST - 1
     assert not worth.write()

@@ -1,9 +1,9 @@
 """The table with more of a view than its rows: the input of an operator that is recomputed as a whole, or its groups.
 
-It lies beside the target. It says of itself of which versions of the view's tables it is, and of which
-instant, and is of use only where those are the ones that the target is at: after a crash between its commit and the
-target's, or where another writer came between, it is written again. So it is never what the view's rows are believed to
-be, and no seq depends on it.
+It lies beside the target. It says of itself of which versions of the view's tables it is, and of which instant, and is
+of use only where those are the ones that the target is at: after a crash between its commit and the target's, or where
+another writer came between, it is written again. So it is never what the view's rows are believed to be, and no seq
+depends on it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
-from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_groups, merge_held
+from iscp.consumers.view.bag_commit import FEW_ROWS_MAX, commit_changes, merge_few, merge_groups
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Sink
-from iscp.views.changes.group_sums import HeldSums
+from iscp.views.changes.group_sums import StoredSums
 from iscp.views.changes.signed_rows import ChangedRows
 from iscp.views.direct.group_state import read_groups
 from iscp.views.refresh.refresh_parts import Part, measured_as
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class KeptInput:
+class StoredInput:
     """The stored input of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …"""
 
     def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
@@ -55,8 +55,8 @@ class KeptInput:
             return self._sink.rows(context.session), few is not None
         return frame_of_arrow(context.session, few), True
 
-    def held(self, context: ConsumeContext) -> HeldSums:
-        return HeldSums(partial(self.rows, context), partial(self.groups, context))
+    def sums(self, context: ConsumeContext) -> StoredSums:
+        return StoredSums(partial(self.rows, context), partial(self.groups, context))
 
     def stored_groups(self, context: ConsumeContext) -> StoredGroups:
         return StoredGroups(
@@ -107,7 +107,7 @@ class KeptInput:
     @measured_as(Part.STATE)
     def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], view: CommitTag) -> None:
         """Merge few rows with OP."""
-        merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), view))
+        merge_few(context, self._sink, rows, key, self._tag(context, self._position(context), view))
 
     def tidy(self) -> None:
         """Tidy the table as TidyingConsumer does."""
