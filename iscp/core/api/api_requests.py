@@ -12,7 +12,9 @@ from iscp.core.values.ids import DEFAULT_ACCOUNT
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """How a user names a job: `table` is a path or URI of a Delta table, `db.table` of a catalog, or a table id."""
+    """The name of a job as users give it: `table` is a path or URI of a Delta table, `db.table` of a catalog, or a
+    table id.
+    """
 
     table: str
     name: str

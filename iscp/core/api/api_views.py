@@ -172,9 +172,9 @@ class ClusterView:
     """The state of the whole cluster.
 
     `owner` is the owner's node id, empty while there is none. `counters` are the executors', summed. `lag_max_s` is the
-    greatest of all jobs, stopped ones too, and -1 while unknown. By `checkpoint_at_s` (Unix seconds, 0: not known yet)
-    everything that was committed up to then is applied by all jobs but those left out, of which `left_out` has some.
-    `moving` counts shards on their way to another node.
+    greatest of all jobs, stopped ones too, and -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet) is
+    the time up to which everything that was committed is applied by all jobs but those left out, of which `left_out`
+    has some. `moving` counts shards on their way to another node.
     """
 
     owner: str

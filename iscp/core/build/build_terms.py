@@ -21,8 +21,8 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BuildTerms:
-    """`sources` are the versions of all tables that ranges read, their own among them. `as_of_s` is the instant that
-    they are computed for, in Unix seconds (0: they do not depend on the time).
+    """The terms of a build. `sources` are the versions of all tables that ranges read, their own among them. `as_of_s`
+    is the instant that they are computed for, in Unix seconds (0: they do not depend on the time).
 
     `way` says how rows are computed, as the consumer calls it. With `passing` what is staged is not the target's own,
     and goes with the build.

@@ -11,7 +11,7 @@ from iscp.core.job.start_rule import ProbeState
 
 @dataclass(frozen=True, slots=True)
 class TargetSeen:
-    """`state` is that of the log at `uri` when the target had what was applied to it.
+    """A target as last seen: `state` is that of the log at `uri` when the target had what was applied to it.
 
     Without a URI there is nothing that can be probed at the cost of a `stat`.
     """

@@ -49,7 +49,8 @@ Digests = Mapping[int, Digest]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """`number` classes of keys. Only those in one of the classes `within`, modulo `of`, are compared (`of` 1: all).
+    """Ranges of keys, in `number` classes. Only those in one of the classes `within`, modulo `of`, are compared (`of`
+    1: all).
 
     `narrowings` says how often they were cut already.
     """

@@ -22,13 +22,13 @@ class Op(StrEnum):
     """An operation on a key: it leads from how many rows to how many."""
 
     INSERT = "i"
-    """From none to one."""
+    """The key has no row before, and one after."""
     UPDATE = "u"
-    """From one to one."""
+    """The key has one row before and after."""
     DELETE = "d"
-    """From one to none."""
+    """The key has one row before, and none after."""
     PASSED = "p"
-    """From none to none: it came and went. Where the key has a row, that one is not the row it was."""
+    """The key has no row before and after: it came and went. A row that the key has is not the row it was."""
 
 
 NET_OPS: Mapping[tuple[bool, bool], Op] = {

@@ -86,8 +86,8 @@ class ConsumerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """When iterations start. PERIODIC has `interval_s`, or `cron` with `time_zone`, and `share`; CUSTOM has `name` (an
-    entry point of `iscp.triggers`) and `options`.
+    """The start of iterations. PERIODIC has `interval_s`, or `cron` with `time_zone`, and `share`; CUSTOM has `name`
+    (an entry point of `iscp.triggers`) and `options`.
     """
 
     job_type: TriggerType = field(

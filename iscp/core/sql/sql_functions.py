@@ -33,7 +33,7 @@ _READING_OPTIONS = frozenset({"rowvalidationxsdpath", "avroschemaurl"})
 
 @dataclass(frozen=True, slots=True)
 class SqlFault:
-    """Why SQL is refused, in words that follow its subject, and the remedy."""
+    """A reason to refuse SQL, in words that follow its subject, and the remedy."""
 
     message: str
     remedy: str
@@ -55,8 +55,9 @@ def function_fault(parts: Sequence[str], exists: Callable[[str], bool]) -> SqlFa
 
 
 def options_fault(name: str, keys: Collection[str] | None) -> SqlFault | None:
-    """Return why a function in OPTIONS_AT may not have options of these names; None: they are not all texts in a
-    `map(…)`.
+    """Return why a function in OPTIONS_AT may not have options with these `keys`, or None if it may.
+
+    `keys` is None where not all of them are texts in a `map(…)`.
     """
     if keys is None:
         return SqlFault(f"calls {name}() with options that are computed", "Write them as in map('mode', 'FAILFAST')")

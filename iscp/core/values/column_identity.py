@@ -116,7 +116,7 @@ def other_columns(before: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tu
 
 
 def _column_id(field: Mapping[str, Any]) -> str:
-    """Return what distinguishes a column; empty: all is as it is called."""
+    """Return what distinguishes a column, or an empty text if all is as it is called."""
     named = list(_named(field, ""))
     if all(name.lower() == physical.lower() for _, name, physical in named):
         return ""

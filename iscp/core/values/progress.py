@@ -128,8 +128,9 @@ LEFT_MOST_S = 366 * 86_400.0
 
 
 def combined_progress(parts: Sequence[RunProgress]) -> RunProgress | None:
-    """Return the sums for a job on a split table, whose ranges run side by side, as far as all are known; None: none
-    runs.
+    """Return the sums for a job on a split table, whose ranges run side by side, or None if none runs.
+
+    A sum is UNKNOWN if a part of it is.
     """
     if len(parts) <= 1:
         return parts[0] if parts else None

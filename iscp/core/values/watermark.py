@@ -42,7 +42,7 @@ def later(first: Watermark, second: Watermark) -> Watermark:
 
 @dataclass(frozen=True, slots=True)
 class SourceMark:
-    """How far one of several sources was read: the id that its table had then, and the watermark."""
+    """The progress in one of several sources: the id that its table had then, and the watermark."""
 
     table_id: str
     watermark: Watermark

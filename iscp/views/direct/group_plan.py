@@ -23,7 +23,7 @@ _DIGITS_MAX = 18
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """`query` names the columns of `rows` by their places: `c0`, `c1`, …"""
+    """Rows and how they are grouped: `query` names the columns of `rows` by their places: `c0`, `c1`, …"""
 
     query: GroupQuery
     rows: JoinQuery

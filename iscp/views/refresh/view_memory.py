@@ -182,7 +182,7 @@ class ViewMemory:
         self.samples: tuple[RefreshSample, ...] = ()
 
     def remember(self, sample: RefreshSample, built_s: float = 0.0) -> None:
-        """Remember what a refresh took. Of that, plans were built for `built_s`, as `time_builds` counts it."""
+        """Remember what a refresh took. Plans were built for `built_s` of it, as `time_builds` counts."""
         self._builds += built_s > 0
         self.samples = with_sample(self.samples, replace(sample, took_s=sample.took_s - built_s))
 
