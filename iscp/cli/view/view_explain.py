@@ -40,12 +40,12 @@ from iscp.core.values.progress import TableSize
 UPKEEP_WORDS = {
     OperatorUpkeep.LINEAR: "from the changed rows alone",
     OperatorUpkeep.JOINED: "changed rows joined with the other side",
-    OperatorUpkeep.STATE: "counts and sums kept, and changed by the changed rows",
+    OperatorUpkeep.STATE: "counts and sums stored, and changed by the changed rows",
     OperatorUpkeep.TOUCHED: "recomputed for the keys that changed",
     OperatorUpkeep.WHOLE: "recomputed as a whole",
 }
 COST = f"COST OF {CHANGED_ROWS:,} ROWS"
-COLUMNS = ("OPERATOR", "KEPT", COST, "STATE NEEDED", "WHY", "REMEDY")
+COLUMNS = ("OPERATOR", "MAINTAINED", COST, "STATE NEEDED", "WHY", "REMEDY")
 
 
 @click.command(name="explain")

@@ -25,7 +25,7 @@ def test_operators_are_a_tree_with_reasons_and_remedies(run: Run, kept: Kept) ->
     assert shown.exit_code == 0
     head, first, second, third, *rest = shown.stdout.splitlines()
     assert [*filter(None, map(str.strip, head.split("  ")))] == [
-        *("OPERATOR", "KEPT", "COST OF 1,000 ROWS", "STATE NEEDED", "WHY", "REMEDY")
+        *("OPERATOR", "MAINTAINED", "COST OF 1,000 ROWS", "STATE NEEDED", "WHY", "REMEDY")
     ]
     assert first.startswith("sum(total) by name")
     assert "one row for each group" in first
