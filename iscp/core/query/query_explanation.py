@@ -16,19 +16,19 @@ class OperatorUpkeep(StrEnum):
     """The way in which an operator's output follows a change of its input, from the cheapest on."""
 
     LINEAR = "linear"
-    """The changed rows alone go through it."""
+    """The changed rows alone go through the operator."""
 
     JOINED = "joined"
     """Changed rows of one side are joined with the other side's rows."""
 
     STATE = "state"
-    """Its groups are stored, and changed by what the changed rows add and take away."""
+    """The operator's groups are stored, and changed by what the changed rows add and take away."""
 
     TOUCHED = "touched"
-    """It is recomputed for the keys that changed rows have, and for no others."""
+    """The operator is recomputed for the keys that changed rows have, and for no others."""
 
     WHOLE = "whole"
-    """It is recomputed as a whole, from its input, whenever that changes."""
+    """The operator is recomputed as a whole, from its input, whenever that changes."""
 
 
 @dataclass(frozen=True, slots=True)

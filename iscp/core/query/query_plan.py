@@ -207,7 +207,7 @@ def undecided_reason(functions: str) -> str:
 
 
 EXACT_REMEDY = "Decide by an exact function, as percentile or count(DISTINCT …); or only show the value"
-"""What to do where rows are decided by inexact functions."""
+"""The remedy where rows are decided by inexact functions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def read_tree(
 
     Raises InvalidRequest.
     """
-    return _TreeReader(catalyst, tables, clock).read(plan)
+    return _TreeReader(catalyst, tables, clock).read_node(plan)
 
 
 def stored_input(root: PlanNode) -> PlanNode | None:
@@ -189,13 +189,13 @@ class _TreeReader:
     tables: Mapping[int, str]
     clock: Mapping[int, ClockValue]
 
-    def read(self, plan: Plan) -> PlanNode:
+    def read_node(self, plan: Plan) -> PlanNode:
         plan = self._with_time_above(plan)
         name = str(plan.nodeName()).split()[0]
-        inputs = tuple(self.read(each) for each in self.catalyst.inputs(plan))
+        inputs = tuple(self.read_node(each) for each in self.catalyst.inputs(plan))
         values = self.catalyst.items(plan.subqueries())
         clock = tuple((each, value) for each in values if (value := self._clock_value(each)))
-        subqueries = tuple(self.read(each) for each in values if not self._clock_value(each))
+        subqueries = tuple(self.read_node(each) for each in values if not self._clock_value(each))
         if name == "LogicalRDD":
             return self._table(plan)
         kind = OperatorKind.WINDOW if self._has_sessions(plan) else _KINDS.get(name)

@@ -94,7 +94,7 @@ def look_up(plans: SignedPlans, node: PlanNode, at: At, bounds: Bounds) -> Looke
         for table, own in [*found.bounds.below(node, bounds)]:
             if table not in tried:
                 tried.add(table)
-                waiting |= found.add(plans, table, at, own)
+                waiting |= found.look_up_table(plans, table, at, own)
     return found
 
 
@@ -109,7 +109,7 @@ class LookedUp:
         """Return whether all tables below the node are among them."""
         return all(each in self.leaves for each in node.walk() if each.operator.kind is OperatorKind.TABLE)
 
-    def add(self, plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> bool:
+    def look_up_table(self, plans: SignedPlans, node: PlanNode, at: At, own: Bounds) -> bool:
         """Look up rows of a table, and return whether that was possible."""
         leaf = _leaf(plans, node, at, own)
         if leaf is None or plans.leaves.of(leaf) is None:

@@ -42,7 +42,7 @@ def find_joined_columns(catalyst: Catalyst, root: PlanNode) -> JoinQuery | None:
     """Return the join as `find_join_query` does, but with values of any type in the result."""
     reader = _JoinReader(catalyst)
     try:
-        known = reader.read(root)
+        known = reader.read_columns(root)
     except _OtherPlan:
         return None
     outputs = [known[catalyst.id_of(each)] for each in catalyst.output(root.plan)]
@@ -75,7 +75,7 @@ class _JoinReader:
             for place, name in enumerate(self.names)
         )
 
-    def read(self, node: PlanNode) -> Mapping[int, Column]:
+    def read_columns(self, node: PlanNode) -> Mapping[int, Column]:
         """Return the columns that the plan gives, by their ids. Raises _OtherPlan."""
         if node.subqueries or node.clock:
             raise _OtherPlan
@@ -83,13 +83,13 @@ class _JoinReader:
             case OperatorKind.TABLE:
                 return self._table(node)
             case OperatorKind.PROJECT:
-                return self._project(node, self.read(node.inputs[0]))
+                return self._project(node, self.read_columns(node.inputs[0]))
             case OperatorKind.FILTER:
-                known = self.read(node.inputs[0])
+                known = self.read_columns(node.inputs[0])
                 self._filter(node.plan.condition(), known)
                 return known
             case OperatorKind.JOIN if node.operator.linear_in is JoinSide.BOTH and node.operator.conditional:
-                known = {**self.read(node.inputs[0]), **self.read(node.inputs[1])}
+                known = {**self.read_columns(node.inputs[0]), **self.read_columns(node.inputs[1])}
                 self._join(node.plan.condition().get(), known)
                 return known
             case _:
