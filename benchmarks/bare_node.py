@@ -175,8 +175,8 @@ class NoEngine:
         answered(dict.fromkeys(task_ids, UNCOUNTED))
         return lambda: None
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
-        return NO_UPKEEP
+    def maintenance(self, job_id: str) -> JobMaintenance:
+        return NO_MAINTENANCE
 
     def progress(self, job_id: str) -> None:
         return None

@@ -185,7 +185,7 @@ class NodeCalls(Protocol):
         Raises TimedOut, OutcomeUnknown of a repair, and what the comparison has raised.
         """
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobMaintenance:
         """Return how the refreshes of the job and the purges of its table go there; empty if the job is not the
         node's.
         """

@@ -76,7 +76,7 @@ class FakeNodeCalls:
             answered({task_id: TableSize(len(task_id), range_id) for task_id in task_ids})
         return self.given_up.set
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobMaintenance:
         self._fail()
         return UPKEEP if job_id == "job" else NO_MAINTENANCE
 

@@ -54,8 +54,8 @@ class FakeCalls:
         assert self.build_worker is not None
         return self.build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
-        found = self.upkeeps.get(job_id, NO_UPKEEP)
+    def maintenance(self, job_id: str) -> JobMaintenance:
+        found = self.upkeeps.get(job_id, NO_MAINTENANCE)
         if isinstance(found, IscpError):
             raise found
         return found

@@ -242,7 +242,7 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def _maintenance(figures: UpkeepFigures | None) -> str:
+def _maintenance(figures: MaintenanceFigures | None) -> str:
     if figures is None:
         return ""
     counts = {"completed": figures.completed, "failed": figures.failed, "timeout": figures.timeout}

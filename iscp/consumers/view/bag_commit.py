@@ -71,8 +71,8 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     rows_there = sink.rows(context.session)
     many = are_many(changed, rows_there)
     if many and shown_alike(changes.schema):
-        return rewrite_bag(context, sink, held, changes, tag), changed.rows
-    frame = cached(_to_repairs(changes, held, names))
+        return rewrite_bag(context, sink, rows_there, changes, tag), changed.rows
+    frame = cached(_to_repairs(changes, rows_there, names))
     try:
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:

@@ -38,7 +38,7 @@ class BuildLimits:
     writes_max: int = WRITES_OF_BUILDS_MAX
     """See WRITES_OF_BUILDS_MAX."""
 
-    retained_bytes_max: int = KEPT_BYTES_MAX
+    retained_bytes_max: int = RETAINED_BYTES_MAX
     """See the setting `build.kept_bytes_max`."""
 
     check_every_s: float = CHECK_EVERY_S

@@ -122,7 +122,7 @@ class DeleteStaging:
 
 @dataclass(frozen=True, slots=True)
 class PutRetained:
-    span: KeptSpan
+    span: RetainedSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class BuildState:
     aborted: dict[str, BuildTask] = field(default_factory=dict)
     places: dict[str, dict[BuildPlace, dict[str, BuildTask]]] = field(default_factory=dict)
     staging: dict[str, StagingTask] = field(default_factory=dict)
-    retained: dict[str, KeptSpan] = field(default_factory=dict)
+    retained: dict[str, RetainedSpan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> BuildState:

@@ -130,13 +130,15 @@ class StagingTasks:
                 moved_task = task._replace(task_id=next_id(), node_id=node_id)
                 yield [DeleteStaging(table_id, task.task_id), PutStaging(moved_task)]
 
-    def _result(self, retained: KeptSpan, task: StagingTask) -> Change:
+    def _result(self, retained: RetainedSpan, task: StagingTask) -> Change:
         if task.removes:
             return DeleteRetained(task.table_id)
         size = retained.bytes + max(0, self.finished[task.task_id].bytes)
-        return PutRetained(KeptSpan(retained.table_id, retained.table_uri, retained.since, task.until, size))
+        return PutRetained(RetainedSpan(retained.table_id, retained.table_uri, retained.since, task.until, size))
 
-    def _begin(self, needs: _Needs, table_id: str, retained: KeptSpan | None) -> tuple[KeptSpan, int, int] | None:
+    def _begin(
+        self, needs: _Needs, table_id: str, retained: RetainedSpan | None
+    ) -> tuple[RetainedSpan, int, int] | None:
         """Return the span to be written of a table without a task, and between which versions a new task stages
         commits; None if there is nothing to do.
         """
@@ -144,17 +146,17 @@ class StagingTasks:
         if retained is not None and self._is_over(needs, retained):
             return replace(retained, since=retained.until), retained.until, retained.until
         if retained is None or after < retained.since:  # what is there already is found when it is to be retained
-            retained = KeptSpan(table_id, needs.uri, after, after)
+            retained = RetainedSpan(table_id, needs.uri, after, after)
         if until <= retained.until or retained.bytes >= self._retained_bytes_max:
             return None
         return retained, retained.until, min(until, retained.until + COMMITS_OF_TASK_MAX)
 
-    def _is_over(self, needs: _Needs, retained: KeptSpan) -> bool:
+    def _is_over(self, needs: _Needs, retained: RetainedSpan) -> bool:
         """Return whether nobody needs the retained commits, and they do not continue with what is wanted."""
         wanted = needs.wanted()
         return needs.known and not needs.before(retained.until) and (wanted is None or wanted[0] != retained.until)
 
-    def _is_needed(self, needs: _Needs, retained: KeptSpan, task: StagingTask) -> bool:
+    def _is_needed(self, needs: _Needs, retained: RetainedSpan, task: StagingTask) -> bool:
         if task.removes:
             return self._is_over(needs, retained)
         wanted = needs.wanted()  # of what has begun while a job was built, its tail has all the same
@@ -165,7 +167,7 @@ class StagingTasks:
         """Return the needs of all tables that are being built or have retained commits, or soon will."""
         begun = {plan.job_id: plan for plan in _open_builds(state, turns)}
         repaired = [self._seen[table_id] for table_id in self._repaired]
-        places: list[TableSeen | BuildPlan | KeptSpan | StagingTask] = [*repaired, *begun.values()]
+        places: list[TableSeen | BuildPlan | RetainedSpan | StagingTask] = [*repaired, *begun.values()]
         places += [*state.retained.values(), *state.staging.values()]
         found = {each.table_id: _Needs(each.table_uri) for each in places}
         for plan in begun.values():

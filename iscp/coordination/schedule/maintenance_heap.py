@@ -210,7 +210,7 @@ class MaintenanceHeap(Generic[T]):
         """End one that was given up, after all, and return after how many seconds it is tried again."""
         return self._again(item, now_s)
 
-    def figures(self, item: T, now_s: float, at_s: float) -> UpkeepFigures | None:
+    def figures(self, item: T, now_s: float, at_s: float) -> MaintenanceFigures | None:
         """Return the item's figures, or None if there is no such item; `at_s` is what `now_s` is in Unix time."""
         found = self._items.get(item)
         if found is None:

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 from iscp.coordination.schedule.maintenance_heap import MaintenanceHeap
 from iscp.coordination.schedule.maintenance_queue import MaintenanceQueue
-from iscp.core.job.maintenance_figures import UpkeepFigures
-from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.job.maintenance_figures import MaintenanceFigures
+from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.values.errors import IscpError, QueueFull, TimedOut
 
 T = TypeVar("T", bound=Hashable)

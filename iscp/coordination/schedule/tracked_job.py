@@ -128,7 +128,7 @@ class TrackedJob:
             spec = run_spec(self.row.spec_json)
         except IscpError:
             spec = None
-        self.sharing_group = company_of(spec)
+        self.sharing_group = sharing_group(spec)
         self._note_further_tables()
         self.await_time(self.due_at_s or recorded_due_at_s(self.row, at_s), now_s, at_s)
         self.target_lag_s = spec.target_lag_s if spec else None
@@ -190,8 +190,8 @@ class TrackedJob:
             failing=self.failures > 0,
             near=self.near,
             stale=self.has_to_run,
-            company=self.sharing_group,
-            held=self.pace is not None and self.pace.delayed_until_s > now_s,
+            group=self.sharing_group,
+            waits=self.pace is not None and self.pace.delayed_until_s > now_s,
         )
 
     def take(self, row: JobRow, backoff: BackoffConfig) -> JobReport | None:

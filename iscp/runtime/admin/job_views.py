@@ -96,7 +96,7 @@ class JobViews:
         found = self._nodes.of_each(lambda each: self._nodes.progress(each.key.shard, each.job_id), running)
         return combined_progress(list(filter(None, found)))
 
-    def _maintenance(self, row: JobRow) -> JobUpkeep:
+    def _maintenance(self, row: JobRow) -> JobMaintenance:
         """Return what the nodes that run it report; they are queried only if the job's consumer has any maintenance."""
         try:
             kind = self._kinds(row.spec.consumer.kind)

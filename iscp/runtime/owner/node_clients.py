@@ -97,11 +97,11 @@ class NodeClients:
         """Return whether a comparison of the job's target was requested here, and is not answered yet."""
         return job_id in self._verifying
 
-    def maintenance(self, shard: ShardId, job_id: str) -> JobUpkeep:
+    def maintenance(self, shard: ShardId, job_id: str) -> JobMaintenance:
         """Return the same as the node does; empty if nobody runs the shard, or the node does not answer."""
         try:
             record = self._holder(shard)
-            return self._call(record).maintenance(job_id) if record is not None else JobUpkeep()
+            return self._call(record).maintenance(job_id) if record is not None else JobMaintenance()
         except IscpError as error:
             log.info("node.upkeep_unknown", extra={"shard": str(shard), "error": str(error)})
             return JobMaintenance()

@@ -65,7 +65,7 @@ class LocalCalls:
     ) -> Callable[[], None]:
         return self._build_worker.work_on_build_tasks(owner_rev, range_id, task_ids, answered)
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobMaintenance:
         return self._maintenance.figures(job_id)
 
     def progress(self, job_id: str) -> RunProgress | None:

@@ -99,7 +99,7 @@ class Maintenance:
         self._orders.append(order)
         self._wake.notify()
 
-    def figures(self, job_id: str) -> JobUpkeep:
+    def figures(self, job_id: str) -> JobMaintenance:
         """Return how the job's refreshes and its table's purges go here."""
         with self._lock:
             row, now_s, at_s = self._jobs.get(job_id), self._clock.monotonic_s(), self._clock.now_s()

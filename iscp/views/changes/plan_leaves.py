@@ -219,10 +219,10 @@ class PlanLeaves:
 
     # --- what is computed -----------------------------------------------------------------------------------------
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Evaluated once, when it is needed, and kept until `close`."""
+    def cache(self, frame: DataFrame) -> DataFrame:
+        """Return a frame that is evaluated once, when it is needed, and cached until `close`."""
         frame = cached(frame)
-        self._kept.append(frame)
+        self._cached.append(frame)
         return frame
 
     def count(self, frame: DataFrame) -> ChangedRows | None:

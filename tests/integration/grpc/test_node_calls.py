@@ -38,7 +38,7 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert node.calls.interrupted == [(SHARD, "job", '{"a": 1}')]
     assert node.calls.verified == [(SHARD, "job", True)]
     assert calls.counters() == {"submitted": 3, "failed": 1}
-    assert (calls.maintenance("job"), calls.maintenance("other")) == (UPKEEP, NO_UPKEEP)
+    assert (calls.maintenance("job"), calls.maintenance("other")) == (UPKEEP, NO_MAINTENANCE)
     assert (calls.progress("job"), calls.progress("other")) == (PROGRESS, None)
     node.calls.kept = [EventView(rev, 1, 1.5, "dispatch", "n", "t/2", "new", "orders") for rev in range(1, 5_000)]
     assert calls.events([]) == node.calls.kept

@@ -200,7 +200,7 @@ def _read_staging(table_id: str, task_id: str, record: Any) -> StagingTask:
     return StagingTask(task_id, table_id, uri, after, until, node_id)
 
 
-def _read_span(table_id: str, record: Any) -> KeptSpan:
+def _read_span(table_id: str, record: Any) -> RetainedSpan:
     since, until = _exact_span(record["since"], record["until"])
     return RetainedSpan(table_id, exact_name(record["uri"], "uri"), since, until, exact_int(record["bytes"], "bytes"))
 

@@ -138,7 +138,7 @@ class RemoteNode:
         except grpc.RpcError as error:
             return from_rpc(error, self._address, changes=False)
 
-    def maintenance(self, job_id: str) -> JobUpkeep:
+    def maintenance(self, job_id: str) -> JobMaintenance:
         return UPKEEP.from_wire(self._request(self._stub.Upkeep, pb.UpkeepRequest(job_id=job_id)))
 
     def progress(self, job_id: str) -> RunProgress | None:

@@ -102,7 +102,7 @@ def test_what_lands_while_a_build_waits_for_its_turn_is_kept_for_it() -> None:
     assert [(task.table_id, task.after, task.until) for task in owner.state.staging.values()] == [("planes", V, V + 2)]
     (call,) = staging(owner)
     answer(owner, call)
-    assert owner.state.retained["planes"] == KeptSpan("planes", "/lake/planes", V, V + 2, KEPT.bytes)
+    assert owner.state.retained["planes"] == RetainedSpan("planes", "/lake/planes", V, V + 2, KEPT.bytes)
     owner.take(BuildOver("j2"))
     owner.take(seen(V + 2, table_id="planes"))
     assert [task.removes for task in owner.state.staging.values()] == [True], "nobody waits any more"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iscp.coordination.schedule.maintenance_queue import LONG_MAX, LONG_OF_KIND_MAX
 from iscp.coordination.schedule.maintenance_turns import SLOT_S, MaintenanceTurns
-from iscp.core.settings.config import BackoffConfig, UpkeepConfig
+from iscp.core.settings.config import BackoffConfig, MaintenanceConfig
 from iscp.core.values.errors import PermanentError, TemporaryError
 
 INTERVAL_S, TIMEOUT_S, WAIT_S = 1.0, 60.0, 5.0
@@ -19,7 +19,7 @@ BACKOFF = BackoffConfig(base_s=2.0, cap_s=8.0, quarantine_after=3, quarantine_s=
 
 def turns(concurrency: int = 2, timeout_s: float = TIMEOUT_S) -> MaintenanceTurns[str]:
     return MaintenanceTurns(
-        INTERVAL_S, UpkeepConfig(concurrency=concurrency, timeout_s=timeout_s), BACKOFF, lambda: 0.0
+        INTERVAL_S, MaintenanceConfig(concurrency=concurrency, timeout_s=timeout_s), BACKOFF, lambda: 0.0
     )
 
 

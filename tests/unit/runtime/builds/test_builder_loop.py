@@ -176,7 +176,7 @@ def test_a_commit_that_a_node_reports_while_a_table_is_built_is_kept(building: B
     seen = SourceSeen(job.key.shard, 9, 1.0, 0.0)
     building.world.owner.query(lambda loop: loop.sources.seen.update({job.key.shard: seen}))
     building.until(lambda: [span.until for span in building.store.state.retained.values()] == [9])
-    assert building.store.state.retained["t-1"] == KeptSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
+    assert building.store.state.retained["t-1"] == RetainedSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
     building.world.owner.current_writer().submit(Unregister(job.key)).result(10)
     building.until(lambda: building.store.empty)
     assert [(task.after, task.until) for task in building.builder.staged] == [(7, 9), (9, 9)]
@@ -193,7 +193,7 @@ def test_a_repair_that_a_node_reports_of_a_table_whose_jobs_all_tail_is_kept_unt
     building.until(lambda: building.store.empty)
     building.world.see(9, lag_s=1.0, repair=9)
     building.until(lambda: [span.until for span in building.store.state.retained.values()] == [9])
-    assert building.store.state.retained["t-1"] == KeptSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
+    assert building.store.state.retained["t-1"] == RetainedSpan("t-1", job.table_uri, 7, 9, RANGE.bytes)
     building.world.report(job, 9)
     building.world.see(9)
     building.until(lambda: building.store.empty)

@@ -212,7 +212,7 @@ def test_the_loop_wakes_for_orders_and_for_what_is_due_by_itself() -> None:
     assert bench.broken == []
 
 
-def refresh(bench: Bench, name: str) -> UpkeepFigures:
+def refresh(bench: Bench, name: str) -> MaintenanceFigures:
     found = bench.maintenance.figures(f"id-{name}").refresh
     assert found is not None
     return found
@@ -257,7 +257,7 @@ def test_the_figures_of_a_job_are_those_of_its_refreshes_and_its_tables_purges(b
     bench.order(StartShard(SHARD, EPOCH, (job("x"), job("plain", "replica"))))
     bench.settled("x", "purge t-1")
     told = bench.maintenance.figures("id-x")
-    assert told.refresh == UpkeepFigures(submitted=1, completed=1, next_at_s=bench.clock.now_s() + 100.0)
+    assert told.refresh == MaintenanceFigures(submitted=1, completed=1, next_at_s=bench.clock.now_s() + 100.0)
     assert told.purge is not None
     assert (told.purge.failed, told.purge.quarantined, told.purge.error_code, told.purge.error_msg) == (
         1,
@@ -265,7 +265,7 @@ def test_the_figures_of_a_job_are_those_of_its_refreshes_and_its_tables_purges(b
         ErrorCode.CONSUMER_BROKEN,
         "\\ud800 broken",
     )
-    assert bench.maintenance.figures("id-plain") == bench.maintenance.figures("id-unknown") == NO_UPKEEP
+    assert bench.maintenance.figures("id-plain") == bench.maintenance.figures("id-unknown") == NO_MAINTENANCE
 
 
 def test_a_permanent_fault_is_tried_rarely_until_the_job_is_changed(bench: Bench) -> None:
