@@ -221,14 +221,17 @@ class SinkWriter(Protocol):
         Raises PermanentError where it cannot hold both, ChangesUnavailable where `wanted` cannot be read any more.
         """
 
-    def merge(self, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+    def merge(self, session: SparkSession, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
         """Upsert and delete by key; `rows` have an op each, as Changes.frame has it.
 
-        Raises ChangesUnavailable where a key of op `i` or `p` is there already.
+        `session` is the job's own: the rows may be read in one that several jobs share at the same time. Raises
+        ChangesUnavailable where a key of op `i` or `p` is there already.
         """
 
-    def repair(self, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
-        """Make the target equal by the rows of Compared.repair."""
+    def repair(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        """Make the target equal by the rows of Compared.repair; `session` as in `merge`."""
 
     def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         """`rows`: each once, with WEIGHT: as many are put in, or taken out, without Spark.

@@ -59,7 +59,7 @@ class CountingView:
             frame = session.sql(" UNION ALL ".join(self._counts(context, marks))).selectExpr(
                 "*", f"'{Op.UPDATE}' AS {OP}"
             )
-            position = sink.merge(Rows(lambda: frame), ["name"], tag, context.guard)
+            position = sink.merge(session, Rows(lambda: frame), ["name"], tag, context.guard)
         return Refreshed(Consumed(position, len(marks), 0), strategy, order.full)
 
     def _newest(self, own: str, order: RefreshOrder) -> SourceMarks:

@@ -99,7 +99,7 @@ class ReplicaCheck:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
         rows = said.missing + said.extra + said.different
-        return Consumed(self._sink.repair(frame, self._spec.key, tag, context.guard), rows, 0)
+        return Consumed(self._sink.repair(context.session, frame, self._spec.key, tag, context.guard), rows, 0)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         context.guard.check()

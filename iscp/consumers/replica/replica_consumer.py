@@ -150,7 +150,7 @@ class ReplicaConsumer:
     def _write_small_difference(self, context: ConsumeContext, changes: pa.Table, tag: CommitTag) -> Consumed:
         tag = replace(tag, dead=self._keep_dead(context, None, 0, tag.watermark))
         rows = Rows(lambda: frame_of_arrow(context.session, changes), lambda: changes)
-        return Consumed(self._sink.merge(rows, self._spec.key, tag, context.guard), len(changes), 0)
+        return Consumed(self._sink.merge(context.session, rows, self._spec.key, tag, context.guard), len(changes), 0)
 
     def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
         """Without a key a target that was built once loses no row any more, whatever became of its log.
@@ -185,7 +185,7 @@ class ReplicaConsumer:
         if self._appendable(changes, tag):
             position = self._sink.append(inserts_of(rows), tag, context.guard)
         else:
-            position = self._sink.merge(rows, self._spec.key, tag, context.guard)
+            position = self._sink.merge(context.session, rows, self._spec.key, tag, context.guard)
         return Consumed(position, changes.rows, 0)
 
     def _refuse_unlike(self, rows: Rows) -> None:
@@ -213,7 +213,7 @@ class ReplicaConsumer:
         frame = cached(differing(wanted, held, key))
         try:
             rows = frame.count()
-            position = self._sink.merge(Rows(lambda: frame), key, tag, context.guard)
+            position = self._sink.merge(context.session, Rows(lambda: frame), key, tag, context.guard)
         finally:
             release(frame)
         return Consumed(position, rows, 0)

@@ -81,7 +81,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
             removed, added = (frame.where(F.col(OP) == op).drop(OP) for op in (_REMOVED, _ADDED))
             position = rewrite(context, sink, without(rows_there, removed, names).unionByName(added), tag)
         else:
-            position = sink.repair(frame, names, tag, context.guard)
+            position = sink.repair(context.session, frame, names, tag, context.guard)
         return position, sum(counts.values())
     finally:
         release(frame)
@@ -118,7 +118,7 @@ def merge_few(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence
         if replaced is not None:
             return replaced[0]
     both = Rows(lambda: frame_of_arrow(context.session, rows), lambda: rows)
-    return sink.merge(both, key, tag, context.guard)
+    return sink.merge(context.session, both, key, tag, context.guard)
 
 
 def merge_groups(
@@ -130,7 +130,7 @@ def merge_groups(
     changes, rows_there = changed.to_frame(), sink.rows(context.session)
     if are_many(changed, rows_there):
         return rewrite_groups(context, sink, rows_there, changes, key, tag), changed.rows
-    return sink.merge(Rows(lambda: changes), key, tag, context.guard), changed.rows
+    return sink.merge(context.session, Rows(lambda: changes), key, tag, context.guard), changed.rows
 
 
 def _to_repairs(changes: DataFrame, rows_there: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -199,20 +199,22 @@ class DeltaSink:
         overwrite_by_spark(frame, self._uri, tag)
         return self._confirm_commit(tag)
 
-    def merge(self, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+    def merge(self, session: SparkSession, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
         """Null equals null."""
         self._ready_to_commit(guard)
         table = rows.table
         if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
-            merge_by_spark(self._uri, rows.frame, key, tag, rows.reread)
+            merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
         return self._confirm_commit(tag)
 
-    def repair(self, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
+    def repair(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
         if not key:
             return self.append(Rows(lambda: frame.drop(OP)), tag, guard)
         self._ready_to_commit(guard)
         # A row that matches nothing is inserted, whatever there is.
-        merge_by_spark(self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
+        merge_by_spark(session, self._uri, frame, key, tag, only_where=f" AND s.{OP} <> 'n'")
         return self._confirm_commit(tag)
 
     def stage(self, rows: Rows, tag: CommitTag) -> Manifest:

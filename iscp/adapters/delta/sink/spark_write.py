@@ -24,7 +24,7 @@ from iscp.ports.sink import CommitTag
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -53,13 +53,20 @@ def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
 
 
 def merge_by_spark(
-    uri: str, frame: DataFrame, key: Sequence[str], tag: CommitTag, reread: bool = False, only_where: str = ""
+    session: SparkSession,
+    uri: str,
+    frame: DataFrame,
+    key: Sequence[str],
+    tag: CommitTag,
+    reread: bool = False,
+    only_where: str = "",
 ) -> None:
     """Upsert and delete by key; null equals null. `only_where` is what else has to hold for a match.
 
+    The commit's tag is in settings of `session` meanwhile, which nobody else may use then: not always the frame's own.
+
     Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
     """
-    session = frame.sparkSession
     settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
     if reread:
         settings |= _AS_IT_IS
