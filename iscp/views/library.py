@@ -18,8 +18,9 @@ from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ConfigurationError, InvalidRequest
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.catalyst import Catalyst
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At, Instants, TableChange
+from iscp.views.changes.signed_rows import Instants, TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

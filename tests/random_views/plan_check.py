@@ -24,8 +24,9 @@ from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys, result_keys, stored_input
 from iscp.views.changes.group_changes import changed_groups, collected_keys
 from iscp.views.changes.known_totals import KnownTotals, totals_before
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import JOINED_BYTES_MAX, SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, FoundRows, Instants, TableChange
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, FoundRows, Instants, TableChange
 from iscp.views.changes.total_reading import learn_totals
 from tests.random_views.cases import Case
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after

@@ -12,8 +12,9 @@ from iscp.core.values.totals import QueryTotals
 from iscp.views.analysis.query_analysis import AnalyzedQuery
 from iscp.views.changes.group_sums import sums_finished
 from iscp.views.changes.known_totals import KnownTotals
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At, Instants, TableChange
+from iscp.views.changes.signed_rows import Instants, TableChange
 from iscp.views.changes.total_reading import learn_totals
 from iscp.views.ranges.range_ways import GivenRows, RangedRows, RangeWay, find_ranged_rows
 from tests.random_views.row_bags import Bag, bag_of

@@ -7,33 +7,13 @@ those that it is joined with (reduction by semi-joins, after Bernstein and Chiu,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from iscp.core.query.query_plan import JoinSide, OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Columns, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.plan_leaves import Leaf
-
-
-class CollectedColumn(NamedTuple):
-    """A column of rows that were collected for a leaf.
-
-    `row_of` is the operator whose rows these are: a table that the query reads twice may have the same rows collected
-    for both, and a row of the one is none of the other.
-    """
-
-    leaf: Leaf
-    place: int
-    row_of: PlanNode
-
-
-Bound = tuple[CollectedColumn, ...]
-"""The columns to one of which a column's values are restricted."""
-
-Bounds = Mapping[int, Bound]
-"""Bounds by the ids of columns."""
+from iscp.views.changes.plan_leaf import Bound, Bounds
 
 
 def renamed_bounds(catalyst: Catalyst, project: Plan, bounds: Bounds) -> Bounds:

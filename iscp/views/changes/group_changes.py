@@ -16,10 +16,9 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.views.catalyst.catalyst import Plan
 from iscp.views.catalyst.plan_tree import PlanNode, ResultKeys
-from iscp.views.changes.column_bounds import Bound, CollectedColumn
-from iscp.views.changes.plan_leaves import Leaf
+from iscp.views.changes.plan_leaf import At, Bound, CollectedColumn, Leaf
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At, ChangedRows, collected
+from iscp.views.changes.signed_rows import ChangedRows, collected
 from iscp.views.changes.touched_keys import rows_with_keys, touched_keys
 
 if TYPE_CHECKING:

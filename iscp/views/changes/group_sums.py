@@ -30,8 +30,9 @@ from iscp.ports.source import ChangesUnavailableError
 from iscp.views.catalyst.aggregates import AggregateFunction, changing_functions, finished_rows, stored_groups
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, collected
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, collected
 from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:

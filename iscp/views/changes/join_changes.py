@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from iscp.core.query.query_plan import JoinSide, is_of_one_table
 from iscp.views.catalyst.catalyst import Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.signed_rows import WEIGHT, At, Signed
+from iscp.views.changes.plan_leaf import At
+from iscp.views.changes.signed_rows import WEIGHT, Signed
 from iscp.views.changes.table_lookups import bounds_across, look_up
 from iscp.views.changes.touched_keys import keys_of, restricted
 

@@ -10,7 +10,7 @@ from iscp.core.values.totals import NO_TOTALS, QueryTotals, Totals
 from iscp.views.catalyst.aggregates import finished_rows
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.signed_rows import At
+from iscp.views.changes.plan_leaf import At
 
 
 @dataclass

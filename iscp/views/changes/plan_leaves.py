@@ -20,7 +20,8 @@ from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.views.catalyst.catalyst import Catalyst, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.known_totals import KnownTotals
-from iscp.views.changes.signed_rows import At, ChangedRows, TableChange, collected
+from iscp.views.changes.plan_leaf import OF_QUERY, Leaf, TableLookup
+from iscp.views.changes.signed_rows import ChangedRows, TableChange, collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,33 +33,6 @@ COMPUTED_ROWS_MAX = 20_000
 """Rows that are computed on the way to a refresh's changes, collected here and handed back; more stay cached in
 Spark.
 """
-
-
-OF_QUERY = "of the query"
-"""Rows that stand in a query, and are of no table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Rows that stand in a plan: `at` one of two versions, or changed ones (None).
-
-    `of` is a table, of which `what` may be looked up; an aggregate whose totals are known; or an operator of which
-    `what` was computed before, or whose rows the query says (OF_QUERY).
-    """
-
-    of: str | PlanNode
-    at: At | None
-    what: str | TableLookup = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TableLookup:
-    """The rows of a table whose `columns` have values that a row collected for one of these leaves has at these
-    places.
-    """
-
-    columns: tuple[str, ...]
-    sought: tuple[tuple[Leaf, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
-from iscp.views.changes.plan_leaves import LEAF_PREFIX, BuildTimer, Leaf, PlanLeaves
+from iscp.views.changes.plan_leaf import Leaf
+from iscp.views.changes.plan_leaves import LEAF_PREFIX, BuildTimer, PlanLeaves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,11 +19,11 @@ from iscp.views.catalyst.time_marks import clock_literal
 from iscp.views.changes.column_bounds import renamed_bounds
 from iscp.views.changes.join_changes import changed_join
 from iscp.views.changes.known_totals import KnownTotals
-from iscp.views.changes.plan_leaves import OF_QUERY, Leaf, PlanLeaves
+from iscp.views.changes.plan_leaf import OF_QUERY, At, Leaf
+from iscp.views.changes.plan_leaves import PlanLeaves
 from iscp.views.changes.plan_templates import PlanTemplates
 from iscp.views.changes.signed_rows import (
     WEIGHT,
-    At,
     ChangedRows,
     Instants,
     Signed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
@@ -15,21 +14,13 @@ from iscp.adapters.delta.rows.net_changes import fits_arrow
 from iscp.adapters.delta.spark.arrow_frame import arrow_of_frame, frame_of_arrow, utf8_rows
 from iscp.core.sql.sql_names import WEIGHT as WEIGHT
 from iscp.views.catalyst.catalyst import Expression, Plan
+from iscp.views.changes.plan_leaf import At, Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from iscp.views.changes.column_bounds import Bounds
-
 _SIGN, _SPELLED, _SHOWN = "_iscp_sign_", "_iscp_spelled_", "_iscp_shown_"
-
-
-class At(Enum):
-    """The side of the changes: before or after them."""
-
-    OLD = "old"
-    NEW = "new"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from iscp.adapters.delta.rows.column_kinds import is_one_of
 from iscp.core.query.query_plan import OperatorKind
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.column_bounds import Bound, Bounds, CollectedColumn, TableBounds
-from iscp.views.changes.plan_leaves import Leaf, TableLookup
-from iscp.views.changes.signed_rows import At, Signed
+from iscp.views.changes.column_bounds import TableBounds
+from iscp.views.changes.plan_leaf import At, Bound, Bounds, CollectedColumn, Leaf, TableLookup
+from iscp.views.changes.signed_rows import Signed
 from iscp.views.direct.join_plan import EQUAL_TYPES
 
 if TYPE_CHECKING:

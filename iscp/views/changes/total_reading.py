@@ -20,8 +20,9 @@ from iscp.views.catalyst.aggregates import AggregateFunction
 from iscp.views.catalyst.catalyst import Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.known_totals import adding_up
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, Signed
+from iscp.views.changes.signed_rows import WEIGHT, Signed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from iscp.views.catalyst.catalyst import Catalyst, Expression, Plan
 from iscp.views.catalyst.plan_tree import PlanNode
-from iscp.views.changes.column_bounds import Bound
-from iscp.views.changes.signed_rows import WEIGHT, At, netted, whole_number
+from iscp.views.changes.plan_leaf import At, Bound
+from iscp.views.changes.signed_rows import WEIGHT, netted, whole_number
 from iscp.views.changes.table_lookups import by_columns, key_bounds, look_up
 
 if TYPE_CHECKING:

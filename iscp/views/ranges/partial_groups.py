@@ -9,8 +9,8 @@ from iscp.adapters.delta.rows.column_kinds import is_one_of
 from iscp.views.catalyst.aggregates import PLAIN_TYPES, AggregateFunction, finished_rows, read_functions
 from iscp.views.catalyst.catalyst import Catalyst, Expression
 from iscp.views.catalyst.plan_tree import PlanNode
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At
 from iscp.views.changes.total_reading import value_columns
 
 if TYPE_CHECKING:

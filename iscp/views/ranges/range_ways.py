@@ -12,8 +12,8 @@ from iscp.core.values.totals import Totals
 from iscp.views.catalyst.catalyst import Catalyst
 from iscp.views.catalyst.plan_tree import PlanNode
 from iscp.views.changes.group_sums import GroupSums, all_sums, combined_sums
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At
 from iscp.views.changes.total_reading import all_totals, part_of_totals
 from iscp.views.ranges.partial_groups import (
     PartialGroups,

@@ -15,7 +15,8 @@ from iscp.adapters.delta.rows.net_changes import weights_of
 from iscp.adapters.delta.rows.value_codes import beyond, row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.ports.source import ChangeSource, SourceRange
-from iscp.views.changes.signed_rows import At, FoundRows, TableChange
+from iscp.views.changes.plan_leaf import At
+from iscp.views.changes.signed_rows import FoundRows, TableChange
 from iscp.views.refresh.table_spans import WeightedRows, read_weighted
 
 if TYPE_CHECKING:

@@ -28,10 +28,11 @@ from iscp.views.changes.group_sums import (
     sums_finished,
 )
 from iscp.views.changes.known_totals import KnownTotals, adding_up, totals_before
-from iscp.views.changes.plan_leaves import BuildTimer, Leaf, PlanLeaves
+from iscp.views.changes.plan_leaf import At, Leaf
+from iscp.views.changes.plan_leaves import BuildTimer, PlanLeaves
 from iscp.views.changes.plan_templates import PlanTemplates
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.views.changes.signed_rows import WEIGHT, ChangedRows, Instants, TableChange
 from iscp.views.changes.total_reading import learn_totals
 from iscp.views.ranges.range_ways import GivenRows
 from iscp.views.refresh.changed_table import ChangedTable

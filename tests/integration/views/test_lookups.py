@@ -16,10 +16,11 @@ from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.views.analysis.query_analysis import AnalyzedQuery, analyze_query
 from iscp.views.catalyst.catalyst import Catalyst
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.plan_leaves import PlanLeaves
 from iscp.views.changes.plan_templates import PlanTemplates
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, FoundRows, Instants, TableChange
+from iscp.views.changes.signed_rows import WEIGHT, FoundRows, Instants, TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.views.catalyst.catalyst import Catalyst
-from iscp.views.changes.plan_leaves import Leaf, PlanLeaves
+from iscp.views.changes.plan_leaf import At, Leaf
+from iscp.views.changes.plan_leaves import PlanLeaves
 from iscp.views.changes.plan_templates import TEMPLATES_MAX, PlanTemplates
-from iscp.views.changes.signed_rows import At, TableChange
+from iscp.views.changes.signed_rows import TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

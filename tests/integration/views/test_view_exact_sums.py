@@ -24,8 +24,9 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.query.query_explanation import OperatorUpkeep
 from iscp.core.values.errors import InvalidRequest
 from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import WEIGHT, At, Instants, TableChange
+from iscp.views.changes.signed_rows import WEIGHT, Instants, TableChange
 from tests.random_views.row_bags import alike, bag_of
 from tests.selection import in_full
 

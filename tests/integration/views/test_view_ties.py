@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.views.analysis.query_analysis import analyze_query
+from iscp.views.changes.plan_leaf import At
 from iscp.views.changes.signed_plans import SignedPlans
-from iscp.views.changes.signed_rows import At, Instants
+from iscp.views.changes.signed_rows import Instants
 from tests.selection import in_full
 
 from .test_lookups import LookedUpTable, Refreshed, Row
