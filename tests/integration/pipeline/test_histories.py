@@ -69,7 +69,7 @@ class History:
         self.draw = random.Random(seed)
         self.pipeline = pipeline
         self.told: list[str] = []
-        self.vacuumed = self.replaced = self.doubtful = False
+        self.vacuumed = self.replaced = self.cleaned = self.doubtful = False
         shutil.rmtree(pipeline.source)
         partitions = self.draw.choice([None, ["g"]])
         feed = self.draw.random() < 0.8
@@ -146,6 +146,7 @@ class History:
 
     def replace(self) -> None:
         self.replaced = True
+        self.doubtful |= self.cleaned
         self.pipeline.sql(
             "CREATE OR REPLACE TABLE SOURCE USING delta TBLPROPERTIES (delta.enableChangeDataFeed = true) AS"
             " SELECT id, 'r' AS v, CAST(id % 7 AS BIGINT) AS g FROM range(20)"
@@ -157,7 +158,7 @@ class History:
         table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
     def clean_log(self) -> None:
-        self.vacuumed = True
+        self.vacuumed = self.cleaned = True
         self.doubtful |= self.replaced
         table = DeltaTable(self.pipeline.source)
         table.create_checkpoint()

@@ -258,12 +258,19 @@ class SchemaHistory:
         self.sql(f"ALTER TABLE SOURCE ADD COLUMN s.{self._unused()} STRING")
 
     def drop_and_add_within(self) -> None:
-        self.sql("ALTER TABLE SOURCE DROP COLUMN s.y")
+        if "y" in self._within():
+            self.sql("ALTER TABLE SOURCE DROP COLUMN s.y")
         self.sql("ALTER TABLE SOURCE ADD COLUMN s.y INT")
 
     def swap_within(self) -> None:
-        for one, other in (("x", "aside"), ("y", "x"), ("aside", "y")):
-            self.sql(f"ALTER TABLE SOURCE RENAME COLUMN s.{one} TO {other}")
+        if {"x", "y"} <= self._within():  # a restored version may be one between two of these steps
+            for one, other in (("x", "aside"), ("y", "x"), ("aside", "y")):
+                self.sql(f"ALTER TABLE SOURCE RENAME COLUMN s.{one} TO {other}")
+
+    def _within(self) -> set[str]:
+        within = self.columns["s"]
+        assert isinstance(within, T.StructType)
+        return {*within.names}
 
     def widen(self) -> None:
         for name, kind in self.columns.items():
