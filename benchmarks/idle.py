@@ -214,7 +214,7 @@ class Node:
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
         kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
         open_sink, source = lambda uri: DeltaSink(uri, failpoints), DeltaChangeSource()
-        sinks = SinkPool(open_sink, lambda uri: uri, clock, failpoints, source, kept_max=0)
+        sinks = SinkPool(open_sink, lambda uri: uri, clock, failpoints, source, cached_max=0)
         self.targets = CountingTargets(kinds, sinks)
         self.scheduler = Scheduler(schedule, self.probe, self.targets, clock, self.broken.append)
         self.scheduler.reports.subscribe(self._tell, *get_args(WorkerNews))

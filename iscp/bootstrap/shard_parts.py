@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.kept_commits import DeltaKeptCommits
+from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
@@ -25,7 +25,7 @@ from iscp.core.values.progress import RunProgress
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
+from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
@@ -115,7 +115,7 @@ def compose_target_probes(foundation: Foundation) -> TargetProbes:
     """Compose probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
     cached.
     """
-    environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), kept_max=0)
+    environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), cached_max=0)
     return TargetProbes(DeltaProbe(), foundation.kinds.kind, environment)
 
 
@@ -134,7 +134,7 @@ def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) ->
         clock=foundation.clock,
         failpoints=foundation.failpoints,
         epoch=epoch,
-        kept=DeltaKeptCommits(foundation.config.log.uri, source, foundation.failpoints, direct_bytes_max),
+        retained=DeltaRetainedCommits(foundation.config.log.uri, source, foundation.failpoints, direct_bytes_max),
         builds=foundation.config.build,
         require_places=compose_places(foundation.config).require_job,
         deaths=foundation.deaths,
@@ -152,7 +152,7 @@ def _compose_sinks(
     foundation: Foundation,
     check: Callable[[str], str],
     source: DeltaChangeSource,
-    kept_max: int = SINKS_KEPT_MAX,
+    cached_max: int = SINKS_CACHED_MAX,
 ) -> SinkPool:
     load_state = state_loader(foundation.spark.root)
     return SinkPool(
@@ -161,5 +161,5 @@ def _compose_sinks(
         foundation.clock,
         foundation.failpoints,
         source,
-        kept_max,
+        cached_max,
     )

@@ -90,14 +90,14 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
     for name in ("key", "columns"):
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
         _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")
-    kept = {name.lower() for name in spec.columns}
+    chosen = {name.lower() for name in spec.columns}
     if collated := chosen_collated(source.collated, spec.columns):
         raise InvalidRequest(
             f"would keep {', '.join(collated)}, whose texts have a collation, with which Delta writes no table here",
             field=f"{CONSUMER_PATH}.columns",
             remedy="Name the columns to keep, without it",
         )
-    missing = [name for name in spec.key if kept and name.lower() not in kept]
+    missing = [name for name in spec.key if chosen and name.lower() not in chosen]
     if missing:
         raise InvalidRequest(
             f"leaves out the key column {', '.join(missing)}",

@@ -211,7 +211,7 @@ class Adopting(Checked, Protocol):
 class Archiving(Protocol):
     """A kind of consumer some of whose targets hold more than their source: rebuilding them would lose that."""
 
-    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+    def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
         """At a first registration, which would rebuild it; raises InvalidRequest. `spec` was validated."""
 
 

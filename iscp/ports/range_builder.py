@@ -117,10 +117,10 @@ class TablePlace(NamedTuple):
     uri: str
 
 
-class KeptCommits(Protocol):
+class RetainedCommits(Protocol):
     """One copy for all jobs of a table. Safe for threads. Raises StorageError and EngineError."""
 
-    def keep(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+    def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
         """Keep one commit, unless it is kept already, and say what that takes.
 
         Of a commit whose changes no consumer could be handed it is noted that nothing is kept. Raises
@@ -147,10 +147,10 @@ class KeptCommits(Protocol):
         """As ChangeSource.read_cdf, of a span that was resolved here. Raises ChangesUnavailableError."""
 
 
-class NothingKept:
+class NothingRetained:
     """Where no table is built by ranges."""
 
-    def keep(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+    def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
         raise InvariantBroken(f"version {version} of {table.uri} is to be kept where nothing is")
 
     def remove(self, table: TablePlace) -> None:

@@ -134,10 +134,10 @@ class Compared:
 
 
 @runtime_checkable
-class HeldCheck(Protocol):
+class SmallCheck(Protocol):
     """What compares few rows without Spark."""
 
-    def compare_held(
+    def compare_small(
         self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
     ) -> Comparison | None:
         """With all rows of the source, which are few and fit this schema, as Spark reads them, whoever applied them.

@@ -137,7 +137,7 @@ class ChangeSet(Protocol):
         """
 
     @property
-    def held(self) -> pa.Table | None:
+    def table(self) -> pa.Table | None:
         """Every change, with `_change_type`, where they are few and held in this process."""
 
     def release(self) -> None: ...

@@ -14,8 +14,8 @@ from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.kept_commits import FakeKeptCommits
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
+from tests.fakes.retained_commits import FakeRetainedCommits
 
 URI = "/tables/t-1"
 NUMBERS = count(1)
@@ -27,13 +27,13 @@ class Bench:
     def __init__(self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
-        self.kept = FakeKeptCommits()
+        self.retained = FakeRetainedCommits()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.require_places: Callable[[JobRow], None] = lambda row: None
         self.runner = Runner(
             fake_ports(
                 *(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock),
-                kept=self.kept,
+                retained=self.retained,
                 require_places=lambda row: self.require_places(row),
                 deaths=deaths,
             ),

@@ -28,7 +28,7 @@ from iscp.core.values.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.engine import NO_DEATHS, JobDeaths
-from iscp.ports.range_builder import KeptCommits, NothingKept
+from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
@@ -136,7 +136,7 @@ class FakeFeed:
         return self
 
     @property
-    def held(self) -> pa.Table | None:
+    def table(self) -> pa.Table | None:
         return None
 
     def release(self) -> None:
@@ -389,7 +389,7 @@ class FakeKind:
         if refusal := self.refusals.get(spec.target):
             raise copy(refusal)
 
-    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+    def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
         if spec.target in self.archives:
             raise InvalidRequest("holds rows already", field="spec.iteration.consumer.target")
 
@@ -480,7 +480,7 @@ def fake_ports(
     failpoints: Failpoints | None = None,
     clock: Clock | None = None,
     epoch: int = 7,
-    kept: KeptCommits | None = None,
+    retained: RetainedCommits | None = None,
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job,
     deaths: JobDeaths = NO_DEATHS,
 ) -> IterationPorts:
@@ -494,7 +494,7 @@ def fake_ports(
         clock or FakeClock(),
         failpoints or ScriptedFailpoints(),
         lambda: epoch,
-        kept=kept or NothingKept(),
+        retained=retained or NothingRetained(),
         require_places=require_places,
         deaths=deaths,
     )

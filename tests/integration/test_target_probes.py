@@ -55,7 +55,7 @@ class Kept:
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
         failpoints = ScriptedFailpoints()
         open_sink, source = lambda uri: DeltaSink(uri, failpoints), DeltaChangeSource()
-        sinks = SinkPool(open_sink, lambda uri: uri, SystemClock(), failpoints, source, kept_max=0)
+        sinks = SinkPool(open_sink, lambda uri: uri, SystemClock(), failpoints, source, cached_max=0)
         self.looks = TargetProbes(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
 

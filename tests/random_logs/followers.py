@@ -12,7 +12,7 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.kept_commits import DeltaKeptCommits
+from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.range_read import DeltaRangeReader
@@ -68,9 +68,9 @@ class Node:
         pool = SinkPool(
             lambda uri: DeltaSink(uri, failpoints, load_state), lambda uri: uri, SystemClock(), failpoints, source
         )
-        kept = DeltaKeptCommits(str(self.root), source, failpoints, small)
+        retained = DeltaRetainedCommits(str(self.root), source, failpoints, small)
         self._ports = IterationPorts(
-            self._engine, source, KINDS.__getitem__, pool, SystemClock(), failpoints, lambda: 1, kept=kept
+            self._engine, source, KINDS.__getitem__, pool, SystemClock(), failpoints, lambda: 1, retained=retained
         )
         self._runner = Runner(self._ports, Bounds())
 

@@ -97,8 +97,8 @@ class DeadLetterBox:
 
     def holds_keys_of(self, context: ConsumeContext, changes: DataFrame, key: Sequence[str]) -> bool:
         """Whether one of the keys of `changes` is one of those that rows share."""
-        kept = self._sink.rows(context.session).alias("k")
-        return not changes.alias("c").join(kept, matches("c", "k", key), "left_semi").isEmpty()
+        stored = self._sink.rows(context.session).alias("k")
+        return not changes.alias("c").join(stored, matches("c", "k", key), "left_semi").isEmpty()
 
     def keep(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
         """Make `letters` (None: there are none) all that it holds; a table that need not be there is not made."""

@@ -34,7 +34,7 @@ class Filtering(Protocol):
 
 
 class ReplicaCheck:
-    """Ports Check, HeldCheck. `tables` are read as sources are."""
+    """Ports Check, SmallCheck. `tables` are read as sources are."""
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec
@@ -42,7 +42,7 @@ class ReplicaCheck:
         self._filtering = filtering
         self._tables = tables
 
-    def compare_held(
+    def compare_small(
         self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
     ) -> Comparison | None:
         key = self._spec.key
@@ -57,13 +57,13 @@ class ReplicaCheck:
         if wanted is None or not self._sink.schema_matches(spark_schema(wanted).json()):
             return None
         try:
-            held = self._tables.small_snapshot(session, self._spec.target, position.base_version)
+            target = self._tables.small_snapshot(session, self._spec.target, position.base_version)
         except ChangesUnavailableError:
             return None
-        changes = None if held is None else differing_rows(wanted, held.rows, key)
-        if held is None or changes is None or len(changes):
+        changes = None if target is None else differing_rows(wanted, target.rows, key)
+        if target is None or changes is None or len(changes):
             return None
-        return Comparison(len(wanted), len(held.rows), ranges=ranges_for(len(held.rows)).number)
+        return Comparison(len(wanted), len(target.rows), ranges=ranges_for(len(target.rows)).number)
 
     @contextmanager
     def compare(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:

@@ -205,12 +205,12 @@ class ReplicaConsumer:
     def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
         """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
         key = self._spec.key
-        held = self._read_held(context, wanted)
-        if (doubled := find_shared_keys(held, key)) is not None:
+        target = self._target_rows(context, wanted)
+        if (doubled := find_shared_keys(target, key)) is not None:
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = cached(differing(wanted, held, key))
+        frame = cached(differing(wanted, target, key))
         try:
             rows = frame.count()
             position = self._sink.merge(context.session, Rows(lambda: frame), key, tag, context.guard)
@@ -218,7 +218,7 @@ class ReplicaConsumer:
             release(frame)
         return Consumed(position, rows, 0)
 
-    def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
+    def _target_rows(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
 
     def _select(self, rows: Rows, *more: str) -> Rows:
@@ -271,10 +271,14 @@ class ReplicaConsumer:
         if self._policies.on_schema_change is not OnSchemaChange.STOP or context.position.void:
             return
         now = {field.name.lower(): field.dataType.simpleString() for field in wanted.schema.fields}
-        held = {field.name: field.dataType.simpleString() for field in self._sink.rows(context.session).schema.fields}
+        target_types = {
+            field.name: field.dataType.simpleString() for field in self._sink.rows(context.session).schema.fields
+        }
         before = context.position.column_ids
-        others = () if before is None else other_columns(before, context.column_ids, held)
-        changed = [f"{name} {kind}" for name, kind in held.items() if now.get(name.lower()) != kind or name in others]
+        others = () if before is None else other_columns(before, context.column_ids, target_types)
+        changed = [
+            f"{name} {kind}" for name, kind in target_types.items() if now.get(name.lower()) != kind or name in others
+        ]
         if changed:
             raise PermanentError(
                 f"the source has no column {', '.join(changed)} any more"

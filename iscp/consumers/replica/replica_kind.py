@@ -43,7 +43,7 @@ class ReplicaKind:
         self._validate_spec(spec, source, catalog)
         _refuse_unusable(normalized_target(spec.target, catalog), catalog)
 
-    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+    def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
         """An append-only target of an earlier registration may be the only place where its rows still are."""
         if spec.key or not spec.target:
             return
@@ -80,8 +80,8 @@ class ReplicaKind:
                 remedy="Choose another path",
             )
         check_columns(spec, source, catalog)
-        held = tuple(name for name, kind in source.columns.items() if kind != VOID)
-        if unwritable := unwritable_name(spec.columns or held):
+        storable = tuple(name for name, kind in source.columns.items() if kind != VOID)
+        if unwritable := unwritable_name(spec.columns or storable):
             raise InvalidRequest(
                 f"would keep the column {unwritable!r}, whose name a target cannot have",
                 field=f"{CONSUMER_PATH}.columns",
@@ -132,12 +132,12 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
     fault, remedy = target.target_fault
     if fault:
         raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
-    kept = {name.lower() for name in spec.columns or source.columns}
-    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept and kind != VOID}
+    chosen = {name.lower() for name in spec.columns or source.columns}
+    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in chosen and kind != VOID}
     there = {name.lower(): kind for name, kind in target.columns.items() if kind != VOID}
-    held = {name: kind for name, kind in there.items() if spec.key or name in wanted}
-    if wanted != held:
-        unlike = sorted(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
+    compared = {name: kind for name, kind in there.items() if spec.key or name in wanted}
+    if wanted != compared:
+        unlike = sorted(name for name in wanted.keys() | compared.keys() if wanted.get(name) != compared.get(name))
         raise InvalidRequest(
             f"has other columns than the job would keep; they differ in {', '.join(unlike)}",
             field=f"{CONSUMER_PATH}.target",

@@ -20,9 +20,9 @@ def matches(first: str, second: str, columns: Sequence[str]) -> Column:
     return reduce(lambda one, other: one & other, each)
 
 
-def differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
-    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
+def differing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows of `wanted` that `target` lacks or has otherwise (op `u`), and keys that only `target` has (op `d`)."""
+    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), target.withColumn("_iscp_h", F.lit(1)).alias("h")
     same = matches("w", "h", wanted.columns)
     joined = w.join(h, matches("w", "h", key), "full_outer")
     joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)

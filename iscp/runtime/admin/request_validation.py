@@ -216,7 +216,7 @@ class RequestValidator:
         spec = row.spec
         kind = self._kinds(spec.consumer.kind)
         if isinstance(kind, Archiving) and spec.adopt_from is None:
-            kind.refuse_held(spec.consumer, self._catalog(row.key.account))
+            kind.refuse_occupied(spec.consumer, self._catalog(row.key.account))
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

@@ -14,7 +14,7 @@ from iscp.core.job.verification import Comparison, VerifyReport
 from iscp.core.values.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.values.watermark import Watermark
 from iscp.ports.consumer import Archiving, Check, Checked, ConsumeContext
-from iscp.ports.sink import Compared, HeldCheck
+from iscp.ports.sink import Compared, SmallCheck
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -95,12 +95,12 @@ class Verifier:
     ) -> AbstractContextManager[Compared]:
         where = context.session, iteration.table_uri, span.to.version
         rows = self._ports.source.snapshot(*where)
-        if isinstance(check, HeldCheck) and not job_run.position.void:
+        if isinstance(check, SmallCheck) and not job_run.position.void:
             small = self._ports.source.small_snapshot(*where)
             said = (
                 None
                 if small is None
-                else check.compare_held(context.session, job_run.position, rows, small.rows.schema)
+                else check.compare_small(context.session, job_run.position, rows, small.rows.schema)
             )
             if said is not None:
                 return nullcontext(Compared(said))

@@ -12,7 +12,7 @@ from iscp.core.settings.config import BuildConfig
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
-from iscp.ports.range_builder import KeptCommits, NothingKept
+from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.access.place_guard import ANYWHERE
@@ -48,7 +48,7 @@ class IterationPorts:
     failpoints: Failpoints
     epoch: Callable[[], int]
     builds: BuildConfig = NO_BUILDS
-    kept: KeptCommits = field(default_factory=NothingKept)
+    retained: RetainedCommits = field(default_factory=NothingRetained)
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job
     deaths: JobDeaths = NO_DEATHS
 

@@ -28,7 +28,7 @@ from iscp.ports.rows import Rows
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.commit_keeping import keep_commits
+from iscp.runtime.iteration.commit_retention import retain_commits
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class SnapshotRangeBuilder:
             guard.check()  # whoever cancels it from here on finds the label
             with self._ports.deaths.at_work([row_of(plan) for plan in batch.plans]):
                 if isinstance(batch, StagingBatch):
-                    return keep_commits(self._ports, batch, guard, self._end_outdated)
+                    return retain_commits(self._ports, batch, guard, self._end_outdated)
                 return self._build(batch, guard)
         finally:
             del self._labels[guard]

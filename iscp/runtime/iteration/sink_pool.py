@@ -11,7 +11,7 @@ from iscp.ports.sink import Sink
 from iscp.ports.source import ChangeSource
 from iscp.ports.system import Clock, Failpoints
 
-SINKS_KEPT_MAX = 10_000
+SINKS_CACHED_MAX = 10_000
 """Sinks kept open with the position that they had; the oldest are dropped, and read again when needed."""
 
 S = TypeVar("S")
@@ -31,11 +31,11 @@ class SinkPool:
         clock: Clock,
         failpoints: Failpoints,
         source: ChangeSource,
-        kept_max: int = SINKS_KEPT_MAX,
+        cached_max: int = SINKS_CACHED_MAX,
     ) -> None:
         self.clock, self.failpoints, self.source = clock, failpoints, source
         self._open_table, self._check_target = open_table, check_target
-        self._kept_max = kept_max
+        self._cached_max = cached_max
         self._sinks: OrderedDict[tuple[Hashable, str], object] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -52,6 +52,6 @@ class SinkPool:
             # Made under the lock: two sinks of one target would each remember a position of its own.
             sink = self._sinks.pop(key, None) or make(target_uri)
             self._sinks[key] = sink
-            if len(self._sinks) > self._kept_max:
+            if len(self._sinks) > self._cached_max:
                 self._sinks.popitem(last=False)
             return cast(S, sink)

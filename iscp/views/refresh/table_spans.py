@@ -134,11 +134,11 @@ def read_weighted(
 ) -> WeightedRows:
     """Return all changes of these columns; `stack` releases them."""
     changes = stack.enter_context(reading(session, source, uri, span, columns, 2))
-    count_read(None if changes.held is None else len(changes.held))
+    count_read(None if changes.table is None else len(changes.table))
     # What one task has of few rows needs no exchange, and no place in their order.
-    frame = changes.all(()) if changes.held is None else changes.every().coalesce(1)
+    frame = changes.all(()) if changes.table is None else changes.every().coalesce(1)
     weight = F.when(F.col(CHANGE_TYPE).isin(*WRITES), F.lit(1)).otherwise(F.lit(-1)).cast("long")
-    return WeightedRows(frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS), changes.held)
+    return WeightedRows(frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS), changes.table)
 
 
 def count_rows(source: ChangeSource, tables: SourceMarks) -> int:

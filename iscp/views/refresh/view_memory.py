@@ -88,7 +88,7 @@ class ViewRows:
     ) -> pa.Table:
         """Return the changed rows of a table with WEIGHT. Raises NotReadableHere."""
         uri, columns = self.uris[place], self.query.tables[place].columns
-        rows = stack.enter_context(reading(session, source, uri, span, columns, 1)).held
+        rows = stack.enter_context(reading(session, source, uri, span, columns, 1)).table
         if rows is None or len(rows) > CHANGED_ROWS_MAX:
             raise NotReadableHere
         return rows.select(columns).append_column(WEIGHT, weights_of(rows))

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.kept_commits import DeltaKeptCommits
+from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
@@ -127,7 +127,7 @@ class Pipeline:
             failpoints,
             epoch=lambda: 1,
             builds=builds,
-            kept=DeltaKeptCommits(str(self.root), source, failpoints, self.small_bytes_max),
+            retained=DeltaRetainedCommits(str(self.root), source, failpoints, self.small_bytes_max),
         )
 
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:

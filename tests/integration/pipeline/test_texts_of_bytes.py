@@ -20,7 +20,7 @@ from tests.fakes.guards import OpenGuard
 from .conftest import DIRECTLY, SPARK_IN_FULL, Pipeline
 from .feeding import Feed
 from .test_builds import Cluster
-from .test_kept_commits import batch, tail
+from .test_retained_commits import batch, tail
 from .test_verify import verify
 
 pytestmark = pytest.mark.spark

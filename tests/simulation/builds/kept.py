@@ -1,6 +1,6 @@
-"""What is kept of commits in a simulated cluster (port KeptCommits): of which versions, and whether one is missed.
+"""What is kept of commits in a simulated cluster (port RetainedCommits): of which versions, and whether one is missed.
 
-Modelled are the files; what is kept when, and when it is deleted, the real builder, workers and `keep_commits` say.
+Modelled are the files; what is kept when, and when it is deleted, the real builder, workers and `retain_commits` say.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ class KeptVersions:
                 kept.clear()
 
 
-class SimulatedKept:
-    """Port KeptCommits, in one process; tails take all from the source, which keeps its log."""
+class SimulatedRetained:
+    """Port RetainedCommits, in one process; tails take all from the source, which keeps its log."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._versions = process.world.kept
 
-    def keep(self, session: object, table: TablePlace, version: int, guard: Guard) -> TableSize:
+    def retain(self, session: object, table: TablePlace, version: int, guard: Guard) -> TableSize:
         process, world, name = self._process, self._process.world, table.uri.removeprefix("/")
         process.threads.sleep(world.random.random() * KEEP_S)
         guard.check()

@@ -24,7 +24,7 @@ from iscp.ports.engine import NO_DEATHS
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from tests.simulation.builds.checks import size_of
-from tests.simulation.builds.kept import SimulatedKept
+from tests.simulation.builds.kept import SimulatedRetained
 from tests.simulation.violation import expect
 from tests.simulation.wrongs import HANGS_S
 
@@ -225,5 +225,5 @@ def iteration_ports(process: Process) -> Any:
         engine=SimpleNamespace(session=_session, label=lambda label: None, cancel=lambda label: None),
         failpoints=SimpleNamespace(reach=lambda name: None),
         deaths=NO_DEATHS,
-        kept=SimulatedKept(process),
+        retained=SimulatedRetained(process),
     )

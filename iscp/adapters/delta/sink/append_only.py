@@ -44,30 +44,30 @@ class Lacking:
 
 
 @contextmanager
-def lacking(wanted: DataFrame, held: DataFrame) -> Iterator[Lacking]:
-    """What `held` lacks of `wanted`, each row as often.
+def lacking(wanted: DataFrame, target: DataFrame) -> Iterator[Lacking]:
+    """What `target` lacks of `wanted`, each row as often.
 
     Raises PermanentError where a column cannot hold the values of both, ChangesUnavailable where the rows of `wanted`
     cannot be read any more.
     """
-    union = _union(held.schema, wanted.schema)
-    with comparing(*comparable(wanted, held), ()) as compared:
-        missing = compared.repair if compared.repair is not None else held.limit(0)
+    union = _union(target.schema, wanted.schema)
+    with comparing(*comparable(wanted, target), ()) as compared:
+        missing = compared.repair if compared.repair is not None else target.limit(0)
         new = conformed(missing.drop(OP), union)
-        way = _way(held.schema, union)
-        frame = conformed(held, union).unionByName(new) if way is Way.REWRITE else new
+        way = _way(target.schema, union)
+        frame = conformed(target, union).unionByName(new) if way is Way.REWRITE else new
         yield Lacking(frame, compared.comparison.missing, way)
 
 
-def comparable(wanted: DataFrame, held: DataFrame) -> tuple[DataFrame, DataFrame]:
+def comparable(wanted: DataFrame, target: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Both with the columns of `wanted`, of types that hold the values of both; raises PermanentError."""
-    shape = narrowed(_union(held.schema, wanted.schema), wanted.schema)
-    return conformed(wanted, shape), conformed(held, shape)
+    shape = narrowed(_union(target.schema, wanted.schema), wanted.schema)
+    return conformed(wanted, shape), conformed(target, shape)
 
 
-def _union(held: T.StructType, wanted: T.StructType) -> T.StructType:
+def _union(target: T.StructType, wanted: T.StructType) -> T.StructType:
     try:
-        return unified(held, wanted)
+        return unified(target, wanted)
     except UnlikeSchemaError as unlike:
         raise PermanentError(
             f"the column {unlike.path} is {unlike.wanted} now and {unlike.present} in the target, which is append-only "
@@ -79,8 +79,8 @@ def _union(held: T.StructType, wanted: T.StructType) -> T.StructType:
         ) from unlike
 
 
-def _way(held: T.StructType, union: T.StructType) -> Way:
-    if alike(held, union):
+def _way(target: T.StructType, union: T.StructType) -> Way:
+    if alike(target, union):
         return Way.APPEND
-    as_before = T.StructType(union.fields[: len(held.fields)])
-    return Way.WIDEN if alike(held, as_before) else Way.REWRITE
+    as_before = T.StructType(union.fields[: len(target.fields)])
+    return Way.WIDEN if alike(target, as_before) else Way.REWRITE

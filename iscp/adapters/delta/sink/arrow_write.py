@@ -47,14 +47,14 @@ class DirectWriter:
     def __init__(
         self,
         uri: str,
-        held: TableKeys,
+        target_keys: TableKeys,
         rewritten_bytes_max: int = REWRITTEN_BYTES_MAX,
         merged_columns_max: int = MERGED_COLUMNS_MAX,
     ) -> None:
         self._uri = uri
         self._rewritten_bytes_max = rewritten_bytes_max
         self._merged_columns_max = merged_columns_max
-        self._held = held
+        self._target_keys = target_keys
         self._table: DeltaTable | None = None
         self._stamp: tuple[int, ...] | None = None
 
@@ -116,10 +116,10 @@ class DirectWriter:
             return True
         if "min" not in files.schema.names:
             return False
-        held = {field.name for field in files.schema.field("min").type}
-        names = [name for name in keys if is_literal(rows.schema.field(name).type) and name in held]
+        bounded = {field.name for field in files.schema.field("min").type}
+        names = [name for name in keys if is_literal(rows.schema.field(name).type) and name in bounded]
         for name, (low, high) in bounds_of_arrow(rows, names).items():
-            at = next(each for each in held if each.lower() == name)
+            at = next(each for each in bounded if each.lower() == name)
             outside = pc.or_kleene(
                 pc.less(pc.struct_field(files["max"], at), low), pc.greater(pc.struct_field(files["min"], at), high)
             )
@@ -130,12 +130,12 @@ class DirectWriter:
         """Deltalake's merge cannot fail on a match, so that it is checked before; nobody can commit between."""
         new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
         names = [name for name in keys if is_literal(rows.schema.field(name).type)]
-        if not len(new) or self._held.lack(bounds_of_arrow(new, names), table.version()):
+        if not len(new) or self._target_keys.lack(bounds_of_arrow(new, names), table.version()):
             return
         within = range_predicate(new, names) or "true"
         query = f"SELECT {', '.join(map(quoted, keys))} FROM t WHERE {within}"
-        held = pa.table(QueryBuilder().register("t", table).execute(query)).cast(new.schema)
-        if len(new.join(held, list(keys), join_type="inner")):
+        present = pa.table(QueryBuilder().register("t", table).execute(query)).cast(new.schema)
+        if len(new.join(present, list(keys), join_type="inner")):
             raise ChangesUnavailableError(KEY_TAKEN)
 
 

@@ -94,9 +94,9 @@ class _Table:
 class BagWriter:
     """One target. Keeps what its log says from commit to commit; and what was read of it, until the next commit."""
 
-    def __init__(self, uri: str, held: RowCache = ROW_CACHE, load_state: LoadState = load_plain_state) -> None:
+    def __init__(self, uri: str, cache: RowCache = ROW_CACHE, load_state: LoadState = load_plain_state) -> None:
         self._uri = uri
-        self._held = held
+        self._cache = cache
         self._reader = StateReader(uri, load_state)
         self._opened: _Table | None = None
 
@@ -141,7 +141,7 @@ class BagWriter:
         """Raises NotReadableHere where it is not a table to be changed here."""
         state = self._reader.read_state(version)
         if self._opened is None or self._opened.state is not state:
-            self._opened = _open(self._uri, state, self._held)
+            self._opened = _open(self._uri, state, self._cache)
         return self._opened
 
     def _commit(self, tag: CommitTag, decide: Callable[[_Table], RowChange]) -> int | None:
@@ -170,7 +170,7 @@ class BagWriter:
         return change.rows
 
 
-def _open(uri: str, state: TableState, held: RowCache) -> _Table:
+def _open(uri: str, state: TableState, cache: RowCache) -> _Table:
     """Raises NotReadableHere where it is not a table to be changed here."""
     schema = T.StructType.fromJson(json.loads(state.metadata["schemaString"]))
     configuration = state.configuration
@@ -186,7 +186,7 @@ def _open(uri: str, state: TableState, held: RowCache) -> _Table:
     )
     if not fit:
         raise NotReadableHere
-    return _Table(state, arrow_schema(schema), open_files(uri, state.adds.values(), held))
+    return _Table(state, arrow_schema(schema), open_files(uri, state.adds.values(), cache))
 
 
 def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
@@ -200,22 +200,22 @@ def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
 
 def _change(table: _Table, rows: pa.Table) -> RowChange:
     weights = rows[WEIGHT].to_numpy()
-    held = table.fitted(rows)
-    going, times = held.filter(pa.array(weights < 0)), -weights[weights < 0]
+    fitted = table.fitted(rows)
+    going, times = fitted.filter(pa.array(weights < 0)), -weights[weights < 0]
     places = find_rows(table.files, going, times)
     # Of doubles the last digits are as they are in the table.
     exact = not any(pa.types.is_floating(each.type) for each in table.schema)
-    return RowChange(places, _repeated(going, times) if exact else table.rows(places), _repeated(held, weights))
+    return RowChange(places, _repeated(going, times) if exact else table.rows(places), _repeated(fitted, weights))
 
 
 def _replacement(table: _Table, rows: pa.Table, found: _Found) -> RowChange:
     """Rows that are to be there, and are, stay where they are."""
-    wanted, held = table.fitted(rows), found.rows
-    mine, theirs = row_codes(held, wanted)
+    wanted, target_rows = table.fitted(rows), found.rows
+    mine, theirs = row_codes(target_rows, wanted)
     going = beyond(mine, theirs)
     parts = np.split(going, np.cumsum([len(at) for at in found.places])[:-1]) if found.places else []
     left = [at[part] for at, part in zip(found.places, parts, strict=True)]
-    return RowChange(left, held.filter(pa.array(going)), wanted.filter(pa.array(beyond(theirs, mine))))
+    return RowChange(left, target_rows.filter(pa.array(going)), wanted.filter(pa.array(beyond(theirs, mine))))
 
 
 def _repeated(rows: pa.Table, times: Codes) -> pa.Table:

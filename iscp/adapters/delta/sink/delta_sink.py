@@ -67,8 +67,8 @@ class DeltaSink:
         self._uri = uri
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
-        self._held = TableKeys(uri)
-        self._direct = DirectWriter(uri, self._held)
+        self._target_keys = TableKeys(uri)
+        self._direct = DirectWriter(uri, self._target_keys)
         self._bag = BagWriter(uri, load_state=load_state)
         self._columns: Columns | None = None
         self._shape = -1  # that of the table whose columns they are
@@ -128,7 +128,7 @@ class DeltaSink:
         return self._columns
 
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
-        return self._held.lack(bounds, version)
+        return self._target_keys.lack(bounds, version)
 
     def rows(self, session: SparkSession) -> DataFrame:
         with spark_faults(f"open {self._uri}"):

@@ -159,9 +159,9 @@ def content_of(actions: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _removed(add: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
-    kept = {name: add[name] for name in ("size", "stats", "deletionVector") if add.get(name) is not None}
+    copied = {name: add[name] for name in ("size", "stats", "deletionVector") if add.get(name) is not None}
     file = {"path": add["path"], "partitionValues": {}, "extendedFileMetadata": True}
-    return file | kept | {"deletionTimestamp": now_ms, "dataChange": True}
+    return file | copied | {"deletionTimestamp": now_ms, "dataChange": True}
 
 
 def _statistics(rows: pa.Table) -> str:

@@ -22,7 +22,7 @@ from iscp.ports.sink import Manifest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KEYS_HELD_BYTES_MAX = 256 * 1024**2
+KEYS_CACHED_BYTES_MAX = 256 * 1024**2
 """Memory for the keys of staged rows; more of them are compared by Spark, which takes longer to begin."""
 
 FILES_AT_ONCE = 16
@@ -35,8 +35,8 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
         return True
     fields = {field["name"].lower(): field for field in json.loads(manifests[0].schema_json)["fields"]}
     names = [str(fields[name.lower()]["name"]) for name in key]
-    held = _read_keys(uri, staged_paths(manifests), names)
-    if held is not None and has_own_keys(held, names):
+    keys = _read_keys(uri, staged_paths(manifests), names)
+    if keys is not None and has_own_keys(keys, names):
         return True
     # Rows that share one, or values that compare in Spark in a way of their own.
     with spark_faults(f"compare the keys of what is staged for {uri}"):
@@ -47,7 +47,7 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
 
 def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table | None:
     """None: they take more memory than they are allowed."""
-    store, left = files_of(uri), KEYS_HELD_BYTES_MAX
+    store, left = files_of(uri), KEYS_CACHED_BYTES_MAX
     parts: list[pa.Table] = []
 
     def read(path: str) -> pa.Table:

@@ -140,14 +140,18 @@ def _fault(manifest: Manifest, target: DeltaTable) -> str:
     odd = {name: value for name, value in configuration.items() if _PLAIN.get(name) != value}
     if odd:
         return f"their table has {', '.join(f'{name} = {value}' for name, value in sorted(odd.items()))}"
-    held = target.protocol()
-    there = _features(held.min_writer_version, [*(held.writer_features or ()), *(held.reader_features or ())])
+    protocol = target.protocol()
+    there = _features(
+        protocol.min_writer_version, [*(protocol.writer_features or ()), *(protocol.reader_features or ())]
+    )
     named = [*staged.get("writerFeatures", ()), *staged.get("readerFeatures", ())]
     if lacking := _features(staged["minWriterVersion"], named) - there:
         return f"their table has the features {', '.join(sorted(lacking))}, which the target lacks"
-    wanted, kept = _columns(json.loads(manifest.schema_json)), _columns(json.loads(target.schema().to_json()))
-    if wanted != kept:
-        unlike = sorted(name for name in wanted.keys() | kept.keys() if wanted.get(name) != kept.get(name))
+    wanted, target_columns = _columns(json.loads(manifest.schema_json)), _columns(json.loads(target.schema().to_json()))
+    if wanted != target_columns:
+        unlike = sorted(
+            name for name in wanted.keys() | target_columns.keys() if wanted.get(name) != target_columns.get(name)
+        )
         return f"the columns {', '.join(unlike)} are not the target's"
     if not all(add.get("stats") for add in staged_adds(manifest)):
         return "they come without statistics"

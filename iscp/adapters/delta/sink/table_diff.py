@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 _KEY, _CLASS, _RANGE, _WITHIN = "_iscp_key", "_iscp_class", "_iscp_range", "_iscp_within"
 _HASHES = ("_iscp_first", "_iscp_second")
-_WANTED, _HELD, _SIDE = "_iscp_wanted", "_iscp_held", "_iscp_side"
-_ROW, _WANTED_ROW, _HELD_ROW = "_iscp_row", "_iscp_wanted_row", "_iscp_held_row"
+_WANTED, _PRESENT, _SIDE = "_iscp_wanted", "_iscp_held", "_iscp_side"
+_ROW, _WANTED_ROW, _PRESENT_ROW = "_iscp_row", "_iscp_wanted_row", "_iscp_held_row"
 _SHARED = "_iscp_shared"
 _SUMS = tuple(f"_iscp_sum_{number}" for number in range(4))
 _LOW_BITS = 0xFFFFFFFF
 
 
 @contextmanager
-def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterator[Compared]:
-    """How `held` differs from `wanted`, and what repairs it; both have the same columns, in any order.
+def comparing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> Iterator[Compared]:
+    """How `target` differs from `wanted`, and what repairs it; both have the same columns, in any order.
 
     Raises ChangesUnavailable where the rows of `wanted` cannot be read any more.
     """
-    if held.columns != wanted.columns:
-        held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
+    if target.columns != wanted.columns:
+        target = target.select(*[F.col(quoted(name)) for name in wanted.columns])
     with spark_faults("count the target's rows"):
-        ranges = ranges_for(held.count())  # by statistics alone
-    sides = Side(wanted, key), Side(held, key)
+        ranges = ranges_for(target.count())  # by statistics alone
+    sides = Side(wanted, key), Side(target, key)
     found, rows = _narrow_ranges(sides, ranges)
     said = Comparison(*rows, ranges=found.ranges.number, ranges_differing=len(found.differing))
     if not found.differing:
@@ -124,35 +124,35 @@ def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFra
     Rows of the source that share a key are not wanted: they are kept elsewhere, or stop the job.
     """
     is_wanted = F.col(_SIDE) == 1
-    wanted, held = (side.rows(ranges) for side in sides)
+    wanted, target = (side.rows(ranges) for side in sides)
     by_key = (
         wanted.withColumn(_SIDE, F.lit(1))
-        .unionByName(held.withColumn(_SIDE, F.lit(-1)))
+        .unionByName(target.withColumn(_SIDE, F.lit(-1)))
         .groupBy(_KEY)
         .agg(
             F.sum(F.when(is_wanted, 1).otherwise(0)).alias(_WANTED),
-            F.sum(F.when(is_wanted, 0).otherwise(1)).alias(_HELD),
+            F.sum(F.when(is_wanted, 0).otherwise(1)).alias(_PRESENT),
             F.first(F.when(is_wanted, F.col(_ROW)), ignorenulls=True).alias(_WANTED_ROW),
-            F.first(F.when(~is_wanted, F.col(_ROW)), ignorenulls=True).alias(_HELD_ROW),
+            F.first(F.when(~is_wanted, F.col(_ROW)), ignorenulls=True).alias(_PRESENT_ROW),
             *[F.sum(half * F.col(_SIDE)).alias(name) for half, name in zip(_halves(), _SUMS, strict=True)],
         )
     )
     unequal_sums = reduce(lambda one, other: one | other, [F.col(name) != 0 for name in _SUMS])
     shared = (F.col(_WANTED) > 1) & F.lit(keyed)
-    differs = shared | (F.col(_WANTED) != F.col(_HELD)) | unequal_sums
+    differs = shared | (F.col(_WANTED) != F.col(_PRESENT)) | unequal_sums
     rows = by_key.where(differs).withColumn(_SHARED, shared).drop(*_SUMS)
     return rows.withColumn(_WANTED, F.when(F.col(_SHARED), 0).otherwise(F.col(_WANTED)))
 
 
 def _count_differences(said: Comparison, differing: DataFrame, schema: T.StructType, keyed: bool) -> Compared:
-    wanted, held = F.col(_WANTED), F.col(_HELD)
+    wanted, present = F.col(_WANTED), F.col(_PRESENT)
     counts = {
-        "missing": F.greatest(wanted - held, F.lit(0)),
-        "extra": F.greatest(held - wanted, F.lit(0)),
-        "different": ((wanted == held) & (wanted > 0)).cast("bigint"),
+        "missing": F.greatest(wanted - present, F.lit(0)),
+        "extra": F.greatest(present - wanted, F.lit(0)),
+        "different": ((wanted == present) & (wanted > 0)).cast("bigint"),
         "shared": F.col(_SHARED).cast("bigint"),
     }
-    wrong = differing.where((wanted > 0) | (held > 0))
+    wrong = differing.where((wanted > 0) | (present > 0))
     with reading_changes("read the ranges that differ"):
         counted = differing.agg(*[F.coalesce(F.sum(count), F.lit(0)) for count in counts.values()]).collect()[0]
         shown = wrong.limit(SAMPLES_MAX).select(*_sample_columns(schema, keyed)).collect()
@@ -163,9 +163,9 @@ def _count_differences(said: Comparison, differing: DataFrame, schema: T.StructT
 
 def _sample_columns(schema: T.StructType, keyed: bool) -> list[Column]:
     """A sample's fields."""
-    wanted, held = F.col(_WANTED), F.col(_HELD)
-    fault = F.when(wanted > held, "missing").when(wanted < held, "extra").otherwise("different")
-    shown = F.col(_KEY) if keyed else F.coalesce(F.col(_WANTED_ROW), F.col(_HELD_ROW))
+    wanted, present = F.col(_WANTED), F.col(_PRESENT)
+    fault = F.when(wanted > present, "missing").when(wanted < present, "extra").otherwise("different")
+    shown = F.col(_KEY) if keyed else F.coalesce(F.col(_WANTED_ROW), F.col(_PRESENT_ROW))
     text = F.to_json(shown, {"ignoreNullFields": "false"})
     names = F.array(*[F.when(_differ(field), F.lit(field.name)) for field in schema.fields])
     columns = F.when(fault == "different", F.array_compact(names)).otherwise(F.array().cast("array<string>"))
@@ -173,8 +173,10 @@ def _sample_columns(schema: T.StructType, keyed: bool) -> list[Column]:
 
 
 def _differ(field: T.StructField) -> Column:
-    wanted, held = (value_hash(F.col(row).getField(field.name), field.dataType) for row in (_WANTED_ROW, _HELD_ROW))
-    return wanted != held
+    wanted, present = (
+        value_hash(F.col(row).getField(field.name), field.dataType) for row in (_WANTED_ROW, _PRESENT_ROW)
+    )
+    return wanted != present
 
 
 def _repair(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFrame:
@@ -182,13 +184,13 @@ def _repair(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFram
     if keyed:
         ops = (
             F.when(F.col(_WANTED) == 0, F.array(F.lit("d")))
-            .when(F.col(_HELD) > 1, F.array(F.lit("d"), F.lit("n")))
+            .when(F.col(_PRESENT) > 1, F.array(F.lit("d"), F.lit("n")))
             .otherwise(F.array(F.lit("u")))
         )
     else:
-        missing = (F.col(_WANTED) - F.col(_HELD)).cast("int")
+        missing = (F.col(_WANTED) - F.col(_PRESENT)).cast("int")
         ops = F.array_repeat(F.lit("i"), F.greatest(missing, F.lit(0)))
     each = differing.withColumn(OP, F.explode(ops))
-    row = F.when(F.col(OP) == "d", F.col(_HELD_ROW)).otherwise(F.col(_WANTED_ROW))
+    row = F.when(F.col(OP) == "d", F.col(_PRESENT_ROW)).otherwise(F.col(_WANTED_ROW))
     columns = [row.getField(field.name).alias(field.name) for field in schema.fields]
     return each.select(*columns, OP)

@@ -144,7 +144,7 @@ class DeltaChangeSet:
         return DeltaChangeSet(self._session, self._schema, replace(self._span, updates={}), self._after, rows=rows)
 
     @property
-    def held(self) -> pa.Table | None:
+    def table(self) -> pa.Table | None:
         return None if self._span.steps else self._rows
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:

@@ -201,12 +201,12 @@ class IterationRetriever:
         """Deletes before inserts; the last of the one with the first of the other, which mostly are the only ones."""
         inserts = self._batches(self.inserts)
         first = next(inserts)
-        held: pa.Table | None = None
+        last: pa.Table | None = None
         for deletes in self._batches(self.deletes):
-            if held is not None:
-                yield first.slice(0, 0), held
-            held = deletes
-        assert held is not None  # even where there is none
-        yield first, held
+            if last is not None:
+                yield first.slice(0, 0), last
+            last = deletes
+        assert last is not None  # even where there is none
+        yield first, last
         for more in inserts:
-            yield more, held.slice(0, 0)
+            yield more, last.slice(0, 0)

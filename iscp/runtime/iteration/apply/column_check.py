@@ -42,24 +42,24 @@ def _look_up_columns(source: ChangeSource, uri: str, job_run: JobRun, span: Sour
     if job_run.position.column_ids is not None or not span.reshapes:
         return job_run
     try:
-        held = source.at(uri, span.from_version).column_ids
+        column_ids = source.at(uri, span.from_version).column_ids
     except (ChangesUnavailableError, StorageError):
         return job_run
-    return replace(job_run, position=replace(job_run.position, column_ids=held))
+    return replace(job_run, position=replace(job_run.position, column_ids=column_ids))
 
 
 def _reason(job_run: JobRun, span: SourceRange, columns: Callable[[], Sequence[str]]) -> str:
-    held = job_run.position.column_ids
-    if held is None and span.reshapes and span.column_ids:
+    known_ids = job_run.position.column_ids
+    if known_ids is None and span.reshapes and span.column_ids:
         return "nobody knows any more which columns the target was written from"
-    same = held is None or held == span.column_ids
+    same = known_ids is None or known_ids == span.column_ids
     if same and not span.retyped and not span.lost:
         return ""
     try:
         names = job_run.kind.columns(job_run.row.spec.consumer, columns())
     except PermanentError:
         return ""  # it is said where they are read
-    if others := () if held is None else other_columns(held, span.column_ids, names):
+    if others := () if known_ids is None else other_columns(known_ids, span.column_ids, names):
         return f"the column {', '.join(others)} is another than before"
     if retyped := [name for name in names if name in span.retyped]:
         return f"the column {', '.join(retyped)} has another type than before"
@@ -71,5 +71,5 @@ def _lost(job_run: JobRun, span: SourceRange) -> list[str]:
     """Of a job that keeps every change: what is gone of its columns, so that deletions do not have what was there."""
     if job_run.kind.needs.changes is not ChangeDetail.ALL:
         return []
-    kept = {name.lower() for name in job_run.row.spec.consumer.columns}
-    return [path for path in span.lost if not kept or path.partition(".")[0].lower() in kept]
+    chosen = {name.lower() for name in job_run.row.spec.consumer.columns}
+    return [path for path in span.lost if not chosen or path.partition(".")[0].lower() in chosen]

@@ -126,9 +126,9 @@ def _request_build(
 def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange) -> Snapshot:
     """By rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
     source, uri, version = run.ports.source, run.uri, span.to.version
-    held = source.small_snapshot(session, uri, version) if job_run.kind.needs.small_snapshots else None
-    if held is not None:
-        return Snapshot(partial(source.snapshot, session, uri, version), held)
+    small = source.small_snapshot(session, uri, version) if job_run.kind.needs.small_snapshots else None
+    if small is not None:
+        return Snapshot(partial(source.snapshot, session, uri, version), small)
     frame = source.snapshot(session, uri, version)
     return Snapshot(lambda: frame)
 

@@ -41,7 +41,7 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
     Changes that are gone from the source may have been kept; nothing is searched among these as long as they are there.
     """
     source, uri = run.ports.source, run.uri
-    without = partial(_apply_kept, run, since)
+    without = partial(_apply_retained, run, since)
     try:
         span = source.resolve(uri, since, run.iteration.to_version, run.bounds)
         _check_range(run, since, group, span)
@@ -57,14 +57,14 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
     return _apply_range(run, group, span, _Changes(partial(source.columns, uri, span.last_version), read, without))
 
 
-def _apply_kept(run: ApplyRun, since: Watermark, group: list[JobRun], reason: str) -> list[JobOutcome]:
+def _apply_retained(run: ApplyRun, since: Watermark, group: list[JobRun], reason: str) -> list[JobOutcome]:
     """By what is kept of the commits after `since`, as far as that goes; `reason`: why they cannot be read as changes.
 
     What is kept has everything by which the table was known then: nothing of its log is needed.
     """
-    kept, table = run.ports.kept, TablePlace(group[0].row.key.table_id, run.uri)
+    retained, table = run.ports.retained, TablePlace(group[0].row.key.table_id, run.uri)
     try:
-        span = None if since.steps else kept.resolve(table, since.version, run.iteration.to_version, run.bounds)
+        span = None if since.steps else retained.resolve(table, since.version, run.iteration.to_version, run.bounds)
         if span is not None:
             _check_range(run, since, group, span)
     except ChangesUnavailableError:
@@ -74,8 +74,8 @@ def _apply_kept(run: ApplyRun, since: Watermark, group: list[JobRun], reason: st
     if span is None:
         return apply_full_to_all(run, group, reason)
     changes = _Changes(
-        partial(kept.columns, table, span),
-        lambda way, session, names, readers: kept.read(session, table, span, names, readers),
+        partial(retained.columns, table, span),
+        lambda way, session, names, readers: retained.read(session, table, span, names, readers),
         partial(apply_full_to_all, run),
     )
     return _apply_range(run, group, span, changes)
@@ -122,8 +122,8 @@ def _apply_changes(
             feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
             able, unnetted = _net_changes(feed, [job_run for job_run in group if job_run.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
-            kept = feed
-            done = run.run_each(able, lambda job_run: _consume_tail(run, job_run, span, kept, changes))
+            opened = feed
+            done = run.run_each(able, lambda job_run: _consume_tail(run, job_run, span, opened, changes))
             return [*done, *lost.values(), *unnetted]
         except ChangesUnavailableError as gone:
             return changes.without(group, str(gone))

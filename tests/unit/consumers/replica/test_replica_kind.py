@@ -176,12 +176,12 @@ def test_a_first_registration_does_not_rebuild_an_append_only_target_that_holds_
     keyless = replace(GOOD, key=())
     validate(keyless, TARGET)  # a resync does
     with pytest.raises(InvalidRequest, match="holds rows already") as refused:
-        ReplicaKind().refuse_held(keyless, FakeCatalog(SOURCE, TARGET))
+        ReplicaKind().refuse_occupied(keyless, FakeCatalog(SOURCE, TARGET))
     assert (refused.value.field, refused.value.code) == (f"{PATH}.target", ErrorCode.TARGET_UNUSABLE)
     assert "--adopt" in refused.value.remedy
-    ReplicaKind().refuse_held(GOOD, FakeCatalog(SOURCE, TARGET))
-    ReplicaKind().refuse_held(keyless, FakeCatalog(SOURCE))
-    ReplicaKind().refuse_held(keyless, FakeCatalog(SOURCE, replace(TARGET, empty=True)))
+    ReplicaKind().refuse_occupied(GOOD, FakeCatalog(SOURCE, TARGET))
+    ReplicaKind().refuse_occupied(keyless, FakeCatalog(SOURCE))
+    ReplicaKind().refuse_occupied(keyless, FakeCatalog(SOURCE, replace(TARGET, empty=True)))
 
 
 def test_a_replica_keeps_its_target_for_itself() -> None:

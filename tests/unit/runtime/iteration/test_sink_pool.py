@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from iscp.core.values.errors import StorageError
-from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
+from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.pipeline import FakeSource
@@ -82,7 +82,7 @@ def test_a_target_whose_check_hangs_holds_up_no_other() -> None:
 def test_the_longest_unused_is_given_up_first() -> None:
     opened = Opened()
     pool = new_pool(opened)
-    for number in range(SINKS_KEPT_MAX):
+    for number in range(SINKS_CACHED_MAX):
         pool.sink(f"/{number}")
     pool.sink("/0")
     pool.sink("/new")

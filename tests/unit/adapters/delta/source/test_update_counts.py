@@ -113,8 +113,8 @@ def changes_of(uri: str) -> DeltaChangeSet:
 
 
 def net(changes: ChangeSet) -> dict[tuple[Any, ...], int]:
-    assert changes.held is not None
+    assert changes.table is not None
     found: Counter[tuple[Any, ...]] = Counter()
-    for row in changes.held.to_pylist():
+    for row in changes.table.to_pylist():
         found[row["a"], row["b"]] += 1 if row["_change_type"] in WRITTEN else -1
     return {row: times for row, times in found.items() if times}

@@ -1,4 +1,4 @@
-"""The change rows of commits, kept beside the job log (port KeptCommits).
+"""The change rows of commits, kept beside the job log (port RetainedCommits).
 
 `<log>/iscp_kept/<table>/<version>/` has the rows of one commit, as files like those of a staged table, in a folder for
 each attempt, and `manifest.json`, which is put last and if there is none: without it nothing counts, and with it the
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEPT = "iscp_kept"
+FOLDER = "iscp_kept"
 _FORMAT = 1
 _DIGEST_BYTES = 16
 _WHOLE = Bounds(sys.maxsize, sys.maxsize, 1)
@@ -59,7 +59,7 @@ _OF_READING = frozenset({"more", "step", "steps"})
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptCommit:
+class _RetainedCommit:
     """One commit. `readable`: its changes can be handed to consumers; otherwise they have to compare anyway.
 
     `columns`: the table's as of it, whose rows have them as `c0`, `c1` and so on; none where it has no rows.
@@ -84,7 +84,7 @@ class _KeptCommit:
         return {**said, "digest": _digest(said)}
 
     @classmethod
-    def parse(cls, document: dict[str, Any]) -> _KeptCommit:
+    def parse(cls, document: dict[str, Any]) -> _RetainedCommit:
         """Raises ValueError, KeyError, TypeError."""
         if document.pop("digest") != _digest(document) or document["format"] != _FORMAT:
             raise ValueError("it is damaged, or of another version")
@@ -101,17 +101,17 @@ def _digest(said: dict[str, Any]) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-class DeltaKeptCommits:
+class DeltaRetainedCommits:
     """Below the directory, or the prefix of an object store, of the job log."""
 
-    def __init__(self, uri: str, source: DeltaChangeSource, failpoints: Failpoints, held_bytes_max: int) -> None:
-        """Changes of up to `held_bytes_max` that are read again are held in this process."""
-        self._root = f"{uri.rstrip('/')}/{KEPT}"
+    def __init__(self, uri: str, source: DeltaChangeSource, failpoints: Failpoints, cached_bytes_max: int) -> None:
+        """Changes of up to `cached_bytes_max` that are read again are held in this process."""
+        self._root = f"{uri.rstrip('/')}/{FOLDER}"
         self._source = source
         self._failpoints = failpoints
-        self._held_bytes_max = held_bytes_max
+        self._cached_bytes_max = cached_bytes_max
 
-    def keep(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
+    def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
         known = self._find(table, version)
         try:
             span = self._resolve_one(table.uri, version)
@@ -124,16 +124,16 @@ class DeltaKeptCommits:
         folder = self._folder(table, version)
         with storage_faults(f"clear {folder}"), suppress(FileNotFoundError):
             files.remove_tree(place(folder))  # of another commit of this version, or damaged
-        kept = self._stage(session, table.uri, span, f"{_name(table)}/{version}")
+        commit = self._stage(session, table.uri, span, f"{_name(table)}/{version}")
         self._failpoints.reach("keep.staged")
         guard.check()
         path = f"{place(folder)}/manifest.json"
         with storage_faults(f"write {path}"):
             if not path.startswith(S3):
                 os.makedirs(place(folder), exist_ok=True)
-            files.create(path, json.dumps(kept.document()).encode())
+            files.create(path, json.dumps(commit.document()).encode())
         self._failpoints.reach("keep.counted")
-        return kept.size
+        return commit.size
 
     def remove(self, table: TablePlace) -> None:
         path = f"{place(self._root)}/{_name(table)}"
@@ -143,29 +143,29 @@ class DeltaKeptCommits:
     def resolve(
         self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds
     ) -> SourceRange | None:
-        taken: list[_KeptCommit] = []
+        taken: list[_RetainedCommit] = []
         last = from_version + bounds.versions_max
         for version in range(from_version + 1, 1 + (last if to_version is None else min(last, to_version))):
-            kept = self._find(table, version)
-            if kept is None or not kept.readable or (taken and not _goes_on(taken, kept, bounds)):
+            commit = self._find(table, version)
+            if commit is None or not commit.readable or (taken and not _goes_on(taken, commit, bounds)):
                 break
-            taken.append(kept)
-        return _joined([kept.span for kept in taken]) if taken else None
+            taken.append(commit)
+        return _joined([commit.span for commit in taken]) if taken else None
 
     def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
-        return next((kept.columns for kept in reversed(self._all(table, span)) if kept.columns), ())
+        return next((commit.columns for commit in reversed(self._all(table, span)) if commit.columns), ())
 
     def read(
         self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:
-        found = [kept for kept in self._all(table, span) if kept.columns]
+        found = [commit for commit in self._all(table, span) if commit.columns]
         with reading_changes(f"read what is kept of {table.uri}"):
-            rows = self._open(session, [kept.rows for kept in found])
+            rows = self._open(session, [commit.rows for commit in found])
             names = {name: f"c{number}" for number, name in enumerate(found[-1].columns)}
             wanted = [F.col(names[name]).alias(name) for name in columns]
             frame = rows.select(*wanted, *[F.col(f"m{number}").alias(name) for number, name in enumerate(_MARKS)])
             after = partial(self._source.snapshot, session, table.uri, span.last_version)
-            small = self._held_bytes_max >= sum(kept.rows.bytes for kept in found)
+            small = self._cached_bytes_max >= sum(commit.rows.bytes for commit in found)
             return DeltaChangeSet.read_by_spark(frame, span, after, small, readers)
 
     def _open(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
@@ -179,17 +179,19 @@ class DeltaKeptCommits:
             raise ChangesUnavailableError(f"version {version} is not in the log")
         return span
 
-    def _stage(self, session: SparkSession, uri: str, span: SourceRange, folder: str) -> _KeptCommit:
+    def _stage(self, session: SparkSession, uri: str, span: SourceRange, folder: str) -> _RetainedCommit:
         nothing = Manifest(0, 0)
         if not span.changes_data:
-            return _KeptCommit(span, True, (), nothing)
+            return _RetainedCommit(span, True, (), nothing)
         if not (span.cdf_on or span.inserts_only):
-            return _KeptCommit(span, False, (), nothing)
+            return _RetainedCommit(span, False, (), nothing)
         columns = self._source.columns(uri, span.to.version)
         read = self._source.read_cdf if span.cdf_on else self._source.read_appends
         changes = read(session, uri, span, columns, 1)
         try:
-            return _KeptCommit(span, True, columns, self._write(changes, columns, f"{folder}/{uuid.uuid4().hex[:12]}"))
+            return _RetainedCommit(
+                span, True, columns, self._write(changes, columns, f"{folder}/{uuid.uuid4().hex[:12]}")
+            )
         finally:
             changes.release()
 
@@ -197,39 +199,39 @@ class DeltaKeptCommits:
         """Under names that every format takes."""
         names = [(f"c{number}", name) for number, name in enumerate(columns)]
         names += [(f"m{number}", name) for number, name in enumerate(_MARKS)]
-        held = changes.held
+        table = changes.table
         renamed = Rows(
             lambda: changes.every().select(*[F.col(quoted(name)).alias(short) for short, name in names]),
-            lambda: None if held is None else pa.table({short: held[name] for short, name in names}),
+            lambda: None if table is None else pa.table({short: table[name] for short, name in names}),
         )
         with reading_changes("keep changes"):
             return stage_in(renamed, self._root, folder)
 
-    def _all(self, table: TablePlace, span: SourceRange) -> list[_KeptCommit]:
+    def _all(self, table: TablePlace, span: SourceRange) -> list[_RetainedCommit]:
         found = [self._find(table, version) for version in range(span.from_version + 1, span.to.version + 1)]
-        whole = [kept for kept in found if kept is not None]
-        if len(whole) < len(found) or not any(kept.columns for kept in whole):
+        whole = [commit for commit in found if commit is not None]
+        if len(whole) < len(found) or not any(commit.columns for commit in whole):
             raise ChangesUnavailableError("what was kept is gone")
         return whole
 
-    def _find(self, table: TablePlace, version: int) -> _KeptCommit | None:
+    def _find(self, table: TablePlace, version: int) -> _RetainedCommit | None:
         """What is kept of a commit, if all of it is there."""
         path = f"{place(self._folder(table, version))}/manifest.json"
         try:
             with storage_faults(f"read {path}"):
                 content, _ = files.read(path)
-            kept = _KeptCommit.parse(json.loads(content))
+            commit = _RetainedCommit.parse(json.loads(content))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             log.warning("kept.unreadable", extra={"path": path, "error": str(error)})
             return None
         with storage_faults(f"list the files of {path}"):
-            for add in staged_adds(kept.rows):
+            for add in staged_adds(commit.rows):
                 if files.stamp(f"{place(self._root)}/{add['path']}")[-1:] != (add["size"],):
                     log.warning("kept.incomplete", extra={"path": path, "file": add["path"]})
                     return None
-        return kept
+        return commit
 
     def _folder(self, table: TablePlace, version: int) -> str:
         return f"{self._root}/{_name(table)}/{version}"
@@ -240,11 +242,11 @@ def _name(table: TablePlace) -> str:
     return f"{quote(table.table_id, safe='')}-{hashlib.blake2b(table.uri.encode(), digest_size=8).hexdigest()}"
 
 
-def _goes_on(taken: Sequence[_KeptCommit], kept: _KeptCommit, bounds: Bounds) -> bool:
+def _goes_on(taken: Sequence[_RetainedCommit], commit: _RetainedCommit, bounds: Bounds) -> bool:
     """Whether one iteration takes it too: with other columns it is one of its own."""
-    spans = [each.span for each in (*taken, kept)]
+    spans = [each.span for each in (*taken, commit)]
     size = sum(span.bytes for span in spans)
-    rows = sum(each.rows.rows for each in (*taken, kept))
+    rows = sum(each.rows.rows for each in (*taken, commit))
     same = not any(span.reshapes for span in spans) and spans[-1].table_id == spans[0].table_id
     return same and spans[-1].cdf_on == spans[0].cdf_on and size <= bounds.bytes_max and rows <= bounds.rows_max
 

@@ -1,4 +1,4 @@
-"""Commits that are kept in memory (port KeptCommits)."""
+"""Commits that are kept in memory (port RetainedCommits)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from tests.fakes.pipeline import FakeSource
 
-KEPT = TableSize(10, 500)
+RETAINED = TableSize(10, 500)
 
 
-class FakeKeptCommits:
+class FakeRetainedCommits:
     """`gone`: versions that cannot be kept. The next ones raise `faults`.
 
     What is kept is read from `origin`, a source that has lost nothing.
@@ -30,18 +30,18 @@ class FakeKeptCommits:
         self.faults: list[IscpError] = []
         self.reads = 0
 
-    def keep(self, session: object, table: TablePlace, version: int, guard: Guard) -> TableSize:
+    def retain(self, session: object, table: TablePlace, version: int, guard: Guard) -> TableSize:
         if self.faults:
             raise self.faults.pop(0)
         if version in self.gone:
             raise ChangesUnavailableError(f"version {version} is gone")
         self.versions.append(version)
-        return KEPT
+        return RETAINED
 
     def remove(self, table: TablePlace) -> None:
         self.versions.clear()
 
-    def keep_all_of(self, source: FakeSource) -> None:
+    def retain_all_of(self, source: FakeSource) -> None:
         """All commits by now, whatever becomes of the source."""
         self.origin = copy(source)
         self.origin.gone, self.origin.feeds = set(), []

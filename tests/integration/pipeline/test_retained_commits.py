@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from iscp.adapters.delta.sink.kept_commits import KEPT
+from iscp.adapters.delta.sink.retained_commits import FOLDER
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.core.build.build_task import BuildPlan, StagingBatch, StagingTask
 from iscp.core.job.iteration import Bounds, DataType, JobOutcome
@@ -64,7 +64,7 @@ def clean_log(pipeline: Pipeline, version: int) -> None:
 
 
 def kept_folders(pipeline: Pipeline) -> list[str]:
-    return sorted((path.parent.name for path in Path(str(pipeline.root), KEPT).rglob("manifest.json")), key=int)
+    return sorted((path.parent.name for path in Path(str(pipeline.root), FOLDER).rglob("manifest.json")), key=int)
 
 
 def replica(pipeline: Pipeline) -> JobRow:
@@ -121,7 +121,7 @@ def test_vacuum_and_log_cleanup_of_all_that_is_unread_lose_nothing(pipeline: Pip
     pipeline.assert_equal("target")
     assert kept_folders(pipeline) == [str(version) for version in range(FIRST + 1, newest + 1)], "one copy for all jobs"
     assert cluster.nodes[2].build(batch(pipeline, driver.rows, newest, newest), OpenGuard()) == NOTHING
-    assert list(Path(str(pipeline.root), KEPT).iterdir()) == []
+    assert list(Path(str(pipeline.root), FOLDER).iterdir()) == []
 
 
 @pytest.mark.further  # each time: who is stopped, below, and a node that dies in test_builds.py
@@ -176,7 +176,7 @@ def test_what_is_damaged_does_not_count(pipeline: Pipeline, damage: str) -> None
     driver = begun(cluster, replica(pipeline))
     newest = land(pipeline)
     cluster.nodes[0].build(batch(pipeline, driver.rows, FIRST, newest), OpenGuard())
-    (manifest,) = Path(str(pipeline.root), KEPT).glob(f"*/{FIRST + 1}/manifest.json")
+    (manifest,) = Path(str(pipeline.root), FOLDER).glob(f"*/{FIRST + 1}/manifest.json")
     if damage == "manifest":
         manifest.write_bytes(manifest.read_bytes()[:-20])
     elif damage == "content":
@@ -204,7 +204,7 @@ def test_a_table_that_is_there_again_is_not_read_from_what_was_kept_of_the_one_b
     commit = Path(pipeline.source, "_delta_log", f"{FIRST + 2:020d}.json")
     at_ms = json.loads(commit.read_text().splitlines()[0])["commitInfo"]["timestamp"]
     commit.write_text(commit.read_text().replace(str(at_ms), str(at_ms + 60_000)))
-    (before,) = Path(str(pipeline.root), KEPT).glob(f"*/{FIRST + 2}/manifest.json")
+    (before,) = Path(str(pipeline.root), FOLDER).glob(f"*/{FIRST + 2}/manifest.json")
     said = before.read_text()
     cluster.nodes[0].build(work, OpenGuard())
     assert before.read_text() != said, "it is another commit of that version"
@@ -258,7 +258,7 @@ def test_vacuum_right_after_a_repair_was_probed_and_kept_loses_nothing(
     assert without_ulids(changes(pipeline, "feed")) == without_ulids(changes(pipeline, "control"))
     pipeline.assert_equal("target")
     cluster.nodes[1].build(StagingBatch(task._replace(after=task.until), ()), OpenGuard())
-    assert list(Path(str(pipeline.root), KEPT).iterdir()) == []
+    assert list(Path(str(pipeline.root), FOLDER).iterdir()) == []
 
 
 @SPARK_IN_FULL
@@ -270,9 +270,9 @@ def test_columns_that_a_commit_takes_away_are_kept_with_it_and_not_said_of_other
     table, lost = TablePlace(str(DeltaTable(pipeline.source).metadata().id), pipeline.source), {}
     for each in (version + 1, version + 2):
         with pipeline.engine.session() as session:
-            ports.kept.keep(session, table, each, OpenGuard())
-        (manifest,) = Path(str(pipeline.root), KEPT).glob(f"*/{each}/manifest.json")
-        span = pipeline.new_ports(pipeline.failpoints).kept.resolve(table, each - 1, each, Bounds())
+            ports.retained.retain(session, table, each, OpenGuard())
+        (manifest,) = Path(str(pipeline.root), FOLDER).glob(f"*/{each}/manifest.json")
+        span = pipeline.new_ports(pipeline.failpoints).retained.resolve(table, each - 1, each, Bounds())
         assert span is not None
         lost[each] = json.loads(manifest.read_text())["span"].get("lost"), span.lost
     assert lost == {version + 1: (None, ()), version + 2: (["more"], ("more",))}

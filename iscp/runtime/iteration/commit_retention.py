@@ -16,7 +16,7 @@ from iscp.runtime.iteration.iteration_ports import IterationPorts
 log = logging.getLogger(__name__)
 
 
-def keep_commits(
+def retain_commits(
     ports: IterationPorts, batch: StagingBatch, guard: Guard, end_build: Callable[[BuildPlan], None]
 ) -> TableSize:
     """What is kept of the task's commits, in order of version. `end_build`: has a build begun again.
@@ -29,13 +29,15 @@ def keep_commits(
     table = TablePlace(task.table_id, task.table_uri)
     if task.removes:
         guard.check()
-        ports.kept.remove(table)
+        ports.retained.remove(table)
         return NOTHING
-    sizes = [_keep(ports, batch, table, version, guard, end_build) for version in range(task.after + 1, task.until + 1)]
+    sizes = [
+        _retain(ports, batch, table, version, guard, end_build) for version in range(task.after + 1, task.until + 1)
+    ]
     return total_size(sizes)
 
 
-def _keep(
+def _retain(
     ports: IterationPorts,
     batch: StagingBatch,
     table: TablePlace,
@@ -47,7 +49,7 @@ def _keep(
     ports.failpoints.reach("keep.before")
     try:
         with ports.engine.session() as session:
-            return ports.kept.keep(session, table, version, guard)
+            return ports.retained.retain(session, table, version, guard)
     except (ChangesUnavailableError, FileLost) as gone:
         guard.check()  # what fails as it is stopped says nothing of the files
         about = {"table": table.uri, "version": version, "error": str(gone)}
