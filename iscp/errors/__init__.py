@@ -1,4 +1,4 @@
-"""What `iscp.Client`, `iscp.aio.Client` and `iscp.changefeed` raise, and what consumers of your own may raise.
+"""The errors that `iscp.Client`, `iscp.aio.Client` and `iscp.changefeed` raise, and that your own consumers may raise.
 
 Every one is an `IscpError` and has `code` (an `ErrorCode`), `message` (what is wrong), `field` (the path of what it is
 wrong with, may be empty) and `remedy` (what to do about it, may be empty); `str(error)` is all of them in a sentence.

@@ -1,4 +1,4 @@
-"""What a job keeps: the kinds of consumers, and what they are handed."""
+"""The ports of consumers: their kinds, and what each is handed of an iteration."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ T = TypeVar("T")
 
 
 class WatermarkTxn(Protocol):
-    """A transaction of a consumer's own sink, as far as the watermark needs it.
+    """A transaction of a consumer's own sink, by which the watermark is read and written.
 
-    What `get` answers has to hold until the transaction is committed, and `put` has to be undone with it: SQLite's
+    The answer of `get` has to hold until the transaction is committed, and `put` has to be undone with it: SQLite's
     BEGIN IMMEDIATE, PostgreSQL's SERIALIZABLE or SELECT … FOR UPDATE.
     """
 
     def get(self, key: str) -> str | None:
-        """The text under `key`; None: there is none."""
+        """Return the text under `key`, or None if there is none."""
 
     def put(self, key: str, value: str) -> None: ...
 
 
 class Retriever(Protocol):
-    """What one consumer is handed of one iteration (after MatrixOne ISCP's DataRetriever).
+    """Hands one consumer the data of one iteration (after MatrixOne ISCP's DataRetriever).
 
-    A consumer reads it in one of three ways: `snapshot` and `changes`, as frames of the source's columns; `inserts`
-    and `deletes`, or `all`, as frames of the job's columns and rows; or `next`, the same as Arrow, in batches.
+    A consumer reads it in one of three ways: `snapshot` and `changes`, as frames of the source's columns; `inserts` and
+    `deletes`, or `all`, as frames of the job's columns and rows; or `next`, the same as Arrow, in batches.
     """
 
     @property
@@ -57,51 +57,51 @@ class Retriever(Protocol):
     def to_version(self) -> int: ...
     @property
     def seq(self) -> int:
-        """The number under which the consumer has to commit; one more than its position's."""
+        """Return the number under which the consumer has to commit: one more than its position's."""
 
     @property
     def record(self) -> WatermarkRecord:
-        """What the sink has to keep once the data is in it; `update_watermark` writes just that."""
+        """Return the record that the sink has to store once the data is in it; `update_watermark` writes just that."""
 
     @property
     def snapshot(self) -> DataFrame:
-        """All rows at `to` (SNAPSHOT and DIFFERENCE)."""
+        """Return all rows at `to` (SNAPSHOT and DIFFERENCE)."""
 
     @property
     def snapshot_rows(self) -> Rows:
-        """The same; few of them are there as a table too, where the kind wants it (Needs.small_snapshots)."""
+        """Return the same rows; few of them are there as a table too, if the kind wants it (Needs.small_snapshots)."""
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
-        """Net changes by `key` (TAIL), of the rows for which `where` holds."""
+        """Return the net changes by `key` (TAIL), of the rows for which `where` holds."""
 
     @property
     def inserts(self) -> DataFrame:
-        """Rows to write: the job's columns, `_commit_version` and `_commit_timestamp`.
+        """Return the rows to write: the job's columns, `_commit_version` and `_commit_timestamp`.
 
-        TAIL: to be written over those with the same key, if there are any. SNAPSHOT: all there are, instead of
-        whatever the sink holds; they bear the snapshot's version and time.
+        Rows of a TAIL are written over those with the same key, if there are any. Rows of a SNAPSHOT are all there are,
+        and replace whatever the sink has; they bear the snapshot's version and time.
         """
 
     @property
     def deletes(self) -> DataFrame:
-        """Keys to delete, with `_commit_version` and `_commit_timestamp`; none in a SNAPSHOT."""
+        """Return the keys to delete, with `_commit_version` and `_commit_timestamp`; a SNAPSHOT has none."""
 
     def all(self) -> DataFrame:
-        """Every change in order: the job's columns, `_change_type`, `_commit_version` and `_commit_timestamp`.
+        """Return every change in order: the job's columns, `_change_type`, `_commit_version` and `_commit_timestamp`.
 
-        Of a SNAPSHOT all rows, as inserts of its version.
+        A SNAPSHOT has all rows, as inserts of its version.
         """
 
     def next(self) -> tuple[pa.Table, pa.Table] | None:
-        """The next (inserts, deletes), bounded in rows; None: there are no more.
+        """Return the next (inserts, deletes), bounded in rows, or None if there are no more.
 
         Deletes come first, so that a table with further unique columns may take a pair's deletes before its inserts.
-        For consumers that want every change the first are those of `all`, in order, and the second is empty.
+        Consumers that want every change get the rows of `all`, in order, as the first table, and an empty second one.
         """
 
     @property
     def rows_given(self) -> int:
-        """How many rows `next` has given."""
+        """Return how many rows `next` has given."""
 
     def update_watermark(self, txn: WatermarkTxn) -> None:
         """Compare and set, within the consumer's transaction: call it once for each iteration, before the commit.
@@ -113,7 +113,7 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeContext:
-    """Where a consumer works: a session of its own, and the guard to check right before the commit.
+    """A consumer works with these: a session of its own, and the guard that it checks right before the commit.
 
     `column_ids` are those of the source's rows that it is handed.
     """
@@ -129,7 +129,7 @@ class ConsumeContext:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What a consumer has committed; `position` is the sink's after it."""
+    """Says what a consumer has committed, in rows and bytes; `position` is the sink's after it."""
 
     position: Position
     rows: int
@@ -137,37 +137,37 @@ class Consumed:
 
 
 class Consumer(Protocol):
-    """Keeps one job's sink: data and watermark in one commit, numbered by seq."""
+    """Maintains one job's sink: data and watermark in one commit, numbered by seq."""
 
     def position(self, row: JobRow) -> Position:
-        """What the sink says; never from memory alone."""
+        """Return the position that the sink itself has; never one from memory alone."""
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        """Take over the sink for this registration: an empty commit at seq + 1, which fails whatever is on its way.
+        """Take over the sink for this registration by an empty commit at seq + 1, so that whatever is on its way fails.
 
         `source` gives the source's columns; it is not read.
         """
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
-        """Raises Conflict where another writer won the seq."""
+        """Commit what the iteration hands over. Raises Conflict if another writer won the seq."""
 
 
 @runtime_checkable
 class RangedConsumer(Consumer, Protocol):
-    """Keeps one range of a sink that has a watermark for each range of keys."""
+    """Maintains one range of a sink that has a watermark for each range of keys."""
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
-        """The text that the sink has under each of these keys, as `update_watermark` puts it; None: there is none."""
+        """Return the text that `update_watermark` has put under each of these keys, or None for a key without one."""
 
 
 @runtime_checkable
 class RenewingConsumer(Consumer, Protocol):
-    """Keeps a sink whose log is cleaned in time, and the commit that says how far the sink has come with it."""
+    """Maintains a sink whose log is cleaned in time, and in it the commit that says how far the sink has come."""
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """The position, repeated by an empty commit if it may be lost otherwise; called while the source does not move.
+        """Return the position, repeated by an empty commit if it may be lost otherwise.
 
-        Raises Conflict where another writer won the seq.
+        This is called while the source does not move. Raises Conflict if another writer won the seq.
         """
 
 
@@ -176,20 +176,23 @@ class TidyingConsumer(Consumer, Protocol):
     """Has work after its commits that nobody should have to wait for."""
 
     def tidy(self) -> None:
-        """Called after a commit, after those who wait for it were notified. Raises nothing."""
+        """Do the work after a commit, once those who wait for the commit were notified. Raises nothing."""
 
 
 class Check(Protocol):
-    """Compares one job's sink with the rows that it should hold, and repairs it."""
+    """Compares one job's sink with the rows that it should have, and repairs it."""
 
     def compare(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
-        """Raises ChangesUnavailable where the source's rows cannot be read, PermanentError where nothing compares."""
+        """Compare the sink with the source's rows.
+
+        Raises ChangesUnavailable if the source's rows cannot be read, PermanentError if the two cannot be compared.
+        """
 
     def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
-        """Make it equal in one commit at seq + 1; raises Conflict, and PermanentError where that cannot be done."""
+        """Make the sink equal in one commit at seq + 1; raises Conflict, and PermanentError if that cannot be done."""
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """Take over a sink that holds the source's rows at `watermark`, by an empty commit that says so."""
+        """Take over a sink that has the source's rows at `watermark`, by an empty commit that says so."""
 
 
 @runtime_checkable
@@ -204,19 +207,22 @@ class Adopting(Checked, Protocol):
     """A kind of consumer that can take over a table which somebody else has written."""
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-        """As `validate`, of a target that is there and may hold rows; whether they are right is not checked."""
+        """Validate a target that is there and may have rows, as `validate` does for others.
+
+        The rows themselves are not checked.
+        """
 
 
 @runtime_checkable
 class Archiving(Protocol):
-    """A kind of consumer some of whose targets hold more than their source: rebuilding them would lose that."""
+    """A kind of consumer some of whose targets have more rows than their source: a rebuild would lose these."""
 
     def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
-        """At a first registration, which would rebuild it; raises InvalidRequest. `spec` was validated."""
+        """Raise InvalidRequest if a first registration would rebuild a target that has rows. `spec` was validated."""
 
 
 class ConsumerEnvironment(Protocol):
-    """What a node hands to a kind that opens a consumer: its targets, its clock, and where tests make it die."""
+    """A node hands this to a kind that opens a consumer: its targets, its clock, and where tests make it die."""
 
     @property
     def clock(self) -> Clock: ...
@@ -226,26 +232,30 @@ class ConsumerEnvironment(Protocol):
 
     @property
     def source(self) -> ChangeSource:
-        """What reads tables, for consumers that read them themselves."""
+        """Return what reads tables, for consumers that read them themselves."""
 
     def sink(self, target_uri: str) -> Sink:
-        """The table there as a Delta sink; kept, so that what it knows of its log is not read again each time."""
+        """Return the table there as a Delta sink.
+
+        The sink is cached, so that what it knows of its log is not read again each time.
+        """
 
     def keep(self, name: Hashable, target_uri: str, make: Callable[[str], T]) -> T:
-        """What a kind has made for the target under this name, or makes now: only where the target may be written to.
+        """Return what a kind has made for the target under this name, or has `make` make it now.
 
-        Raises what the check of the target raises. What was not used for long is dropped without a word to it.
+        Nothing is made unless the target may be written to: what the check of the target raises is raised. What was not
+        used for long is dropped, and not notified of that.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a kind of consumer wants to be handed.
+    """States what a kind of consumer needs to be handed.
 
-    `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
+    `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink has; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.snapshot_rows).
-    `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
+    `delta_target`: its target is a Delta table, whose log shows at a glance whether anybody has written to it.
     `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: its first rows may be built by ranges,
     as it is a RangeBuiltConsumer or a RangeRefreshedConsumer.
     """
@@ -268,31 +278,38 @@ class ConsumerKind(Protocol):
     needs: Needs
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-        """Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
+        """Validate a spec. Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        """The one spelling of the job's target, by which two jobs of one target are recognized; empty: it has none."""
+        """Return the one spelling of the job's target, or an empty text if it has none.
+
+        Two jobs of one target are recognized by it.
+        """
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        """The source columns that have to be read for this job."""
+        """Return the source columns that have to be read for this job."""
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> Consumer: ...
 
 
 @runtime_checkable
 class RefreshHandler(Protocol):
-    """What a kind of consumer may also offer: work on a job at times of its own choice, not of its source's."""
+    """A kind of consumer may also offer this: work on a job at times of its own choice, not of its source's."""
 
     def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
-        """The ids of the tables that were read, and when to come again (Unix seconds, yet to come).
+        """Do that work; return the ids of the tables that were read, and when to come again (Unix seconds).
 
-        May be called again after it failed or was cut short, and at the same time as an iteration of the job.
+        That time is yet to come. This may be called again after it failed or was cut short, and at the same time as an
+        iteration of the job.
         """
 
 
 @runtime_checkable
 class PurgeHandler(Protocol):
-    """What a kind of consumer may also offer: letting go of what it held of a source for its jobs on it."""
+    """A kind of consumer may also offer this: to let go of what it has stored of a source for its jobs on it."""
 
     def purge(self, table_id: str) -> float:
-        """When to come again (Unix seconds, yet to come). Called sooner after a refresh that has read the table."""
+        """Let go of that, and return when to come again (Unix seconds, yet to come).
+
+        A refresh that has read the table makes the next call come sooner.
+        """

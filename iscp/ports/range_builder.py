@@ -1,4 +1,4 @@
-"""What builds ranges of a snapshot at a node, what it needs of sources and consumers, and what keeps commits."""
+"""The ports of builds by ranges at a node: the builder, its readers and consumers, and the retained commits."""
 
 from __future__ import annotations
 
@@ -25,43 +25,46 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RangeBuiltConsumer(Consumer, Protocol):
-    """Keeps a sink whose first rows may be staged range by range, and published at once."""
+    """Maintains a sink whose first rows may be staged range by range, and published at once."""
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
-        """Whether the sink, once claimed, takes them as it is. `source` as in `claim`."""
+        """Return whether the sink, once claimed, takes such rows as it is. `source` is the same as in `claim`."""
 
     def ranges(self, build: BuildId) -> StagedRanges: ...
 
     def wanted(self, rows: Rows) -> Rows:
-        """Return what the sink is to hold of some rows of the source."""
+        """Return what the sink is to have of some rows of the source."""
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
-        """All rows of the source at `retriever.to`, in one commit at seq + 1; raises Conflict.
+        """Commit all rows of the source at `retriever.to`, in one commit at seq + 1; raises Conflict.
 
-        `retriever`: as in `consume`, but for the rows, which it does not have. None: what is staged does not make up
-        what the sink should hold, as where rows of several ranges share a key. Nothing was done.
+        `retriever` is that of `consume`, without the rows. Return None, and do nothing, if what is staged does not make
+        up what the sink should have, as when rows of several ranges share a key.
         """
 
 
 @runtime_checkable
 class RangeRefreshedConsumer(RefreshingConsumer, Protocol):
-    """Computes its first rows of ranges of its own table, and of other tables as the terms of the build have them."""
+    """Computes its first rows from ranges of its own table, and from other tables as the build's terms have them."""
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
-        """What all ranges are to be computed of, `order.to` among it; None: all rows are to be computed at once."""
+        """Return what all ranges are computed from, `order.to` among it, or None to have all rows computed at once."""
 
     def ranges(self, build: BuildId) -> StagedRanges: ...
 
     def range_rows(self, rows: DataFrame, terms: BuildTerms) -> DataFrame:
-        """What is to be staged of a range of the own table, whose rows these are.
+        """Return what is to be staged of a range of the consumer's own table, whose rows are `rows`.
 
-        Raises ChangesUnavailableError where another table cannot be read any more as the terms have it.
+        Raises ChangesUnavailableError if another table cannot be read any more as the terms have it.
         """
 
     def publish_ranges(
         self, context: ConsumeContext, order: RefreshOrder, manifests: Sequence[Manifest], terms: BuildTerms
     ) -> Refreshed | None:
-        """As `refresh`, of what is staged; None: what is staged does not make up the rows. Nothing was done then."""
+        """Commit what is staged, as `refresh` would.
+
+        Return None, and do nothing, if what is staged does not make up the rows.
+        """
 
 
 RangeConsumer = RangeBuiltConsumer | RangeRefreshedConsumer
@@ -71,13 +74,13 @@ class RangeReader(Protocol):
     """Reads ranges of a table's snapshots."""
 
     def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
-        """Return the rows of a range, or None where nothing is in it; the frame reads them whenever it is evaluated.
+        """Return the rows of a range, or None if it is empty; the frame reads them whenever it is evaluated.
 
         This, the frame and the table raise ChangesUnavailableError, StorageError and EngineError.
         """
 
     def size(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> TableSize:
-        """What the range's files hold, by their statistics; nothing of them is read.
+        """Return how many rows and bytes the range's files have, by their statistics; no row is read.
 
         A part of a file counts as its share of it, so that the ranges are together what the snapshot is. Raises as
         `rows`.
@@ -88,19 +91,20 @@ class RangeReader(Protocol):
 
 
 class RangeBuilder(Protocol):
-    """Reads a range of a table once, and stages its rows for each job of the batch, or keeps the table's commits.
+    """Reads a range of a table once and stages its rows for each job of the batch, or retains the table's commits.
 
-    Idempotent: what was staged or kept already is not staged or kept again.
+    The work is idempotent: what was staged or retained already is not staged or retained again.
     """
 
     def build(self, batch: RangeBatch | StagingBatch, guard: Guard) -> TableSize:
-        """What the range has of the source; UNCOUNTED where it was staged already, and nobody can say any more.
+        """Stage the range, and return how many rows and bytes of the source it has.
 
-        Afterwards each job's part is durable, with its manifest. Nothing of it is visible to readers of targets. Of
-        commits it is what is kept of them; where one is gone that a build needs, that build is to be begun again.
+        Return UNCOUNTED if it was staged already, and its size cannot be known any more. Afterwards each job's part is
+        durable, with its manifest, and readers of targets see nothing of it. If the batch retains commits, return the
+        size of what is retained; if a commit is gone that a build needs, that build is to be begun again.
 
-        Raises Canceled and LeaseLost as `guard` says, PlanOutdated where the source's version is gone, StorageError
-        and EngineError.
+        Raises Canceled and LeaseLost as `guard` says, PlanOutdated if the source's version is gone, StorageError and
+        EngineError.
         """
 
     def cancel(self, guard: Guard) -> None:
@@ -111,44 +115,51 @@ class RangeBuilder(Protocol):
 
 
 class TablePlace(NamedTuple):
-    """A table's id, as its jobs have it, and where it is."""
+    """Says which table is meant: its id, as its jobs have it, and its URI."""
 
     table_id: str
     uri: str
 
 
 class RetainedCommits(Protocol):
-    """One copy for all jobs of a table. Safe for threads. Raises StorageError and EngineError."""
+    """Retains the changes of a table's commits, one copy for all its jobs.
+
+    Safe for threads. Raises StorageError and EngineError.
+    """
 
     def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
-        """Keep one commit, unless it is kept already, and say what that takes.
+        """Retain the changes of one commit, unless they are there already, and return their rows and bytes.
 
-        Of a commit whose changes no consumer could be handed it is noted that nothing is kept. Raises
-        ChangesUnavailableError where its changes are gone, and what `guard` does before anything counts.
+        A commit whose changes no consumer could be handed is only noted. Raises ChangesUnavailableError if its changes
+        are gone, and what `guard` raises before anything counts.
         """
 
     def remove(self, table: TablePlace) -> None:
-        """All that is kept of the table."""
+        """Remove all that is retained of the table."""
 
     def resolve(
         self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds
     ) -> SourceRange | None:
-        """How far one iteration goes from a version by what is kept, as ChangeSource.resolve; None: by nothing.
+        """Return the range that one iteration takes from a version on, of retained commits, as ChangeSource.resolve.
 
-        All that it covers is there, as far as can be seen without reading rows.
+        All commits of the range are there, as far as can be seen without reading rows. Return None if the first one is
+        not, or its changes cannot be handed to consumers.
         """
 
     def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
-        """Of the table at the last version of a span that was resolved."""
+        """Return the columns of the table at the last version of a span that was resolved here."""
 
     def read(
         self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
-        """As ChangeSource.read_cdf, of a span that was resolved here. Raises ChangesUnavailableError."""
+        """Read the changes of a span that was resolved here, as ChangeSource.read_cdf does.
+
+        Raises ChangesUnavailableError.
+        """
 
 
 class NothingRetained:
-    """Where no table is built by ranges."""
+    """Retains nothing, as no table is built by ranges (port RetainedCommits)."""
 
     def retain(self, session: SparkSession, table: TablePlace, version: int, guard: Guard) -> TableSize:
         raise InvariantBroken(f"version {version} of {table.uri} is to be kept where nothing is")

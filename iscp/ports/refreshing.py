@@ -1,4 +1,4 @@
-"""Consumers that read their tables themselves: what is kept of a query over several tables."""
+"""The port of consumers that read their tables themselves: each maintains a query over several tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from iscp.ports.source import SourceRange
 
 @dataclass(frozen=True, slots=True)
 class RefreshOrder:
-    """What a consumer that reads its tables itself is to be brought to.
+    """Orders a consumer that reads its tables itself to bring its sink to their versions.
 
-    `to` is the empty range at the version of the job's own table; of the others it takes their newest. `full`: why it
-    has to be recomputed from all rows; empty: it need not be.
+    `to` is the empty range at the version of the job's own table; the consumer takes the newest version of the others.
+    `full` says why the sink has to be recomputed from all rows, and is empty if it need not be.
     """
 
     to: SourceRange
@@ -29,12 +29,12 @@ class RefreshOrder:
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What a refresh has committed: `strategy` says how it was computed, and `reason` why so, for the history.
+    """The result of a refresh: `strategy` says how it was computed, and `reason` why so, for the history.
 
-    `committed` is False where no table has other rows than before, and nothing was written: the sources of
+    `committed` is False if no table has other rows than before, and nothing was written: the sources of
     `consumed.position` may then be later than those that the sink has, and are what the job has come to. `rows_in` and
-    `parts_s`: as in HistoryEntry.
-    `due_at_s`: when (Unix seconds) it has to be refreshed again though no table has changed; 0: never.
+    `parts_s` mean the same as in HistoryEntry. `due_at_s` is when (Unix seconds) it has to be refreshed again though no
+    table has changed, or 0 for never.
     """
 
     consumed: Consumed
@@ -49,7 +49,7 @@ class Refreshed:
 
 @runtime_checkable
 class RefreshingConsumer(Consumer, Protocol):
-    """Keeps what is computed from several tables, which it reads itself (Needs.reads_itself).
+    """Maintains what is computed from several tables, which it reads itself (Needs.reads_itself).
 
     Its `position` has the SourceMarks of all of them.
     """
@@ -57,8 +57,8 @@ class RefreshingConsumer(Consumer, Protocol):
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         """Bring the sink to the tables' versions in one numbered commit, all of them at once.
 
-        Raises Conflict where another writer won the seq, ChangesUnavailableError where rows of a table can be read
-        neither as changes nor whole.
+        Raises Conflict if another writer won the seq, ChangesUnavailableError if rows of a table can be read neither as
+        changes nor whole.
         """
 
 
@@ -67,20 +67,20 @@ class ReadingSeveral(Protocol):
     """A kind of consumer whose jobs read further tables besides their own."""
 
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
-        """The URIs of all tables that a job reads, its own included, by the names that the spec gives them."""
+        """Return the URIs of all tables that a job reads, its own included, by the names that the spec gives them."""
 
 
 @runtime_checkable
 class HoldingSources(Protocol):
-    """A kind of consumer whose jobs may have their sources keep removed files and old commits for them."""
+    """A kind of consumer whose jobs may have their sources retain removed files and old commits for them."""
 
     def held(self, spec: ConsumerSpec) -> frozenset[str]:
-        """The URIs of the tables that a job holds, by its spec in the job log."""
+        """Return the URIs of the tables that a job holds, by its spec in the job log."""
 
 
 @runtime_checkable
 class Explaining(Protocol):
-    """A kind of consumer that can say how it would keep something, before or after it is registered."""
+    """A kind of consumer that can say how it would maintain something, before or after it is registered."""
 
     def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
-        """Raises InvalidRequest as `validate` does."""
+        """Explain what the spec describes. Raises InvalidRequest as `validate` does."""

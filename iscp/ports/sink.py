@@ -1,4 +1,4 @@
-"""A target table, and how it is written."""
+"""The ports to a target table: one reads it, one writes it, one stages rows under it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommitTag:
-    """What a commit of a sink carries: its seq, and for whom and from what it was made.
+    """A commit of a sink carries this tag: its seq, the job that it is for, and the versions that it covers.
 
     `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
-    sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
-    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`, `as_of_s` and
-    `totals`: as in Position.
+    sink's version up to which every commit was seen to be ours or harmless when the work began. `dead` describes the
+    rows that the target leaves out as of this commit. `column_ids` are those of the source at the watermark. `sources`,
+    `as_of_s` and `totals` mean the same as in Position.
     """
 
     seq: int
@@ -52,10 +52,10 @@ class CommitTag:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was staged under a target and is not visible yet: how many rows and bytes, and their Spark schema.
+    """Describes rows that were staged under a target and are not visible yet: their number, bytes and Spark schema.
 
     `files` says where the rows are and how they are to be read: JSON in the words of the sink that staged them, which
-    nobody else reads. It is empty where there are no rows.
+    nobody else reads; empty if there are no rows.
     """
 
     rows: int
@@ -65,7 +65,7 @@ class Manifest:
 
 
 class BuildEnd(StrEnum):
-    """Why a build does not go on: what it reads is gone, or its job cannot be built so."""
+    """A build ends for one of these reasons: what it reads is gone, or its job cannot be built by ranges."""
 
     OUTDATED = "outdated"
     REFUSED = "refused"
@@ -73,7 +73,11 @@ class BuildEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StagedState:
-    """What a target has of a build. `begun`: it was begun, and nobody has removed it since."""
+    """The state of one build, as it is found under its target.
+
+    `begun` is True if the build was begun, and nobody has removed it since. `end` is the reason for which it ended, or
+    None. `ranges` are the ids of the staged ranges.
+    """
 
     begun: bool = False
     end: BuildEnd | None = None
@@ -85,48 +89,52 @@ class StagedState:
 
 
 class StagedRanges(Protocol):
-    """The ranges of one build, staged under its target, of which readers see nothing. Safe for threads and processes.
+    """Stages the ranges of one build under its target, where no reader sees them. Safe for threads and processes.
 
-    All raise StorageError, what uses Spark EngineError too.
+    All methods raise StorageError, and those that use Spark raise EngineError too.
     """
 
     def state(self) -> StagedState: ...
 
     def begin(self, terms: BuildTerms = NO_TERMS) -> None:
-        """From now on ranges may be staged; what earlier builds of the target have left is removed.
+        """Allow ranges to be staged from now on, and remove what earlier builds of the target have left.
 
-        The first `terms` that a build was begun with hold for all of it.
+        The first `terms` that a build was begun with apply to all of it.
         """
 
     def terms(self) -> BuildTerms | None:
-        """Those that it was begun with; None: it was removed, or nobody can read them any more."""
+        """Return the terms that the build was begun with, or None if it was removed or they cannot be read any more."""
 
     def stage(self, range_id: int, rows: Rows | None) -> None:
-        """Write the rows of a range, and then its manifest, if there is none: the first one counts. None: no rows.
+        """Write the rows of a range (None stands for no rows), and then its manifest, if it has none yet.
 
-        Raises PlanOutdated where the build was removed meanwhile.
+        The first manifest counts. Raises PlanOutdated if the build was removed meanwhile.
         """
 
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
-        """Those of ranges that are there; None: files that they name are gone."""
+        """Return the manifests of staged ranges, without those that have no rows.
+
+        Return None if a manifest, or a file that one names, is gone.
+        """
 
     def end(self, why: BuildEnd) -> None:
-        """It does not go on; whoever works on it learns that from `state`."""
+        """End the build for this reason, which `state` shows to everybody who works on it."""
 
     def remove(self) -> None:
-        """Its manifests, and those of earlier builds of the target.
+        """Remove the build's manifests, and those of earlier builds of the target.
 
-        Its files are the table's, or VACUUM takes them; where its terms say that they are passing they are deleted.
+        The staged files are the table's by then, or VACUUM deletes them. They are deleted here if the terms of their
+        build say that they are passing.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How a target differs from the rows that it should hold, and the changes that would make it equal.
+    """Says how a target differs from the rows that it should have, and by which changes it becomes equal.
 
-    `repair` is as Changes.frame, and in addition: `n`, the row is inserted though its key is there (and removed by a
-    `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing removes. None: no range
-    differs.
+    `repair` has the columns of Changes.frame, and may have a further op: `n` inserts the row though its key is there
+    (and is removed by a `d`). Without a key it has the rows to be appended, each with the op `i`, and nothing removes
+    surplus rows. None says that no range differs.
     """
 
     comparison: Comparison
@@ -135,61 +143,65 @@ class Compared:
 
 @runtime_checkable
 class SmallCheck(Protocol):
-    """What compares few rows without Spark."""
+    """Compares few rows without Spark."""
 
     def compare_small(
         self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
     ) -> Comparison | None:
-        """With all rows of the source, which are few and fit this schema, as Spark reads them, whoever applied them.
+        """Compare the target's rows with all rows of the source as Spark reads them, whoever has applied them.
 
-        None: whether something differs, and what, `Check.compare` has to say.
+        The source's rows are few, and fit `schema`. Return None if rows may differ: then `Check.compare` finds out
+        whether they do, and which.
         """
 
 
 class SinkReader(Protocol):
-    """Says what a target holds."""
+    """Reads a target: its position, its columns and its rows."""
 
     def position(self, row: JobRow) -> Position: ...
 
     @property
     def overtaken(self) -> bool:
-        """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
+        """Return whether others have committed since our last commit; a cleaning may then take the position away.
+
+        The answer is as of the last call of `position`.
+        """
 
     def schema_matches(self, schema_json: str) -> bool:
-        """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
+        """Return whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
 
     def takes(self, schema_json: str) -> bool:
-        """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
+        """Return whether rows of `schema_json` can be appended to the target as it is; missing columns are null."""
 
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
-        """Whether no row of the table's own `version` can have a key within `bounds`, found without reading rows."""
+        """Return whether no row at the table's own `version` can have a key within `bounds`, without reading rows."""
 
     def rows(self, session: SparkSession) -> DataFrame: ...
 
     def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
-        """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
+        """Compare the rows at the table's own `version` with `wanted`, which has the same columns.
 
-        It has to have the same columns.
+        Raises ChangesUnavailable if `wanted` cannot be read.
         """
 
     def marks_rows(self, tag: CommitTag) -> bool:
-        """Whether `change_rows` may do it."""
+        """Return whether the rows of the table, at the tag's base version, can be changed by `change_rows`."""
 
     def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
-        """Return all rows, at the table's own `version`, that have one of these `keys`, some of the columns.
+        """Return all rows, at the table's own `version`, that have one of these `keys` (values of some of the columns).
 
-        Return None where only Spark can find them.
+        Return None if only Spark can find them.
         """
 
     def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
-        """Return all rows at the table's own `version`, or None where they are more, or only Spark can read them."""
+        """Return all rows at the table's own `version`, or None if they are more, or only Spark can read them."""
 
 
 class SinkWriter(Protocol):
     """Writes a target by compare-and-set on its seq.
 
     Every commit raises Conflict if another writer won the seq, StorageError and EngineError otherwise. All return
-    the position after the commit. What takes Rows chooses whether Spark writes them.
+    the position after the commit. Methods that take Rows choose whether Spark writes them.
     """
 
     def claim(
@@ -201,61 +213,65 @@ class SinkWriter(Protocol):
         with_cdf: bool = False,
         marks_rows: bool = False,
     ) -> Position:
-        """An empty commit; creates the table if it is not there.
+        """Commit the tag without rows, and create the table if it is not there.
 
-        `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
-        Of a table that is created, `with_cdf`: it has a change data feed; `marks_rows`: rows of it that go are
-        marked as gone, where its columns allow it.
+        `first` says that the job has never written the table: PermanentError is raised if it has rows and no commit of
+        iscp. A table that is created gets a change data feed if `with_cdf`. If `marks_rows`, rows of it that go are
+        marked as gone, as far as its columns allow that.
         """
 
     def renew(self, tag: CommitTag) -> Position | None:
-        """An empty commit that repeats the position. None: others have made of the table what takes none."""
+        """Repeat the position in a commit without rows.
+
+        Return None if others have made the table one that takes no such commit.
+        """
 
     def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
-        """Add rows, without an op, whose keys cannot be there."""
+        """Add rows, which have no op, and whose keys cannot be there."""
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
-        """Append what `wanted` has and the target lacks, each row as often, and how many rows these are.
+        """Append what `wanted` has and the target lacks, each row as often; return how many rows these are, too.
 
         Rows are compared by the columns of `wanted`. The target gets new columns and wider types, and loses nothing.
-        Raises PermanentError where it cannot hold both, ChangesUnavailable where `wanted` cannot be read any more.
+        Raises PermanentError if it cannot have both, ChangesUnavailable if `wanted` cannot be read any more.
         """
 
     def merge(self, session: SparkSession, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
         """Upsert and delete by key; `rows` have an op each, as Changes.frame has it.
 
         `session` is the job's own: the rows may be read in one that several jobs share at the same time. Raises
-        ChangesUnavailable where a key of op `i` or `p` is there already.
+        ChangesUnavailable if a key of op `i` or `p` is there already.
         """
 
     def repair(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
-        """Make the target equal by the rows of Compared.repair; `session` as in `merge`."""
+        """Make the target equal by the rows of Compared.repair; `session` means the same as in `merge`."""
 
     def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
-        """`rows`: each once, with WEIGHT: as many are put in, or taken out, without Spark.
+        """Put rows in and take rows out, without Spark.
 
-        None: this is for Spark to do, and nothing was done. Raises ChangesUnavailable where rows that go are not there.
+        `rows` has each of them once, with WEIGHT: how many are put in, or, below 0, taken out. Return None, and do
+        nothing, if only Spark can do it. Raises ChangesUnavailable if rows that go are not there.
         """
 
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
-        """As `change_rows`: of all rows with one of these `keys`, some of the columns, `rows` are to be there.
+        """Replace all rows that have one of these `keys` (values of some of the columns) by `rows`, without Spark.
 
-        How many rows went or came besides.
+        Return how many rows went or came, too. Return None as `change_rows` does.
         """
 
     def replace_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard, rows_max: int) -> tuple[Position, int] | None:
-        """As `change_rows`: `rows` are to be all rows. How many rows went or came besides.
+        """Replace all rows by `rows`, without Spark. Return how many rows went or came, too.
 
-        None too where there are more than `rows_max`.
+        Return None as `change_rows` does, and if there are more rows than `rows_max`.
         """
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
-        """All rows and the schema at once, in one ordinary commit."""
+        """Replace all rows and the schema at once, in one ordinary commit."""
 
     def tidy(self) -> None:
-        """As TidyingConsumer has it."""
+        """Do the work after a commit, as TidyingConsumer describes it."""
 
 
 class Staging(Protocol):
@@ -264,17 +280,20 @@ class Staging(Protocol):
     def stage(self, rows: Rows, tag: CommitTag) -> Manifest: ...
 
     def ranges(self, build: BuildId) -> StagedRanges:
-        """What is staged of one build; safe for threads, as nothing else here is."""
+        """Return the staged ranges of one build, which are safe for threads, as nothing else here is."""
 
     def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
-        """The rows of staged files of the same columns, at least one, before they are published."""
+        """Return the rows of staged files, before they are published.
+
+        There is at least one manifest, and all have the same columns.
+        """
 
     def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
-        """Whether no two rows of staged files share a key; null equals null."""
+        """Return whether no two rows of staged files share a key; null equals null."""
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         """Make staged files the table's whole content, in one commit."""
 
 
 class Sink(SinkReader, SinkWriter, Staging, Protocol):
-    """A Delta table that a job keeps."""
+    """A Delta table that a job maintains."""

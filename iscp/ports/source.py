@@ -1,4 +1,4 @@
-"""What changed in a source table."""
+"""The port to a source table: its changes and its snapshots."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """Versions to read, (`from_version`, `last_version`]; `more` where bounds cut it short of what was requested.
+    """The versions to read, (`from_version`, `last_version`]; `more` if bounds cut it short of what was requested.
 
-    `to` is the watermark afterwards. With `steps` above 0 only a part of the one commit in it is taken: the changes
+    `to` is the watermark afterwards. If `steps` is above 0, only a part of the one commit in it is taken: the changes
     whose keys are of class `step` of so many.
 
     `from_at_s` is the commit time of `from_version` (Unix seconds; 0: not known any more). `inserts_only`: no commit in
-    it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
+    it took a row away; `changes_data` is False if none has rows or metadata; `bytes` are of the files to read.
     `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
     columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns,
     `new_schema`: one has changed the schema as the log has it, and `retyped` are those whose type it changed so that
     its changes do not give their values. `lost`: columns, and fields of nested ones (`s.y`), that `from_version` had,
-    and the last version has not, so that no change says what they held. `updates`: of versions whose change data may
-    lack rows that are equal to others, how many rows they updated.
+    and the last version has not, so that no change says what was in them. `updates`: how many rows were updated by each
+    version whose change data may lack rows that are equal to others.
     """
 
     from_version: int
@@ -68,9 +68,9 @@ class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
     `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/netting.py`): `i` the key is new since
-    `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
-    the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
-    `bounds`. `net` has the same rows for a sink: few changes are there as a table too.
+    `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that has it has a row that shared the
+    key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within `bounds`.
+    `net` has the same rows for a sink: few changes are there as a table too.
     """
 
     net: Rows
@@ -86,13 +86,13 @@ class Changes:
 
     @property
     def rows(self) -> int:
-        """How many keys have changed."""
+        """Return how many keys have changed."""
         return self.inserts + self.updates + self.deletes
 
 
 @dataclass(frozen=True, slots=True)
 class SmallSnapshot:
-    """All rows of a source at one version, held in this process; `columns` is an empty frame with their columns."""
+    """All rows of a source at one version, in memory; `columns` is an empty frame with their columns."""
 
     rows: pa.Table
     columns: DataFrame
@@ -108,37 +108,46 @@ class ChangeSet(Protocol):
     def net(
         self, key: Sequence[str], where: Sequence[str] = (), stamped: bool = False, columns: Sequence[str] = ()
     ) -> Changes:
-        """As if the source held only the rows for which each condition of `where` holds.
+        """Return the net changes by `key`, as if the source had only rows for which each condition of `where` holds.
 
-        `stamped`, for sinks that nobody can read: each row has the `_commit_version` and the `_commit_timestamp` of
-        the key's last change too, and the source was checked to hold as many rows of each key as the changes
-        come to. Raises ChangesUnavailableError, also where rows share a key, or shared it within the range: the
-        source's rows must show then. That a row was there before, and was not changed, shows only in a sink, or in the
-        source. Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they
-        are there afterwards more often than before; an updated row is a new one.
+        `stamped`, for sinks that nobody can read: each row has the `_commit_version` and the `_commit_timestamp` of the
+        key's last change too, and the source was checked to have as many rows of each key as the changes come to.
+        Raises ChangesUnavailableError, also if rows share a key, or shared it within the range: the source's rows must
+        show then. That a row was there before, and was not changed, shows only in a sink, or in the source.
+
+        Without a key, return the rows of `columns` alone (empty: all) that each commit has written: each as often as it
+        is there more often afterwards than before. An updated row is a new one.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:
-        """Every change, with `_change_type`, `_commit_version` and `_commit_timestamp`, as Delta names them.
+        """Return every change, with `_change_type`, `_commit_version` and `_commit_timestamp`, as Delta names them.
 
-        In order of version and key; of one key what was (`delete`, `update_preimage`) before what is. Raises
-        ChangesUnavailableError.
+        They are in order of version and key; what a key was (`delete`, `update_preimage`) comes before what it is.
+        Raises ChangesUnavailableError.
         """
 
     def every(self) -> DataFrame:
-        """As `all`, in no order; of what is not `held` it raises whatever fails when it is evaluated."""
+        """Return the changes of `all` in no order.
+
+        If `table` is None, evaluating the frame raises whatever fails.
+        """
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
-        """As Engine.batches, of a frame of these changes: raises ChangesUnavailableError, also after the first ones."""
+        """Yield the rows of a frame of these changes in tables, as Engine.batches does.
+
+        Raises ChangesUnavailableError, also after the first ones.
+        """
 
     def with_equal_rows(self) -> ChangeSet:
-        """For who counts rows that are equal, as `net` without a key does: the same, or, where the source's writer has
-        left some of them out, with all rows of the files that it rewrote. Raises ChangesUnavailableError.
+        """Return the changes for a reader that counts equal rows, as `net` without a key does.
+
+        They are the same, or, if the source's writer has left some of them out, have all rows of the files that it
+        rewrote. Raises ChangesUnavailableError.
         """
 
     @property
     def table(self) -> pa.Table | None:
-        """Every change, with `_change_type`, where they are few and held in this process."""
+        """Return every change, with `_change_type`, if they are few and in memory; otherwise None."""
 
     def release(self) -> None: ...
 
@@ -147,26 +156,29 @@ class ChangeSource(Protocol):
     """Reads a source table for the runner; raises TableNotFound, StorageError, EngineError."""
 
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
-        """How far one iteration goes from `since`, and not beyond `to_version` (None: towards the newest).
+        """Return the range that one iteration takes from `since` on, up to `to_version` (None: towards the newest).
 
         Raises ChangesUnavailableError if the commits between cannot be read.
         """
 
     def newest(self, uri: str) -> SourceRange:
-        """The empty range at the newest version."""
+        """Return the empty range at the newest version."""
 
     def at(self, uri: str, version: int) -> SourceRange:
-        """The empty range at `version`; raises ChangesUnavailableError where it is gone."""
+        """Return the empty range at `version`; raises ChangesUnavailableError if it is gone."""
 
     def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
-        """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
+        """Return the changes of a range, with these `columns`, from the change data feed.
+
+        There are so many `readers`: what several of them read may be cached.
+        """
 
     def read_appends(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
-        """As `read_cdf`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
+        """Return the changes of a range of `inserts_only`, from the files that it added, so that no feed is needed.
 
         All rows bear the range's last version.
         """
@@ -175,33 +187,37 @@ class ChangeSource(Protocol):
         """Alter the table to have a change data feed from its next commit on."""
 
     def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
-        """Have the table keep removed files and old commits for so long, on behalf of `holder`.
+        """Have the table retain removed files and old commits for so many seconds, on behalf of `holder`.
 
-        As iscp.core.job.source_holds has it. True: the table was altered for it.
+        iscp.core.job.source_holds says how. Return whether the table was altered for it.
         """
 
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
-        """`listed`: several plans are made of it, so few files are listed for all of them at once."""
+        """Return all rows at `version`.
+
+        `listed` says that several plans are made of them, so that the files, if they are few, are listed once for all
+        plans.
+        """
 
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
-        """That of `snapshot`; without opening the table in Spark, as far as its columns are plain."""
+        """Return the schema of `snapshot`, without opening the table in Spark as far as its columns are plain."""
 
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
-        """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""
+        """Return all rows at `version`, if they are few and can be read without Spark; otherwise None."""
 
     def rows_with(
         self, uri: str, version: int, keys: pa.Table, columns: Sequence[str], rows_max: int
     ) -> pa.Table | None:
-        """These `columns` of all rows, as of `version`, that have one of these `keys` (values of some of its columns).
+        """Return these `columns` of all rows at `version` that have one of these `keys` (values of some columns).
 
-        Without Spark; None: that is for Spark to do, as there may be more than `rows_max`, or they are not plain.
+        They are read without Spark. Return None if there may be more than `rows_max`, or they are not plain.
         """
 
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
-        """What the table's files say as of `version`; those of more than `piece_bytes` (0: none is) are several pieces.
+        """Return the table's size at `version`, as its log says; no row is read.
 
-        Reads the log, and no rows.
+        Files of more than `piece_bytes` bytes (0: no file) are several pieces.
         """
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
-        """The columns as of `version`, in order."""
+        """Return the columns as of `version`, in order."""
