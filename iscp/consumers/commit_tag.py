@@ -1,4 +1,4 @@
-"""What a commit of a Delta target carries, whatever it is for."""
+"""Makes the tag that a commit of a Delta target carries, whatever it is for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def commit_tag(
     sources: SourceMarks | None = None,
     as_of_s: float = 0.0,
 ) -> CommitTag:
-    """For the commit that follows the position of `context`. `sources`: None: as they were, with instant and totals."""
+    """Return the tag of the commit that follows the position of `context`.
+
+    If `sources` is None, they stay as they were, and so do instant and totals.
+    """
     return CommitTag(
         seq=context.position.seq + 1,
         job_id=context.row.job_id,

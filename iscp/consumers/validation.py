@@ -1,4 +1,4 @@
-"""What every kind of consumer requires of a spec's key, columns and filter."""
+"""Checks what every kind of consumer requires of a spec's key, columns and filter."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from iscp.ports.catalog import Catalog, TableDescription
 CONSUMER_PATH = "spec.iteration.consumer"
 _BARE_DATE = re.compile(r"\d{4} - (0?[1-9]|1[0-2]) - (0?[1-9]|[12]\d|3[01])")
 VOID = "void"
-"""The type of columns that hold nothing, which Delta reads and keeps nowhere."""
+"""The type of columns without values, which Delta reads and stores nowhere."""
 
 
 def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> str:
-    """The one spelling of a target that is to be a table. Raises InvalidRequest where it cannot be one."""
+    """Return the one spelling of a target that is to be a table. Raises InvalidRequest if it cannot be one."""
     if not spec.target:
         raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target")
     field = f"{CONSUMER_PATH}.target"
@@ -52,9 +52,9 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
 
 
 def refuse_reserved(source: TableDescription, *more: str, field: str = "table") -> None:
-    """Raises InvalidRequest where a table has columns of names that rows are given while they are read.
+    """Raise InvalidRequest if a table has columns of names that rows are given while they are read.
 
-    `more`: names besides those that no job's table may have.
+    `more` are names besides those that no job's table may have.
     """
     if reserved := reserved_names(source.columns, *more):
         raise InvalidRequest(
@@ -66,7 +66,7 @@ def refuse_reserved(source: TableDescription, *more: str, field: str = "table") 
 
 
 def refuse_lately_reserved(columns: Sequence[str], name: str) -> None:
-    """Raises PermanentError where a column of that name has come to a source that a job follows."""
+    """Raise PermanentError if a column of that name has come to a source that a job follows."""
     if any(each.lower() == name for each in columns):
         raise PermanentError(
             f"the source has {name} now, which rows are given themselves while they are read",
@@ -76,7 +76,7 @@ def refuse_lately_reserved(columns: Sequence[str], name: str) -> None:
 
 
 def normalized_target(target: str, catalog: Catalog) -> str:
-    """The one spelling of a place for a table. Raises InvalidRequest."""
+    """Return the one spelling of a place for a table. Raises InvalidRequest."""
     try:
         return catalog.normalize(target)
     except InvalidRequest as error:
@@ -85,7 +85,7 @@ def normalized_target(target: str, catalog: Catalog) -> str:
 
 
 def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-    """Raises InvalidRequest where the source does not have what the spec names, or the filter is none."""
+    """Raise InvalidRequest if the source lacks what the spec names, or the filter is none."""
     refuse_reserved(source)
     for name in ("key", "columns"):
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
@@ -111,7 +111,10 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
 
 
 def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) -> None:
-    """sqlglot knows neither the functions nor the types that Spark has, and may read a text in another way."""
+    """Raise InvalidRequest if Spark does not take the filter.
+
+    sqlglot knows neither the functions nor the types that Spark has, and may read a text in another way.
+    """
     field = f"{CONSUMER_PATH}.where"
     try:
         fault = catalog.condition_fault(where, source)
@@ -126,7 +129,7 @@ def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) ->
 
 
 def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-    """The source columns that have to be read; raises PermanentError where some that the spec names are gone."""
+    """Return the source columns that have to be read; raises PermanentError if some that the spec names are gone."""
     by_name = {name.lower(): name for name in source}
     named = {"key": spec.key, "columns": spec.columns, "where": _where_columns(spec.where) if spec.where else ()}
     for field, names in named.items():
@@ -143,7 +146,10 @@ def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]
 
 
 def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
-    """Names count without regard to case, as Spark has it."""
+    """Raise InvalidRequest if the source lacks one of the columns, or one is of the type void.
+
+    Names count without regard to case, as Spark has it.
+    """
     known = {name.lower(): kind for name, kind in source.columns.items()}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
@@ -168,7 +174,10 @@ def _refuse_doubled(names: Sequence[str], field: str) -> None:
 
 
 def _refuse_bare_date(where: str) -> None:
-    """2020-01-01 without quotes is 2018, and a condition with it may hold for no row, or for all."""
+    """Raise InvalidRequest if the filter has a date without quotes.
+
+    2020-01-01 without quotes is 2018, and a condition with it may hold for no row, or for all.
+    """
     for difference in sqlglot.parse_one(where, dialect="spark", into=exp.Condition).find_all(exp.Sub):
         if not isinstance(difference.left.this, exp.Literal):
             continue  # of something longer, whose text would be written out once for each of its parts
@@ -183,7 +192,7 @@ def _refuse_bare_date(where: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _where_columns(where: str) -> tuple[str, ...]:
-    """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
+    """Return the columns that a filter names; raises InvalidRequest if it is not one SQL condition."""
     refuse_unbounded(where, f"{CONSUMER_PATH}.where")
     try:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
@@ -201,10 +210,10 @@ def _where_columns(where: str) -> tuple[str, ...]:
             field=f"{CONSUMER_PATH}.where",
             remedy="Use only conditions on the row's own columns",
         )
-    # Of a field in a struct the column is the first part.
+    # The column of a field in a struct is the first part.
     return tuple(column.parts[0].name for column in condition.find_all(exp.Column))
 
 
 def unwritable_name(names: Sequence[str]) -> str:
-    """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
+    """Return a name that a table without mapped names cannot have (Delta's own rule), or an empty text."""
     return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")

@@ -1,8 +1,8 @@
-"""The rows of a source that share a key: kept in a table beside the target, which holds all others.
+"""Stores the rows of a source that share a key in a table beside the target, which has all others.
 
-It is a state, not a log: what shares a key as of the target's watermark. It commits first, and the target's commit
-names the seq at which it then stands. Where the two do not agree (a crash between the commits, another writer, a table
-that was removed) the target has diverged: a difference writes both again.
+The table is a state, not a log: what shares a key as of the target's watermark. The dead letters are committed first,
+and the target's commit names the seq at which they then stand. If the two do not agree (a crash between the commits,
+another writer, a table that was removed), the target has diverged: a difference writes both again.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ def dead_letter_uri(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The keys that several rows have, `counted` by Spark and kept until `release`; `rows` have one of them, `examples`
-    are some."""
+    """The keys that several rows have, `counted` by Spark, and cached until `release`.
+
+    `rows` is the number of rows that have one of them; `examples` shows some keys.
+    """
 
     counted: DataFrame
     rows: int
     examples: str
 
     def split(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
-        """(rows whose keys are their own, rows that share one)."""
+        """Return the rows whose keys are their own, and the rows that share one."""
         left, keys = frame.alias("f"), F.broadcast(self.counted.drop(_ROWS)).alias("k")
         on = matches("f", "k", key)
         return left.join(keys, on, "left_anti"), left.join(keys, on, "left_semi")
@@ -59,7 +61,7 @@ class Shared:
 
 
 def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
-    """None where every row has a key of its own; null equals null."""
+    """Return the keys that rows share, or None if every row has a key of its own; null equals null."""
     counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
     shared = cached(counted.where(f"{_ROWS} > 1"))
     found = None
@@ -87,7 +89,10 @@ class DeadLetterBox:
         self._sink: Sink = environment.sink(self._uri)
 
     def check_position(self, row: JobRow, position: Position) -> Position:
-        """The target's `position`, void where the dead letters are not those that its rows go with."""
+        """Return the target's `position`.
+
+        The position is void if the dead letters are not those that its rows go with.
+        """
         there = self._position(row, position.dead)
         # That of a target whose own commit was cleaned away nobody knows; mostly there is no such table.
         agrees = there.seq == position.dead.seq or (position.dead.seq < 0 and there.seq == 0)
@@ -96,12 +101,15 @@ class DeadLetterBox:
         return replace(position, void=f"the dead letters are at {there.seq}, not at {position.dead.seq}")
 
     def holds_keys_of(self, context: ConsumeContext, changes: DataFrame, key: Sequence[str]) -> bool:
-        """Whether one of the keys of `changes` is one of those that rows share."""
+        """Return whether one of the keys of `changes` is one of those that rows share."""
         stored = self._sink.rows(context.session).alias("k")
         return not changes.alias("c").join(stored, matches("c", "k", key), "left_semi").isEmpty()
 
     def keep(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
-        """Make `letters` (None: there are none) all that it holds; a table that need not be there is not made."""
+        """Make `letters` all that the table has (None: there are none), and return its seq and how many rows these are.
+
+        A table that need not be there is not made.
+        """
         known = context.position.dead
         there = self._position(context.row, known)
         if there.seq == 0 and there.base_version >= 0:

@@ -1,4 +1,4 @@
-"""Compares a replica with its source's rows, repairs what differs, and takes over a table that holds them already."""
+"""Compares a replica with its source's rows, repairs what differs, and takes over a table that has them already."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class Filtering(Protocol):
-    """Chooses, of the source's rows, those that the target should hold."""
+    """Chooses those of the source's rows that the target should have."""
 
     def wanted(self, rows: Rows) -> Rows: ...
 
 
 class ReplicaCheck:
-    """Ports Check, SmallCheck. `tables` are read as sources are."""
+    """Compares and repairs one replica (ports Check, SmallCheck). `tables` are read as sources are."""
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec

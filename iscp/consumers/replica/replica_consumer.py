@@ -1,4 +1,4 @@
-"""Keeps one replica: commits what an iteration hands it to the target, and dead letters beside it."""
+"""Maintains one replica: commits what an iteration hands it to the target, and dead letters beside it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-# Of these types, also within others, Spark cannot decide whether two values are equal.
+# Spark cannot decide whether two values of these types, also within others, are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
 
 
 class ReplicaConsumer:
-    """Keeps one replica (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer)."""
+    """Maintains one replica (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer)."""
 
     def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None, tables: ChangeSource) -> None:
-        """`tables` reads the target as it reads sources: what is in it need not be ours."""
+        """Make a consumer; `tables` reads the target as it reads sources: what is in it need not be ours."""
         self._policies = spec
         self._spec = spec.consumer
         self._sink = sink
@@ -120,9 +120,9 @@ class ReplicaConsumer:
         return Consumed(self._sink.publish(manifests, tag, context.guard), rows, size)
 
     def _wanted_whole(self, context: ConsumeContext, retriever: Retriever) -> Rows:
-        """Return all rows that the target is to hold.
+        """Return all rows that the target is to have.
 
-        They are there as a table only where the target has their columns, and loses the rows that it has besides.
+        They are there as a table only if the target has their columns, and loses the rows that it has besides.
         """
         rows = self.wanted(retriever.snapshot_rows)
         table = None if self._keeps_all(context, retriever.data_type) else rows.table
@@ -134,7 +134,7 @@ class ReplicaConsumer:
         return rows.for_spark()
 
     def _find_small_difference(self, context: ConsumeContext, rows: Rows, tag: CommitTag) -> pa.Table | None:
-        """Return the changes that make the target hold these rows, or None where Spark has to find them.
+        """Return the changes that make the target have these rows, or None if Spark has to find them.
 
         Spark finds out whether a column is another one, and which rows were dead-lettered.
         """
@@ -153,9 +153,10 @@ class ReplicaConsumer:
         return Consumed(self._sink.merge(context.session, rows, self._spec.key, tag, context.guard), len(changes), 0)
 
     def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
-        """Without a key a target that was built once loses no row any more, whatever became of its log.
+        """Return whether the target retains all rows that it has.
 
-        A resync is another registration.
+        A target without a key that was built once loses no row any more, whatever became of its log. A resync is
+        another registration.
         """
         return not self._spec.key and (kind is DataType.DIFFERENCE or context.row.watermark.version >= 0)
 
@@ -197,13 +198,16 @@ class ReplicaConsumer:
             raise ChangesUnavailableError("the source's columns are not the target's any more")
 
     def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
-        """Whether rows can be added without reading those that are there: no changed key can be among them."""
+        """Return whether rows can be added without reading those that are there.
+
+        This is so if no changed key can be among them.
+        """
         if changes.updates or changes.deletes:
             return False
         return not self._spec.key or self._sink.lacks(changes.bounds, tag.base_version)
 
     def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
-        """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
+        """Commit what the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
         key = self._spec.key
         target = self._target_rows(context, wanted)
         if (doubled := find_shared_keys(target, key)) is not None:
@@ -266,8 +270,11 @@ class ReplicaConsumer:
             )
 
     def _refuse_changed_schema(self, context: ConsumeContext, wanted: DataFrame) -> None:
-        """With `on_schema_change` stop: a column that is gone, or of another type; new ones are always followed."""
-        # Where others wrote to the target it may be the target's columns that have changed.
+        """Raise PermanentError if a column is gone, or has another type, and `on_schema_change` is stop.
+
+        New columns are always followed.
+        """
+        # If others wrote to the target, its columns may be those that have changed.
         if self._policies.on_schema_change is not OnSchemaChange.STOP or context.position.void:
             return
         now = {field.name.lower(): field.dataType.simpleString() for field in wanted.schema.fields}

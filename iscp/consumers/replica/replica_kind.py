@@ -1,6 +1,6 @@
-"""A replica: a Delta table that holds the source's rows, by key, with chosen columns and a filter.
+"""The kind of replicas: Delta tables that have the source's rows, by key, with chosen columns and a filter.
 
-Without a key it is append-only and holds every row ever inserted. What cannot be followed by changes is repaired
+A replica without a key is append-only and has every row ever inserted. What cannot be followed by changes is repaired
 by difference: the source's rows at a version against the target's own, by key.
 """
 
@@ -44,7 +44,10 @@ class ReplicaKind:
         _refuse_unusable(normalized_target(spec.target, catalog), catalog)
 
     def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
-        """An append-only target of an earlier registration may be the only place where its rows still are."""
+        """Raise InvalidRequest if an append-only target has rows.
+
+        A target of an earlier registration may be the only place where its rows still are.
+        """
         if spec.key or not spec.target:
             return
         try:
@@ -108,7 +111,10 @@ class ReplicaKind:
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:
-    """A target, and where its dead letters go, must be new, empty, or have been kept by iscp before."""
+    """Raise InvalidRequest unless a table can be a target, and is new, empty, or was written by iscp before.
+
+    This goes for a target, and for the table of its dead letters.
+    """
     try:
         there = catalog.describe(target)
     except TableNotFound:
@@ -128,7 +134,7 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
 
 
 def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDescription) -> None:
-    """A table that is taken over has the columns that the job would give it."""
+    """Raise InvalidRequest unless a table that is taken over has the columns that the job would give it."""
     fault, remedy = target.target_fault
     if fault:
         raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)

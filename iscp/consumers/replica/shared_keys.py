@@ -1,4 +1,4 @@
-"""Rows matched by keys, in which null equals null."""
+"""Matches rows by keys, in which null equals null."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def matches(first: str, second: str, columns: Sequence[str]) -> Column:
-    """Whether the frames aliased `first` and `second` have the same values in `columns`."""
+    """Return whether the frames aliased `first` and `second` have the same values in `columns`, as a condition."""
     each = [F.col(f"{first}.{quoted(name)}").eqNullSafe(F.col(f"{second}.{quoted(name)}")) for name in columns]
     return reduce(lambda one, other: one & other, each)
 
 
 def differing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows of `wanted` that `target` lacks or has otherwise (op `u`), and keys that only `target` has (op `d`)."""
+    """Return rows of `wanted` that `target` lacks or has otherwise (op `u`), and keys of `target` alone (op `d`)."""
     w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), target.withColumn("_iscp_h", F.lit(1)).alias("h")
     same = matches("w", "h", wanted.columns)
     joined = w.join(h, matches("w", "h", key), "full_outer")

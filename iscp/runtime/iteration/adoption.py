@@ -22,7 +22,7 @@ FIELD = "spec.iteration.adopt_from"
 
 
 def adopts(iteration: Iteration) -> bool:
-    """Whether its job is to take a table over; one that was never built runs alone."""
+    """Return whether its job is to take a table over; a job that was never built runs alone."""
     row, *more = iteration.jobs
     return not more and row.spec.adopt_from is not None and row.watermark.version < 0
 
@@ -34,7 +34,10 @@ class Adopter:
         self._ports = ports
 
     def adopt(self, iteration: Iteration, guard: Guard) -> JobOutcome | None:
-        """None: the target is the job's already. Raises Conflict; PermanentError where it is not as it should be."""
+        """Take over the target, and return the outcome, or None if the target is the job's already.
+
+        Raises Conflict; PermanentError if the target is not as it should be.
+        """
         (row,) = iteration.jobs
         job_run = self._ports.read_position(row)
         if job_run.position.job_id == row.job_id:

@@ -1,4 +1,4 @@
-"""Keeps the commits that a staging task names (docs/adr/0031-builds-by-ranges.md): what may be deleted is read now."""
+"""Retains the commits that a staging task names (docs/adr/0031-builds-by-ranges.md), while they can be read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 def retain_commits(
     ports: IterationPorts, batch: StagingBatch, guard: Guard, end_build: Callable[[BuildPlan], None]
 ) -> TableSize:
-    """What is kept of the task's commits, in order of version. `end_build`: has a build begun again.
+    """Retain the task's commits, in order of version; return their rows and bytes. `end_build` has a build begun again.
 
-    A commit that is gone is not needed by builds of its version or a later one, nor does it harm who tails: its
-    changes are found by comparing. A build that has yet to be published is rather begun again, at a version behind it:
-    all nodes share that, and one node would compare. Raises PlanOutdated then.
+    A commit that is gone is not needed by builds of its version or a later one, nor does it harm who tails: its changes
+    are found by comparing. A build that has yet to be published is rather begun again, at a version behind it: all
+    nodes share that, and one node would compare. Raises PlanOutdated then.
     """
     task = batch.task
     table = TablePlace(task.table_id, task.table_uri)

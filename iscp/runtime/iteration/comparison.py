@@ -33,7 +33,10 @@ class Verifier:
         self._ports = ports
 
     def verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
-        """Raises an IscpError for the caller; it is no fault of the job."""
+        """Compare the target with the source, and repair it if the iteration is to.
+
+        Raises an IscpError for the caller: the job itself has no fault.
+        """
         (row,) = iteration.jobs
         job_run = self._ports.read_position(row)
         version = job_run.position.watermark.version
@@ -107,7 +110,10 @@ class Verifier:
         return check.compare(context, rows)
 
     def _refuse_undecided(self, iteration: Iteration, job_run: JobRun, said: Comparison) -> None:
-        """An append-only target keeps what the source has lost: only a source that lost nothing shows what is wrong."""
+        """Raise PermanentError if nobody can know whether an append-only target is right.
+
+        Such a target retains what the source has lost: only a source that lost nothing shows what is wrong.
+        """
         if job_run.row.spec.consumer.key or said.equal or not isinstance(job_run.kind, Archiving):
             return
         try:

@@ -26,14 +26,14 @@ MEASURED_EVERY_S = 1.0
 
 
 class HandedOver(Protocol):
-    """`rows_given`: how many rows a consumer has taken."""
+    """The retriever of a consumer; `rows_given` says how many rows the consumer has taken."""
 
     @property
     def rows_given(self) -> int: ...
 
 
 class IterationMeter:
-    """One iteration; written by its threads, read by those of requests."""
+    """The measures of one iteration, which its threads write, and those of requests read."""
 
     def __init__(self, iteration: Iteration, began_s: float, began_at_s: float) -> None:
         self.iteration = iteration
@@ -48,15 +48,18 @@ class IterationMeter:
         self._stages: dict[int, StageWork] = {}
 
     def note_range(self, since: Watermark, size: int) -> None:
-        """The range from there on is in files of `size` bytes."""
+        """Note that the range from there on is in files of `size` bytes."""
         self._ranges[since] = size
 
     def note_snapshot(self, count: Callable[[], TableSize]) -> None:
-        """All rows of a table are written; `count`, from any thread, reads how many they are."""
+        """Note that all rows of a table are written; `count`, from any thread, reads how many they are."""
         self._count = count
 
     def read(self, stages: dict[int, StageWork], elapsed_s: float, at_s: float) -> RunProgress:
-        """The engine forgets older stages: those seen before still count."""
+        """Return the iteration's progress.
+
+        The engine forgets older stages: those seen before still count.
+        """
         self._stages |= stages
         if self._size is None and self._count is not None:
             try:
@@ -74,7 +77,7 @@ class IterationMeter:
 
 
 class IterationMeters:
-    """Those of the iterations that run in this node."""
+    """Measures the iterations that run in this node."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -92,7 +95,10 @@ class IterationMeters:
             del self._running[iteration.number]
 
     def progress(self, job_id: str) -> RunProgress | None:
-        """Of the iteration that the job is in, shared with others or not; None: it is in none. Raises IscpError."""
+        """Return the progress of the iteration that the job is in, shared with others or not; None if it is in none.
+
+        Raises IscpError.
+        """
         for meter in tuple(self._running.values()):
             if any(row.job_id == job_id for row in meter.iteration.jobs):
                 return self._measure(meter)

@@ -1,4 +1,4 @@
-"""What iterations are carried out with, and where the sinks of their jobs are."""
+"""The ports by which iterations are carried out, and the positions of their jobs' sinks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ it fails with a FileLost, and is retried by backoff."""
 
 @dataclass(frozen=True, slots=True)
 class IterationPorts:
-    """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment.
+    """Iterations are carried out through these ports.
 
-    `builds`: which first snapshots are built by ranges. `kept`: what is kept of commits meanwhile. `require_places`
-    raises InvalidRequest for a job that reads or writes where its account may not. `deaths`: which jobs the node's
-    process has died of.
+    `kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment. `builds`
+    says which first snapshots are built by ranges, and `retained` has the commits that are retained meanwhile.
+    `require_places` raises InvalidRequest for a job that reads or writes where its account may not. `deaths` has the
+    jobs that the node's process has died of.
     """
 
     engine: Engine
@@ -53,18 +54,18 @@ class IterationPorts:
     deaths: JobDeaths = NO_DEATHS
 
     def open(self, row: JobRow) -> Consumer:
-        """The job's consumer, which no iteration works without. Raises InvalidRequest as `require_places` does."""
+        """Return the job's consumer, which every iteration needs. Raises InvalidRequest as `require_places` does."""
         self.require_places(row)
         return self.kinds(row.spec.consumer.kind).open(row, self.environment)
 
     def read_position(self, row: JobRow) -> JobRun:
-        """The job with its sink's position; raises Superseded where that belongs to a later registration."""
+        """Return the job with its sink's position; raises Superseded if that belongs to a later registration."""
         kind, consumer = self.kinds(row.spec.consumer.kind), self.open(row)
         return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
 
     def context(
         self, session: SparkSession, job_run: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
     ) -> ConsumeContext:
-        """`position`: where it is not that of `job_run`."""
+        """Return the context of a consumer at `position`, or, if that is None, at the position of `job_run`."""
         at = job_run.position if position is None else position
         return ConsumeContext(session, job_run.row, span.table_id, self.epoch(), at, guard, span.column_ids)

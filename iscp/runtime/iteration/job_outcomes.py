@@ -1,4 +1,4 @@
-"""What is reported of a job after its part in an iteration."""
+"""Makes the reports of a job's part in an iteration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 
 
 def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, warning: str) -> JobOutcome:
-    """Its sink has committed. Raises ValueError where the consumer answers what cannot be."""
+    """Return the outcome of a job whose sink has committed.
+
+    Raises ValueError if the consumer answers what cannot be.
+    """
     position = exact_position(consumed.position)
     return JobOutcome(
         row=row,
@@ -47,7 +50,7 @@ def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: 
 
 
 def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: int, warning: str) -> JobOutcome:
-    """As `applied`, of a consumer that has read its tables itself."""
+    """Return the outcome of a job whose consumer has read its tables itself. Raises as `applied` does."""
     outcome = applied(row, done.consumed, data_type, from_version, warning)
     return replace(
         outcome,
@@ -61,9 +64,9 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
 
 
 def awaiting_build(row: JobRow, position: Position, request: BuildRequest) -> JobOutcome:
-    """Its sink is claimed, and its first rows are built by ranges.
+    """Return the outcome of a job whose sink is claimed, and whose first rows are built by ranges.
 
-    Where it has requested another build before, its status says so: what that was to read is gone.
+    If it has requested another build before, its status says so: what that was to read is gone.
     """
     outcome = JobOutcome(row=row, watermark=row.watermark, seq=position.seq, data_type=DataType.SNAPSHOT, build=request)
     before = row.build
@@ -76,7 +79,10 @@ def awaiting_build(row: JobRow, position: Position, request: BuildRequest) -> Jo
 
 
 def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bool = False) -> JobOutcome:
-    """Nothing to apply: only the watermark moves, in memory, or in the sink too if its position was `renewed`."""
+    """Return the outcome of a job with nothing to apply.
+
+    Only the watermark moves, in memory, or in the sink too if its position was `renewed`.
+    """
     return JobOutcome(
         row=row,
         watermark=later(position.watermark, span.to),
@@ -90,9 +96,9 @@ def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bo
 
 
 def record_failure(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:
-    """Log why a job's part failed, and make its outcome, which can be kept whatever `error` is and says.
+    """Log why a job's part failed, and return its outcome, which can be stored whatever `error` is and says.
 
-    `position`: that of its sink, if it was read.
+    `position` is that of its sink, if it was read.
     """
     if isinstance(error, ChangesUnavailableError) and isinstance(error.__cause__, PermanentError):
         error = error.__cause__  # no reading of the whole table gets around it

@@ -20,7 +20,8 @@ Netted = tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]]
 class JobRun:
     """One job's part: the position of its sink, and what it therefore needs.
 
-    `takeover`: as in RangePosition. `whole`: it is for all of the row's range, and not for a part that lags.
+    `takeover` means the same as in RangePosition. `whole`: the part is for all of the row's range, and not for a piece
+    that lags.
     """
 
     row: JobRow
@@ -38,7 +39,10 @@ class JobRun:
 
 
 def log_rebuild(job_run: JobRun, table_uri: str) -> str:
-    """Log that the target of a job that was built is rebuilt, and return why; empty: it is not, or at first."""
+    """Log that the target of a job that was built is rebuilt, and return why.
+
+    Return an empty text if it is not rebuilt, or is built for the first time.
+    """
     if job_run.data_type is not DataType.SNAPSHOT or job_run.row.watermark.version < 0:
         return ""
     why = job_run.position.void or "it holds nothing of this job's"
@@ -50,7 +54,10 @@ def log_rebuild(job_run: JobRun, table_uri: str) -> str:
 
 
 def reconciled(job_run: JobRun) -> JobRun:
-    """Where it goes on from, in view of what the job log knows; raises Superseded where the sink is a later one's."""
+    """Return the job with the position that it goes on from, in view of what the job log knows.
+
+    Raises Superseded if the sink is a later registration's.
+    """
     row, position = job_run.row, job_run.position
     if position.job_id > row.job_id:
         raise Superseded(f"the target belongs to the later registration {position.job_id}")
@@ -63,7 +70,7 @@ def reconciled(job_run: JobRun) -> JobRun:
 
 
 def netted(job_run: JobRun) -> Netted | None:
-    """How the job's changes are netted; None: it takes every change."""
+    """Return how the job's changes are netted, or None if it takes every change."""
     needs, spec = job_run.kind.needs, job_run.row.spec.consumer
     if needs.changes is not ChangeDetail.NET:
         return None

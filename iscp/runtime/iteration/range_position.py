@@ -1,4 +1,7 @@
-"""The position of a range in a sink that has a watermark for each: by its own record, or those it goes on from."""
+"""Finds the position of a range in a sink that has a watermark for each range.
+
+The range has a record of its own, or goes on from those of other ranges.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from iscp.ports.consumer import RangedConsumer
 
 @dataclass(frozen=True, slots=True)
 class RangePosition:
-    """`takeover`: the records, by their keys, that the first commit has to find as they were, and to fence (None: there
-    is none); empty once the range has a record of its own. `apart`: the ranges that it consists of and where each
-    stands, while that is not the same.
+    """The position of a range, and what its first commit has to take over.
+
+    `takeover` has the records, by their keys, that the first commit has to find as they were, and to fence (None: there
+    is none); it is empty once the range has a record of its own. `apart` has the ranges that it consists of and where
+    each stands, while that is not the same.
     """
 
     position: Position
@@ -26,20 +31,20 @@ class RangePosition:
 
     @property
     def goal(self) -> int:
-        """The version at which all that is apart can be together."""
+        """Return the version at which all that is apart can be together."""
         marks = [each.record.watermark for each in self.apart]
         return max(mark.version + (mark.step > 0) for mark in marks)
 
     def lagging(self, tried: Collection[int]) -> Piece | None:
-        """One that is not at the goal, and was not `tried` yet."""
+        """Return a piece that is not at the goal, and was not `tried` yet, or None."""
         wait = (each for each in self.apart if _place(each) != (self.goal, 0, 0) and each.range_id not in tried)
         return next(wait, None)
 
 
 def read_position(row: JobRow, consumer: RangedConsumer, reached: Mapping[int, Watermark]) -> RangePosition:
-    """`reached`: by range, how far each is known to be beyond what its record says: versions without a row for it.
+    """Read the position of the job's range. Raises Superseded.
 
-    Raises Superseded.
+    `reached` says, by range, how far each is known to be beyond its record, by versions without a row for it.
     """
     target, mine = row.spec.consumer.target, row.key.range_id
     own_key = record_key(row.key, target)

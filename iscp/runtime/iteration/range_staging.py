@@ -52,7 +52,10 @@ class _JobPart:
 
 
 class SnapshotRangeBuilder:
-    """Safe for threads. Where a job's own part fails for good, that job is built without ranges, and no other waits."""
+    """Stages ranges, and retains commits (port RangeBuilder). Safe for threads.
+
+    If a job's own part fails for good, that job is built without ranges, and no other waits.
+    """
 
     def __init__(self, ports: IterationPorts, reader: RangeReader) -> None:
         self._ports = ports
@@ -98,7 +101,10 @@ class SnapshotRangeBuilder:
             return UNCOUNTED
 
     def _open(self, batch: RangeBatch, span: SourceRange) -> Iterator[_JobPart]:
-        """Of the jobs that lack the range and whose builds go on; raises PlanOutdated where no build does."""
+        """Yield the parts of the jobs that lack the range and whose builds go on.
+
+        Raises PlanOutdated if no build does.
+        """
         over = 0
         for plan in batch.plans:
             try:
@@ -131,12 +137,15 @@ class SnapshotRangeBuilder:
         return _JobPart(plan, consumer, consumer.ranges(build))
 
     def _end_outdated(self, plan: BuildPlan) -> None:
-        """Where its version itself is gone, the job's next iteration finds that out."""
+        """End the build as outdated.
+
+        If its version itself is gone, the job's next iteration finds that out.
+        """
         with suppress(ChangesUnavailableError):
             self._part_of(plan, self._ports.source.at(plan.table_uri, plan.version)).ranges.end(BuildEnd.OUTDATED)
 
     def _staged_size(self, batch: RangeBatch) -> TableSize:
-        """Of what needs nothing of the source any more, be it gone."""
+        """Return the size of a staged range, or UNCOUNTED if its version, which it needs no more, is gone."""
         try:
             with self._ports.engine.session() as session:
                 return self._reader.size(session, *_where(batch))
@@ -159,7 +168,10 @@ class SnapshotRangeBuilder:
 
 @contextmanager
 def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
-    """What a job's own rows do not bear, its iteration is to report: it reads all of them as one snapshot."""
+    """End the build of a job whose own rows cannot be staged.
+
+    Its iteration reports that, as it reads all of them as one snapshot.
+    """
     try:
         yield
     except PlanOutdated:
@@ -190,6 +202,6 @@ def _where(batch: RangeBatch) -> tuple[str, int, int, int]:
 
 
 def row_of(plan: BuildPlan) -> JobRow:
-    """The job's, as far as it says what is to be built."""
+    """Return the job's row, as far as it says what is to be built."""
     key = JobKey(plan.account, plan.table_id, plan.job_name)
     return JobRow(key, plan.job_id, plan.spec_json, plan.table_uri, plan.table_uri)

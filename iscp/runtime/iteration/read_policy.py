@@ -1,4 +1,4 @@
-"""What the policies of a job's spec mean for its iterations: how its changes are read, and which source it follows."""
+"""Applies the policies of a job's spec to its iterations: how its changes are read, and which source it follows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reading(Enum):
 
 
 def reading(spec: JobSpec, span: SourceRange) -> Reading:
-    """Added files say all where no commit took rows away."""
+    """Return how a range is read. Added files say all if no commit took rows away."""
     match spec.change_source:
         case ChangeMode.DIFF:
             return Reading.COMPARE
@@ -39,7 +39,7 @@ def reading(spec: JobSpec, span: SourceRange) -> Reading:
 
 
 def unread(spec: JobSpec) -> str:
-    """Why a range is read as COMPARE; empty: as the policy says."""
+    """Return why a range is read as COMPARE, or an empty text if the policy says so."""
     match spec.change_source:
         case ChangeMode.DIFF:
             return ""
@@ -50,10 +50,10 @@ def unread(spec: JobSpec) -> str:
 
 
 def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str = "") -> str:
-    """The warning that the user of a job gets after an iteration: that it costs more than it needs to, and why.
+    """Return the warning for the user of a job whose iteration costs more than it needs to, or an empty text.
 
-    `compared`: why changes did not do where all rows were compared; empty: the policy says so. `rebuilt`: why the
-    target was rebuilt.
+    `compared` says why changes did not do where all rows were compared, and is empty if the policy says so. `rebuilt`
+    says why the target was rebuilt.
     """
     if rebuilt:
         return f"the target was rebuilt: {rebuilt}"
@@ -64,12 +64,12 @@ def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str =
 
 
 def warning_of_refresh(done: Refreshed, rebuilt: str) -> str:
-    """As `warning`, after a refresh, which may have one of its own."""
+    """Return the warning after a refresh, which may have one of its own."""
     return f"the target was rebuilt: {rebuilt}" if rebuilt else done.warning
 
 
 def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
-    """At the registration; raises InvalidRequest."""
+    """Raise InvalidRequest at the registration if the source does not fit the policies."""
     cdf_on = source.configuration.get(_CDF, "false").lower() == "true"
     if spec.change_source is ChangeMode.CDF and not (cdf_on or spec.enable_cdf):
         raise InvalidRequest(
@@ -80,7 +80,10 @@ def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
 
 
 def refuse_cdf_off(spec: JobSpec, span: SourceRange) -> None:
-    """A job that wants the CDF does not compare with each commit from now on; a gap in it costs one comparison."""
+    """Raise PermanentError if a job wants the CDF, and it was switched off.
+
+    Otherwise such a job would compare with each commit from now on; a gap in the CDF costs one comparison.
+    """
     if spec.change_source is ChangeMode.CDF and not span.cdf_on:
         raise PermanentError(
             "the change data feed of the source was switched off",
@@ -91,7 +94,10 @@ def refuse_cdf_off(spec: JobSpec, span: SourceRange) -> None:
 
 
 def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
-    """As at the registration: texts that compare in a way of their own may come later."""
+    """Raise PermanentError if the job would store texts with a collation.
+
+    They are refused at the registration, too, but may come later.
+    """
     if collated := chosen_collated(span.collated, spec.consumer.columns):
         raise PermanentError(
             f"the source's {', '.join(collated)} has texts with a collation now, with which Delta writes no table here",
@@ -102,7 +108,10 @@ def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
 
 
 def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
-    """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
+    """Return whether the log is still the one that the watermarks are of.
+
+    A log that was restored from a backup has the same id.
+    """
     return all(
         position.source_id == span.table_id and not committed_apart(position.watermark.at_s, span.from_at_s)
         for position in positions
@@ -110,7 +119,7 @@ def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
 
 
 def refuse_rebuild(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
-    """Where the log was recreated, and the job is not to follow that.
+    """Raise PermanentError if the log was recreated, and the job is not to follow that.
 
     A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
     `applied_at_s` finds the time of that commit now (0: it is not there any more).

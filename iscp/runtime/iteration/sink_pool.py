@@ -1,4 +1,4 @@
-"""Keeps the sinks that are in use, so that what they know of their logs is not read again each time."""
+"""Caches the sinks that are in use, so that what they know of their logs is not read again each time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from iscp.ports.source import ChangeSource
 from iscp.ports.system import Clock, Failpoints
 
 SINKS_CACHED_MAX = 10_000
-"""Sinks kept open with the position that they had; the oldest are dropped, and read again when needed."""
+"""Sinks that stay open with the position that they had; the oldest are dropped, and read again when needed."""
 
 S = TypeVar("S")
 
 
 class SinkPool:
-    """What consumers have opened, and what they open it with (port ConsumerEnvironment). Safe for threads.
+    """Has the sinks that consumers have opened, and what they open them with (port ConsumerEnvironment).
 
-    `check_target` lets a target pass before anything is opened there, or raises; it may be called for it several times.
-    To make a sink touches no storage. The longest unused is given up first.
+    Safe for threads. `check_target` lets a target pass before anything is opened there, or raises; it may be called for
+    it several times. Making a sink touches no storage. The longest unused is given up first.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an append-only target lacks of its source's rows, and how both fit into one table.
+"""Finds what an append-only target lacks of its source's rows, and how both fit into one table.
 
 Such a target loses no row and no column: columns that are new in the source are null in what is there, columns that the
 source has lost are null in what comes, and a type becomes as wide as both need it. Rows are compared by the source's
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Way(Enum):
-    """How rows get into the target: APPEND them, WIDEN it by new columns within the append, or REWRITE all its rows."""
+    """Rows get into the target in one of these ways.
+
+    APPEND adds them, WIDEN adds new columns within the append, REWRITE writes all rows of the target.
+    """
 
     APPEND = auto()
     WIDEN = auto()
@@ -34,8 +37,9 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """`rows` rows are lacking; `frame` has them (REWRITE: behind all those that are there), with the columns of the
-    target as it is to be.
+    """The rows that a target lacks: `rows` is their number.
+
+    `frame` has them, with the columns that the target is to have (for REWRITE they are behind all rows that are there).
     """
 
     frame: DataFrame
@@ -45,10 +49,10 @@ class Lacking:
 
 @contextmanager
 def lacking(wanted: DataFrame, target: DataFrame) -> Iterator[Lacking]:
-    """What `target` lacks of `wanted`, each row as often.
+    """Find what `target` lacks of `wanted`, each row as often.
 
-    Raises PermanentError where a column cannot hold the values of both, ChangesUnavailable where the rows of `wanted`
-    cannot be read any more.
+    Raises PermanentError if a column cannot have the values of both, ChangesUnavailable if the rows of `wanted` cannot
+    be read any more.
     """
     union = _union(target.schema, wanted.schema)
     with comparing(*comparable(wanted, target), ()) as compared:
@@ -60,7 +64,7 @@ def lacking(wanted: DataFrame, target: DataFrame) -> Iterator[Lacking]:
 
 
 def comparable(wanted: DataFrame, target: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Both with the columns of `wanted`, of types that hold the values of both; raises PermanentError."""
+    """Return both with the columns of `wanted`, of types that fit the values of both; raises PermanentError."""
     shape = narrowed(_union(target.schema, wanted.schema), wanted.schema)
     return conformed(wanted, shape), conformed(target, shape)
 

@@ -42,7 +42,7 @@ KEY_TAKEN = "a key that is new is in the target already"
 
 
 class DirectWriter:
-    """One target. Keeps it open from commit to commit, as opening costs with the log's length."""
+    """Writes one target, which stays open from commit to commit, as opening costs with the log's length."""
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class DirectWriter:
             return True
 
     def merge(self, rows: pa.Table, key: Sequence[str], version: int, properties: CommitProperties) -> bool:
-        """As `append`; raises ChangesUnavailableError where a key of op `i` or `p` is there already."""
+        """Merge the rows as version + 1, or return False if Spark has to do it. Raises Conflict.
+
+        Raises ChangesUnavailableError if a key of op `i` or `p` is there already.
+        """
         with direct_work(), delta_faults(f"merge into {self._uri}"):
             table = self._at(version)
             names = {name.lower(): name for name in rows.schema.names}
@@ -110,7 +113,7 @@ class DirectWriter:
         self._table, self._stamp = table, commit_stamp(self._uri, table.version())
 
     def _little(self, files: pa.Table, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """Whether the files that may hold the keys, by their statistics, are few enough."""
+        """Return whether the files that may have the keys, by their statistics, have few enough bytes."""
         sizes = files["size_bytes"]
         if (pc.sum(sizes).as_py() or 0) <= self._rewritten_bytes_max:
             return True
@@ -127,7 +130,10 @@ class DirectWriter:
         return bool(pc.sum(sizes).as_py() <= self._rewritten_bytes_max)
 
     def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
-        """Deltalake's merge cannot fail on a match, so that it is checked before; nobody can commit between."""
+        """Raise ChangesUnavailableError if the target has a key of op `i` or `p` already.
+
+        Deltalake's merge cannot fail on a match, so that this is checked before; nobody can commit between.
+        """
         new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
         names = [name for name in keys if is_literal(rows.schema.field(name).type)]
         if not len(new) or self._target_keys.lack(bounds_of_arrow(new, names), table.version()):
@@ -159,17 +165,20 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: C
 
 
 def _replace(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: CommitProperties) -> None:
-    """The same of rows whose keys can be named: those that are there go, and the others come."""
+    """Merge rows whose keys can be named: those that are there go, and the others come."""
     names = {name.lower(): name for name in rows.schema.names}
     coming = rows.filter(pc.not_equal(rows[OP], Op.DELETE))
-    # It puts them beside what is left of files column by column, in order.
+    # deltalake puts them beside what is left of files column by column, in order.
     in_order = {field.name: coming[names[field.name.lower()]] for field in table.schema().fields}
     predicate = key_predicate(rows.select(keys))
     write_deltalake(table, pa.table(in_order), mode="overwrite", predicate=predicate, commit_properties=properties)
 
 
 def _has_vague_ends(files: pa.Table, keys: Sequence[str]) -> bool:
-    """Whether statistics of a key may be no bounds: for bytes that are no UTF-8 another character stands there."""
+    """Return whether statistics of a key may be no bounds.
+
+    Another character stands in them for bytes that are no UTF-8.
+    """
     if "min" not in files.schema.names:
         return False
     called = {name.lower() for name in keys}
@@ -187,14 +196,18 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_key(column: pa.ChunkedArray) -> bool:
-    """Whether deltalake's merge finds rows by it: null is not equal to null there, and lists and structs it refuses."""
+    """Return whether deltalake's merge finds rows by this column.
+
+    Null is not equal to null there, and it refuses lists and structs.
+    """
     return not column.null_count and not pa.types.is_nested(column.type)
 
 
 def is_described(rows: pa.Table) -> bool:
-    """Whether deltalake writes these rows, and the statistics that it writes are bounds of them: it takes decimals for
-    doubles, and leaves out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own
-    merge too.
+    """Return whether deltalake writes these rows, and the statistics that it writes are bounds of them.
+
+    deltalake takes decimals for doubles, and leaves out NaN, which Spark takes for the largest. Who skips files by such
+    statistics would miss rows, its own merge too.
     """
     return are_utf8(rows) and not any(
         (pa.types.is_decimal(field.type) and field.type.precision > _DIGITS_OF_A_DOUBLE)
@@ -204,7 +217,10 @@ def is_described(rows: pa.Table) -> bool:
 
 
 def is_plain(table: DeltaTable, *, adds_only: bool = False) -> bool:
-    """Whether deltalake's commits do all that the table requires of writers; `adds_only`: they take no row away."""
+    """Return whether deltalake's commits do all that the table requires of writers.
+
+    `adds_only`: the commits take no row away.
+    """
     protocol = table.protocol()
     if any(name.startswith(_CONSTRAINT) for name in table.metadata().configuration):
         return False

@@ -33,7 +33,7 @@ from iscp.core.values.errors import Conflict
 from iscp.ports.sink import CommitTag
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
-"""Of a table whose rows are taken out so."""
+"""The property of a table whose rows are taken out by deletion vectors."""
 
 _CDF = "delta.enableChangeDataFeed"
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz"})
@@ -41,7 +41,7 @@ _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVe
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where the rows with one of these keys are, and these rows."""
+    """Says where the rows with one of these keys are, and has these rows."""
 
     keys: pa.Table
     places: Sequence[Places]
@@ -50,7 +50,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Table:
-    """The target as its log has it: its columns as Arrow has them, and its files; and what was searched in it last."""
+    """The target as its log has it: its columns as Arrow has them, its files, and what was searched in it last."""
 
     state: TableState
     schema: pa.Schema
@@ -58,19 +58,19 @@ class _Table:
     _found: _Found | None = None
 
     def rows(self, places: Sequence[Places]) -> pa.Table:
-        """Those in these places of the files, in their order."""
+        """Return the rows in these places of the files, in their order."""
         found = [file.read(self.schema, at) for file, at in zip(self.files, places, strict=True) if len(at)]
         return pa.concat_tables([self.schema.empty_table(), *found])
 
     def search(self, keys: pa.Table) -> _Found:
-        """`keys`: of some of the columns. Raises NotReadableHere."""
+        """Find the rows with one of these `keys` (values of some columns). Raises NotReadableHere."""
         keys = self._fitted(keys, keys.schema.names)
         if self._found is None or not self._found.keys.equals(keys):
             self._found = _Found(keys, *find_keys(self.files, keys, self.schema))
         return self._found
 
     def all_rows(self, rows_max: int) -> _Found:
-        """Raises NotReadableHere where they are more."""
+        """Return all rows. Raises NotReadableHere if they are more than `rows_max`."""
         if sum(rows_of(file) - len(file.gone) for file in self.files) > rows_max:
             raise NotReadableHere
         found = [_left_in(file, self.schema) for file in self.files]
@@ -78,7 +78,10 @@ class _Table:
         return _Found(rows, [places for places, _ in found], rows)
 
     def fitted(self, rows: pa.Table) -> pa.Table:
-        """With the table's columns and types; raises NotReadableHere where they are others, or texts are no UTF-8."""
+        """Return `rows` with the table's columns and types.
+
+        Raises NotReadableHere if they have others, or texts are no UTF-8.
+        """
         return self._fitted(rows, self.schema.names)
 
     def _fitted(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -92,7 +95,10 @@ class _Table:
 
 
 class BagWriter:
-    """One target. Keeps what its log says from commit to commit; and what was read of it, until the next commit."""
+    """Writes one target.
+
+    The log's state is cached from commit to commit, and what was read of the table until the next commit.
+    """
 
     def __init__(self, uri: str, cache: RowCache = ROW_CACHE, load_state: LoadState = load_plain_state) -> None:
         self._uri = uri
@@ -101,22 +107,28 @@ class BagWriter:
         self._opened: _Table | None = None
 
     def marks_rows(self, version: int) -> bool:
-        """Whether the table, at its version, is one whose rows deletion vectors take out. Raises StorageError."""
+        """Return whether the table, at its version, is one whose rows deletion vectors take out.
+
+        Raises StorageError.
+        """
         with delta_faults(f"open {self._uri}"), suppress(NotReadableHere):
             return VECTORS.items() <= self._reader.read_state(version).configuration.items()
         return False
 
     def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
-        """The table's rows, at its version, that have one of these `keys` (some of its columns); None: as in `change`.
+        """Return the table's rows, at its version, that have one of these `keys` (values of some of its columns).
 
-        Raises StorageError.
+        Return None as `change` does. Raises StorageError.
         """
         with suppress(NotReadableHere), direct_work(), delta_faults(f"search rows of {self._uri}"):
             return self._open(version).search(keys).rows
         return None
 
     def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
-        """All rows of the table, at its version; None: they are more, or as in `change`. Raises StorageError."""
+        """Return all rows of the table, at its version. Raises StorageError.
+
+        Return None if they are more than `rows_max`, and as `change` does.
+        """
         with suppress(NotReadableHere), direct_work(), delta_faults(f"read {self._uri}"):
             return self._open(version).all_rows(rows_max).rows
         return None
@@ -124,21 +136,27 @@ class BagWriter:
     def change(self, rows: pa.Table, tag: CommitTag) -> int | None:
         """Commit as the version after `tag.base_version`; `rows`: the table's columns, each row once, and WEIGHT.
 
-        How many rows went or came; None: this is for Spark to do. Raises Conflict, ChangesUnavailableError where rows
-        that go are not there, StorageError.
+        Return how many rows went or came, or None if only Spark can do it. Raises Conflict, ChangesUnavailableError if
+        rows that go are not there, StorageError.
         """
         return self._commit(tag, lambda table: _change(table, rows))
 
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag) -> int | None:
-        """As `change`: of all rows with one of these `keys` (some of the columns), `rows` are to be there."""
+        """Replace all rows that have one of these `keys` (values of some of the columns) by `rows`.
+
+        Return and raise as `change` does.
+        """
         return self._commit(tag, lambda table: _replacement(table, rows, table.search(keys)))
 
     def replace_all(self, rows: pa.Table, tag: CommitTag, rows_max: int) -> int | None:
-        """As `change`: `rows` are to be all rows; None too where there are more than `rows_max`."""
+        """Replace all rows by `rows`. Return and raise as `change` does.
+
+        Return None also if there are more rows than `rows_max`.
+        """
         return self._commit(tag, lambda table: _replacement(table, rows, table.all_rows(rows_max)))
 
     def _open(self, version: int) -> _Table:
-        """Raises NotReadableHere where it is not a table to be changed here."""
+        """Open the table. Raises NotReadableHere if it is not one that can be changed here."""
         state = self._reader.read_state(version)
         if self._opened is None or self._opened.state is not state:
             self._opened = _open(self._uri, state, self._cache)
@@ -171,7 +189,7 @@ class BagWriter:
 
 
 def _open(uri: str, state: TableState, cache: RowCache) -> _Table:
-    """Raises NotReadableHere where it is not a table to be changed here."""
+    """Open the table. Raises NotReadableHere if it is not one that can be changed here."""
     schema = T.StructType.fromJson(json.loads(state.metadata["schemaString"]))
     configuration = state.configuration
     fit = (
@@ -190,7 +208,7 @@ def _open(uri: str, state: TableState, cache: RowCache) -> _Table:
 
 
 def _left_in(file: DataFile, schema: pa.Schema) -> tuple[Places, pa.Table]:
-    """The places of the rows that the file has yet, and these rows."""
+    """Return the places of the rows that the file still has, and these rows."""
     places = np.setdiff1d(np.arange(rows_of(file)), file.gone, assume_unique=True)
     with file.open_cached(schema) as groups:
         parts = [group.read(schema, places[slice(*np.searchsorted(places, [group.begin, group.end]))] - group.begin)
@@ -203,13 +221,13 @@ def _change(table: _Table, rows: pa.Table) -> RowChange:
     fitted = table.fitted(rows)
     going, times = fitted.filter(pa.array(weights < 0)), -weights[weights < 0]
     places = find_rows(table.files, going, times)
-    # Of doubles the last digits are as they are in the table.
+    # The last digits of doubles are as they are in the table.
     exact = not any(pa.types.is_floating(each.type) for each in table.schema)
     return RowChange(places, _repeated(going, times) if exact else table.rows(places), _repeated(fitted, weights))
 
 
 def _replacement(table: _Table, rows: pa.Table, found: _Found) -> RowChange:
-    """Rows that are to be there, and are, stay where they are."""
+    """Return the change that replaces what was found; rows that are to be there, and are, stay where they are."""
     wanted, target_rows = table.fitted(rows), found.rows
     mine, theirs = row_codes(target_rows, wanted)
     going = beyond(mine, theirs)
@@ -219,5 +237,5 @@ def _replacement(table: _Table, rows: pa.Table, found: _Found) -> RowChange:
 
 
 def _repeated(rows: pa.Table, times: Codes) -> pa.Table:
-    """Each row as often; none of those with a number below 1."""
+    """Return each row as many times as `times` says; none if that is below 1."""
     return rows.take(pa.array(np.repeat(np.arange(len(rows)), np.maximum(times, 0))))

@@ -1,4 +1,4 @@
-"""Table features that a target has to have before it gets a column of some types: Delta does not add them by itself."""
+"""Enables table features that a target needs for columns of some types, as Delta does not add them by itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FEATURES: dict[type[T.DataType], str] = {T.TimestampNTZType: "timestampNtz", T.
 
 
 def enable_features(session: SparkSession, uri: str, schema: T.StructType) -> None:
-    """Enable on the table what columns of `schema` need.
+    """Enable the features on the table that columns of `schema` need.
 
-    It is a commit that changes properties alone, which leaves a target's position as it is, and does no harm where the
-    one that needs it never comes.
+    This is a commit that changes properties alone. So the target's position stays as it is, and no harm is done if the
+    commit that needs the features never comes.
     """
     needed = {_FEATURES[kind] for kind in _types(schema) if kind in _FEATURES}
     if not needed:
@@ -42,7 +42,7 @@ def _enable(session: SparkSession, uri: str, features: Sequence[str]) -> None:
 
 
 def _types(kind: T.DataType) -> Iterator[type[T.DataType]]:
-    """The types of a schema, also within others."""
+    """Yield the types of a schema, also those within others."""
     match kind:
         case T.StructType(fields=fields):
             for field in fields:

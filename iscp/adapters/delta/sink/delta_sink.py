@@ -1,9 +1,9 @@
-"""A Delta table that a job keeps, written by compare-and-set on its seq (port Sink).
+"""Writes a Delta table that a job maintains, by compare-and-set on its seq (port Sink).
 
-Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. Of two writers of one
-seq one wins; Delta reports a conflict to the other if they overlap, and skips it silently if it comes later. So after
-every commit the log is read for the one that carries the seq. Spark writes the rows of merges and appends; claims and
-the publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
+Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. If two writers commit one
+seq, one of them wins; Delta reports a conflict to the other if they overlap, and skips it silently if it comes later.
+So after every commit the log is read for the one that carries the seq. Spark writes the rows of merges and appends;
+claims and the publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DeltaSink:
         with_cdf: bool = False,
         marks_rows: bool = False,
     ) -> Position:
-        """An empty commit at the tag's seq; creates the table where it was not there."""
+        """Commit the tag's seq without rows; create the table if it is not there."""
         if tag.base_version >= 0:
             refuse_unusable(self._uri)
             if first:
@@ -119,7 +119,10 @@ class DeltaSink:
         return self._load_columns().take(schema_json)
 
     def _load_columns(self) -> Columns:
-        """Kept, since opening a table costs with its size, as long as no commit that was seen may have changed them."""
+        """Return the target's columns.
+
+        They are cached until a commit is seen that may have changed them, since opening a table costs with its size.
+        """
         if self._columns is None or self._shape != self._reader.shape:
             with delta_faults(f"open {self._uri}"):
                 table = open_delta(self._uri)
@@ -200,7 +203,7 @@ class DeltaSink:
         return self._confirm_commit(tag)
 
     def merge(self, session: SparkSession, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
-        """Null equals null."""
+        """Upsert and delete by key; null equals null."""
         self._ready_to_commit(guard)
         table = rows.table
         if table is None or not self._direct.merge(table, key, tag.base_version, commit_properties(tag)):
@@ -257,7 +260,7 @@ class DeltaSink:
             table.create_write_transaction([*actions], mode, table.schema(), commit_properties=commit_properties(tag))
 
     def _confirm_commit(self, tag: CommitTag) -> Position:
-        """The position after our commit; raises Conflict if another writer's carries the seq."""
+        """Return the position after our commit; raises Conflict if another writer's carries the seq."""
         version = self._reader.confirm(tag)
         self._failpoints.reach("commit.after")
         self._checkpoints.note_commit(version)

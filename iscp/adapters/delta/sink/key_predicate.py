@@ -1,4 +1,4 @@
-"""A condition that holds for the rows with some keys and no others, in the SQL of deltalake's engine.
+"""Writes a condition that holds for the rows with some keys and no others, in the SQL of deltalake's engine.
 
 Such a condition costs the engine little, however many columns a table has: its plan of a merge pairs each column of one
 side with all of the other's, which takes seconds for a thousand of them.
@@ -18,13 +18,13 @@ KEYS_NAMED_MAX = 2_000
 
 
 def names_keys(keys: pa.Table) -> bool:
-    """Whether there is such a condition. `keys`: without nulls."""
+    """Return whether such a condition can be written. `keys` has no nulls."""
     kinds = keys.schema.types
     return 0 < len(keys) <= KEYS_NAMED_MAX and all(map(is_literal, kinds))
 
 
 def key_predicate(keys: pa.Table) -> str:
-    """`keys`: of all their columns, of which `names_keys` holds."""
+    """Return the condition for all columns of `keys`, for which `names_keys` is True."""
     within = range_predicate(keys, keys.schema.names)  # by which files are left out, as they are not by long lists
     columns = [column.to_pylist() for column in keys.columns]
     names = [quoted(name) for name in keys.schema.names]
@@ -38,14 +38,17 @@ def key_predicate(keys: pa.Table) -> str:
 
 
 def range_predicate(keys: pa.Table, names: Sequence[str]) -> str:
-    """Holds for rows whose values of these columns are not beyond those of all `keys`; empty: of no columns."""
+    """Return a condition that holds for rows whose values of these columns lie between those of all `keys`.
+
+    The condition is empty if it bounds no column.
+    """
     ends = bounds_of_arrow(keys, names).items()
     called = {name.lower(): quoted(name) for name in names}
     return " AND ".join(f"{called[name]} BETWEEN {literal(low)} AND {literal(high)}" for name, (low, high) in ends)
 
 
 def is_literal(kind: pa.DataType) -> bool:
-    """Whether `literal` writes values of this type."""
+    """Return whether `literal` writes values of this type."""
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
@@ -54,7 +57,7 @@ def literal(value: int | str) -> str:
 
 
 def _any_of(conditions: Sequence[str]) -> str:
-    """As a tree that is not deep: engines go down a condition by recursion."""
+    """Join the conditions by OR, as a tree that is not deep: engines go down a condition by recursion."""
     if len(conditions) == 1:
         return f"({conditions[0]})"
     half = len(conditions) // 2

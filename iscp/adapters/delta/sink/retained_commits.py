@@ -1,9 +1,9 @@
-"""The change rows of commits, kept beside the job log (port RetainedCommits).
+"""Retains the change rows of commits beside the job log (port RetainedCommits).
 
 `<log>/iscp_kept/<table>/<version>/` has the rows of one commit, as files like those of a staged table, in a folder for
 each attempt, and `manifest.json`, which is put last and if there is none: without it nothing counts, and with it the
-files that it names, each of its size. It bears a digest of itself, and what was known of the commit when it was read,
-so that neither the table's log nor its files are needed any more.
+files that it names, each of its size. The manifest bears a digest of itself, and what was known of the commit when it
+was read, so that neither the table's log nor its files are needed any more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FOLDER = "iscp_kept"
 _FORMAT = 1
 _DIGEST_BYTES = 16
 _WHOLE = Bounds(sys.maxsize, sys.maxsize, 1)
-"""A commit is kept as one, however large it is."""
+"""A commit is retained as one, however large it is."""
 _MARKS = (CHANGE_TYPE, *STAMPS)
 _TUPLES = ("collated", "retyped", "lost")
 _OF_READING = frozenset({"more", "step", "steps"})
@@ -62,7 +62,7 @@ _OF_READING = frozenset({"more", "step", "steps"})
 class _RetainedCommit:
     """One commit. `readable`: its changes can be handed to consumers; otherwise they have to compare anyway.
 
-    `columns`: the table's as of it, whose rows have them as `c0`, `c1` and so on; none where it has no rows.
+    `columns` are the table's as of it, whose rows have them as `c0`, `c1` and so on; it has none if it has no rows.
     """
 
     span: SourceRange
@@ -85,7 +85,7 @@ class _RetainedCommit:
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> _RetainedCommit:
-        """Raises ValueError, KeyError, TypeError."""
+        """Parse a manifest. Raises ValueError, KeyError, TypeError."""
         if document.pop("digest") != _digest(document) or document["format"] != _FORMAT:
             raise ValueError("it is damaged, or of another version")
         span = {**document["span"], "to": Watermark(**document["span"]["to"])}
@@ -102,10 +102,10 @@ def _digest(said: dict[str, Any]) -> str:
 
 
 class DeltaRetainedCommits:
-    """Below the directory, or the prefix of an object store, of the job log."""
+    """Retains commits below the directory, or the prefix of an object store, of the job log."""
 
     def __init__(self, uri: str, source: DeltaChangeSource, failpoints: Failpoints, cached_bytes_max: int) -> None:
-        """Changes of up to `cached_bytes_max` that are read again are held in this process."""
+        """Changes of up to `cached_bytes_max` bytes are read into memory; Spark reads larger ones."""
         self._root = f"{uri.rstrip('/')}/{FOLDER}"
         self._source = source
         self._failpoints = failpoints
@@ -196,7 +196,7 @@ class DeltaRetainedCommits:
             changes.release()
 
     def _write(self, changes: DeltaChangeSet, columns: Sequence[str], folder: str) -> Manifest:
-        """Under names that every format takes."""
+        """Write the rows under names that every format takes."""
         names = [(f"c{number}", name) for number, name in enumerate(columns)]
         names += [(f"m{number}", name) for number, name in enumerate(_MARKS)]
         table = changes.table
@@ -215,7 +215,7 @@ class DeltaRetainedCommits:
         return whole
 
     def _find(self, table: TablePlace, version: int) -> _RetainedCommit | None:
-        """What is kept of a commit, if all of it is there."""
+        """Return what is retained of a commit, or None if not all of it is there."""
         path = f"{place(self._folder(table, version))}/manifest.json"
         try:
             with storage_faults(f"read {path}"):
@@ -238,12 +238,15 @@ class DeltaRetainedCommits:
 
 
 def _name(table: TablePlace) -> str:
-    """Copies of a table share its id."""
+    """Return the name of the table's folder, which has a digest of its URI, as copies of a table share its id."""
     return f"{quote(table.table_id, safe='')}-{hashlib.blake2b(table.uri.encode(), digest_size=8).hexdigest()}"
 
 
 def _goes_on(taken: Sequence[_RetainedCommit], commit: _RetainedCommit, bounds: Bounds) -> bool:
-    """Whether one iteration takes it too: with other columns it is one of its own."""
+    """Return whether one iteration takes this commit together with those that it takes already.
+
+    A commit that changes the columns needs an iteration of its own, and all have to stay within `bounds`.
+    """
     spans = [each.span for each in (*taken, commit)]
     size = sum(span.bytes for span in spans)
     rows = sum(each.rows.rows for each in (*taken, commit))

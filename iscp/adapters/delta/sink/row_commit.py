@@ -1,4 +1,4 @@
-"""The files and actions of one commit that takes rows out of a table's files and adds others."""
+"""Writes the files and actions of one commit that takes rows out of a table's files and adds others."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from iscp.core.rows.file_merging import FileRows, files_to_merge
 from iscp.ports.sink import CommitTag
 
 _STATISTICS_LENGTH_MAX = 32
-"""Characters of a text that statistics hold; of columns with longer ones there are none here, as Delta would cut them.
-"""
+"""Characters of a text that statistics have; columns with longer ones get none here, as Delta would cut them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """`places`: of each file the rows that go; `gone`: the same as they are in the table; `coming`: those that come."""
+    """The rows that one commit takes out and puts in.
+
+    `places` are those of the rows that go, file by file; `gone` has the same rows as they are in the table; `coming`
+    has the rows that come.
+    """
 
     places: Sequence[Places]
     gone: pa.Table
@@ -48,8 +51,9 @@ class RowChange:
 
 @dataclass
 class RowCommit:
-    """`files`: all of the table's. `with_cdf`: it has a change data feed. `discard` frees what was written, where that
-    is not committed.
+    """Writes one commit. `files` are all of the table's; `with_cdf`: it has a change data feed.
+
+    `discard` frees what was written, if that is not committed.
     """
 
     uri: str
@@ -60,7 +64,7 @@ class RowCommit:
     _paths: list[str] = field(default_factory=list)
 
     def write(self, change: RowChange, tag: CommitTag) -> bytes:
-        """The commit's content. Raises OSError, and pyarrow's errors."""
+        """Write the files, and return the commit's content. Raises OSError, and pyarrow's errors."""
         self.actions += heads("UPDATE", tag, self.now_ms)
         if self.with_cdf:
             self._write_feed(change)
@@ -74,7 +78,7 @@ class RowCommit:
                 files_of(self.uri).delete_file(path)
 
     def _write_feed(self, change: RowChange) -> None:
-        """What others who follow this table read."""
+        """Write the change data that others read who follow this table."""
         if not change.rows:
             return
         kinds = np.repeat(np.array(["delete", "insert"]), [len(change.gone), len(change.coming)])
@@ -84,7 +88,10 @@ class RowCommit:
         self.actions.append({"cdc": {"path": path, "partitionValues": {}, "size": size, "dataChange": False}})
 
     def _write_rows(self, change: RowChange) -> frozenset[str]:
-        """Those that come, and with them what is left of files that are not to stay, whose paths it gives."""
+        """Write the rows that come, and with them what is left of files that are not to stay.
+
+        Return the paths of these files.
+        """
         counts = {
             file.add["path"]: FileRows(rows_of(file), rows_of(file) - len(file.gone) - len(at))
             for file, at in zip(self.files, change.places, strict=True)
@@ -124,7 +131,7 @@ class RowCommit:
             self.actions.append({"add": {**add, "dataChange": True, "stats": stats, "deletionVector": descriptor}})
 
     def _write_parquet(self, rows: pa.Table, path: str) -> int:
-        """Bytes."""
+        """Write the rows to a file, and return its size in bytes."""
         self._paths.append(path)
         store = files_of(self.uri)
         if "/" in path:
@@ -135,12 +142,12 @@ class RowCommit:
 
 
 def rows_of(file: DataFile) -> int:
-    """With those that are gone."""
+    """Return how many rows the file has, with those that are gone."""
     return int(statistics_of(file.add)["numRecords"])
 
 
 def heads(operation: str, tag: CommitTag, now_ms: int) -> list[dict[str, Any]]:
-    """The actions that say whose a commit is. `now_ms`: Unix milliseconds."""
+    """Return the actions that say whose a commit is. `now_ms`: Unix milliseconds."""
     about = {
         "timestamp": now_ms,
         "operation": operation,
@@ -154,7 +161,7 @@ def heads(operation: str, tag: CommitTag, now_ms: int) -> list[dict[str, Any]]:
 
 
 def content_of(actions: Sequence[Mapping[str, Any]]) -> bytes:
-    """Of a commit's file."""
+    """Return the content of a commit's file."""
     return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
 
 
@@ -165,7 +172,10 @@ def _removed(add: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 def _statistics(rows: pa.Table) -> str:
-    """Of whole numbers and short texts, as Spark bounds them; of other columns none."""
+    """Return the statistics of the rows as JSON.
+
+    Whole numbers and short texts have bounds, as Spark bounds them; other columns have none.
+    """
     low, high = {}, {}
     for name in rows.schema.names:
         column = rows[name]

@@ -1,9 +1,9 @@
-"""The position of a Delta sink, read from its log (after the design's "Position of a Delta sink").
+"""Reads the position of a Delta sink from its log (after the design's "Position of a Delta sink").
 
-`txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE
-of the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
-gone. So every commit since the base of our last one must be ours or change no data; otherwise the target has
-diverged, and so it has where one of them cannot be read any more.
+`txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE of the
+target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is gone. So
+every commit since the base of our last one must be ours or change no data. Otherwise the target has diverged, and so it
+has if one of them cannot be read any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
 
 
 def tag_json(tag: CommitTag) -> str:
-    """The user metadata of a sink's commit."""
+    """Return the user metadata of a sink's commit."""
     return json.dumps(
         {
             "iscp": FORMAT,
@@ -105,15 +105,15 @@ class PositionReader:
         self._stamp: tuple[int, ...] | None = None
         self._ours_at = -1
         self.shape = 0
-        """Another number whenever the table's columns, properties or protocol may be others than before."""
+        """A number that changes whenever the table's columns, properties or protocol may have changed."""
 
     @property
     def overtaken(self) -> bool:
-        """Whether others have committed since our last commit, which a cleaning of the log may thus remove."""
+        """Return whether others have committed since our last commit, which a cleaning of the log may thus remove."""
         return self._known is not None and 0 <= self._ours_at < self._known.base_version
 
     def read(self, row: JobRow) -> Position:
-        """The position; seq 0 for a table that is there but was never ours, or is not there at all.
+        """Return the position; its seq is 0 if the table was never ours, or is not there.
 
         Raises StorageError.
         """
@@ -133,7 +133,7 @@ class PositionReader:
         return self._advance(self._from_log(row, seq, newest))
 
     def _refuse_no_place(self, error: TableNotFound) -> None:
-        """Where the target cannot be rebuilt until somebody has made room for it."""
+        """Raise StorageError if the target cannot be rebuilt until somebody has made room for it."""
         require_place(self._uri)
         path = place(self._uri)
         if files.is_file(path) or files.is_file(log_of(self._uri)):
@@ -142,7 +142,10 @@ class PositionReader:
             ) from error
 
     def _last_seq(self, newest: int) -> int | None:
-        """Mostly the newest commit is ours and says it; a table is opened for it only where it is not."""
+        """Return the seq of our last commit, or None if there is none.
+
+        Mostly the newest commit is ours and says it; the table is opened only if it is not.
+        """
         commit = read_commit(self._uri, newest)
         if commit is not None and commit.seq is not None:
             return commit.seq
@@ -150,7 +153,7 @@ class PositionReader:
             return open_delta(self._uri).transaction_version(APP_ID)
 
     def _same_log(self, known: Position) -> bool:
-        """Whether the commit file that `known` ends at is still the very same file."""
+        """Return whether the commit file that `known` ends at is still the very same file."""
         return self._stamp is not None and commit_stamp(self._uri, known.base_version) == self._stamp
 
     def _from_log(self, row: JobRow, seq: int, newest: int) -> Position:
@@ -168,10 +171,10 @@ class PositionReader:
         return Position(seq=seq, void="no commit carries the seq", base_version=newest)
 
     def _without_commit(self, row: JobRow, seq: int, earliest: int, newest: int, void: str) -> Position:
-        """Our commit was cleaned from the log, and with it perhaps commits of others after it: the rows are compared.
+        """Return the position, which is void, as our commit was cleaned from the log: the rows have to be compared.
 
-        The job log's row says what they should be if it is of the same seq. Otherwise nobody knows whose rows these
-        are: without a job_id they are taken for another's, and replaced.
+        Commits of others after it may be gone too. The job log's row says what the rows should be if it is of the same
+        seq. Otherwise nobody knows whose rows these are: without a job_id they are taken for another's, and replaced.
         """
         void = void or f"the log of the target begins at version {earliest}, after our commit of seq {seq}"
         if row.seq == seq and row.watermark.version >= 0:
@@ -182,7 +185,7 @@ class PositionReader:
         return Position(seq, void=void, base_version=newest)
 
     def _check_commit(self, ours: _Ours) -> Position:
-        """Our commit, void where somebody wrote between the state that it was made on and itself."""
+        """Return our commit's position, void if somebody wrote between the state that it was made on and itself."""
         for version in range(ours.base_version + 1, ours.version):
             commit = read_commit(self._uri, version)
             # Cleaned away unseen, as for a reader that was not there: nobody knows that it was harmless.
@@ -210,7 +213,7 @@ class PositionReader:
         return known
 
     def _foreign(self, commit: Commit) -> str:
-        """Why a commit that is not ours makes the rows doubtful; empty: it does not."""
+        """Return why a commit that is not ours makes the rows doubtful, or an empty text if it does not."""
         if not (commit.operation or commit.reshapes or commit.seq is not None):
             return f"version {commit.version} of the target is empty"
         if commit.changes_data or (commit.metadata_id is not None and not self._sets_properties(commit)):
@@ -220,7 +223,7 @@ class PositionReader:
         return ""
 
     def _sets_properties(self, commit: Commit) -> bool:
-        """Whether the commit sets or unsets properties, as it says, and leaves the table what it is otherwise."""
+        """Return whether the commit sets or unsets properties, as it says, and changes nothing else of the table."""
         if commit.operation not in _HARMLESS:
             return False
         try:
@@ -231,7 +234,7 @@ class PositionReader:
             return False  # nobody knows what it was before
 
     def confirm(self, tag: CommitTag) -> int:
-        """The version of the commit with this tag, once it was made; raises Conflict where it does not count."""
+        """Return the version of the commit with this tag, once it was made; raises Conflict if it does not count."""
         # Delta skips a seq silently that another writer has committed already: only the log says whose it is.
         winner = next((each for each in commits_after(self._uri, tag.base_version) if each.seq == tag.seq), None)
         if winner is None or (ours := _ours(winner)) is None or ours.attempt != tag.attempt:
@@ -242,6 +245,6 @@ class PositionReader:
 
 
 def _identity(table: DeltaTable) -> tuple[str, Any, list[str]]:
-    """A table's id, its columns, and those by which it is partitioned."""
+    """Return a table's id, its columns, and those by which it is partitioned."""
     metadata = table.metadata()
     return str(metadata.id), plain(json.loads(table.schema().to_json())), metadata.partition_columns

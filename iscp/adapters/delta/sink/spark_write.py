@@ -35,9 +35,9 @@ _ABSENT_BEFORE, _ABSENT_AFTER = (f"('{first}', '{second}')" for first, second in
 
 
 def append_by_spark(frame: DataFrame, uri: str, tag: CommitTag, reread: bool, *, widen: bool = False) -> None:
-    """`reread`: the rows are read from the source only now. `widen`: the target gets the columns that it lacks.
+    """Append the rows. Raises ChangesUnavailableError if they are gone before they are read.
 
-    Raises ChangesUnavailableError where they are gone by then.
+    `reread`: they are read from the source only now. `widen`: the target gets the columns that it lacks.
     """
     guard_log(uri)
     with _reading(reread), spark_faults(f"append to {uri}"):
@@ -45,7 +45,7 @@ def append_by_spark(frame: DataFrame, uri: str, tag: CommitTag, reread: bool, *,
 
 
 def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
-    """All rows, and all columns, whatever they were."""
+    """Replace all rows and all columns, whatever they were."""
     guard_log(uri)
     with spark_faults(f"overwrite {uri}"):
         writer = _tagged(frame, "overwrite", tag).option("overwriteSchema", "true")
@@ -94,7 +94,7 @@ def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:
 
 
 def _reading(reread: bool) -> AbstractContextManager[None]:
-    """While changes are written that are read only now."""
+    """Raise ChangesUnavailableError if changes that are read only now are gone while they are written."""
     return naming_lost_changes() if reread else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Whether rows of staged files share a key, by their key columns alone."""
+"""Decides whether rows of staged files share a key, by their key columns alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ FILES_AT_ONCE = 16
 
 
 def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
-    """Whether each row has a key that no other has; null equals null. The files are of tables without mapped names."""
+    """Return whether each row has a key that no other has; null equals null.
+
+    The files are of tables without mapped names.
+    """
     if not key or not manifests:
         return True
     fields = {field["name"].lower(): field for field in json.loads(manifests[0].schema_json)["fields"]}
@@ -46,7 +49,7 @@ def have_own_keys(session: SparkSession, uri: str, manifests: Sequence[Manifest]
 
 
 def _read_keys(uri: str, paths: Sequence[str], names: Sequence[str]) -> pa.Table | None:
-    """None: they take more memory than they are allowed."""
+    """Return the key columns of the files, or None if they take more memory than they are allowed."""
     store, left = files_of(uri), KEYS_CACHED_BYTES_MAX
     parts: list[pa.Table] = []
 

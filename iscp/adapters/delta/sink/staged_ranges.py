@@ -1,8 +1,8 @@
-"""The ranges of a build under their target (port StagedRanges).
+"""Stages the ranges of a build under their target (port StagedRanges).
 
 The rows lie in folders like those of other staged tables, one for each attempt: once published they are the target's
 files, and those of attempts that did not count VACUUM takes. What says that they count, a manifest for each range, lies
-in a folder that neither readers nor VACUUM open. So a build may take as long as VACUUM keeps files that are in no
+in a folder that neither readers nor VACUUM open. So a build may take as long as VACUUM retains files that are in no
 commit, a week if nobody has changed that; one whose files are gone is noticed before it is published.
 """
 
@@ -41,7 +41,10 @@ _FILES = ("adds", "protocol", "metadata")
 
 
 class DeltaStagedRanges:
-    """Of one build and one target. `passing`: the rows of all of its builds go with them, whatever their terms say."""
+    """Stages the ranges of one build and one target (port StagedRanges).
+
+    `passing`: the rows of all of its builds are deleted with them, whatever their terms say.
+    """
 
     def __init__(self, uri: str, build: BuildId, failpoints: Failpoints, *, passing: bool = False) -> None:
         self._uri = uri
@@ -133,7 +136,7 @@ class DeltaStagedRanges:
             raise PlanOutdated(gone) from error
 
     def _remove(self, but: str) -> None:
-        """What this job, and earlier ones of the target, have left."""
+        """Remove what this job, and earlier ones of the target, have left, except the build `but`."""
         with storage_faults(f"clear {self._all}"):
             for job_id, name in sorted({*self._builds()}):
                 if job_id < self._build.job_id or (job_id == self._build.job_id and name != but):
@@ -152,5 +155,5 @@ class DeltaStagedRanges:
 
 
 def _rows_folder(job_id: str, digest: str) -> str:
-    """Where a build's rows lie, below the target."""
+    """Return the folder of a build's rows, below the target."""
     return f"{STAGED}-{job_id}-{digest}"

@@ -37,7 +37,7 @@ _PLAIN = {
     "delta.enableInCommitTimestamps": "false",
     "delta.enableRowTracking": "false",
 }
-"""Said of every staged table, as a setting of the session that is there all the same would say otherwise."""
+"""Properties of every staged table, as a setting of the session that is there all the same would say otherwise."""
 
 _ADD = frozenset({"path", "size", "partitionValues", "modificationTime", "dataChange", "stats", "tags"})
 _OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
@@ -75,7 +75,10 @@ def stage_in(rows: Rows, uri: str, folder: str) -> Manifest:
 def staged_rows(
     session: SparkSession, uri: str, manifests: Sequence[Manifest], names: Sequence[str] | None = None
 ) -> DataFrame:
-    """The rows of staged files of the same columns, at least one, before they are published; `names`: some columns."""
+    """Return the rows of staged files of the same columns, at least one, before they are published.
+
+    `names` chooses some columns; None: all.
+    """
     fields = json.loads(manifests[0].schema_json)["fields"]
     chosen = [field for field in fields if names is None or field["name"] in names]
     schema = StructType([StructField.fromJson({**field, "metadata": {}}) for field in chosen])
@@ -112,7 +115,10 @@ def _take_manifest(uri: str, folder: str) -> Manifest:
 
 
 def add_actions(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
-    """What adds the staged files to `target`; raises EngineError where they would be read as something else there."""
+    """Return the actions that add the staged files to `target`.
+
+    Raises EngineError if they would be read as something else there.
+    """
     if fault := _fault(manifest, target):
         raise EngineError(
             f"the staged files cannot be published: {fault}",
@@ -132,7 +138,7 @@ def add_actions(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
 
 
 def _fault(manifest: Manifest, target: DeltaTable) -> str:
-    """Why the target's readers would not see the rows that were staged; empty: they would."""
+    """Return why the target's readers would not see the rows that were staged, or an empty text if they would."""
     metadata, staged = manifest.files["metadata"], manifest.files["protocol"]
     configuration = metadata["configuration"]
     if metadata.get("partitionColumns"):
@@ -160,14 +166,17 @@ def _fault(manifest: Manifest, target: DeltaTable) -> str:
 
 
 def _features(writer_version: int, named: list[str]) -> frozenset[str]:
-    """What a protocol requires of writers, beside what it requires of those of any table."""
+    """Return what a protocol requires of writers, beside what it requires of those of any table."""
     if writer_version >= _TABLE_FEATURES:
         return frozenset(named) - _OF_EVERY_TABLE
     return frozenset(name for version, names in _LEGACY if version <= writer_version for name in names)
 
 
 def _columns(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Names and types. Nullability is the target's affair, comments nobody's; a mapped column identifies itself."""
+    """Return the names and types of columns.
+
+    Nullability is the target's affair, comments nobody's; a mapped column identifies itself.
+    """
     return {
         field["name"] + ("'s mapping" if _mapped(field) else ""): json.dumps(plain(field["type"]), sort_keys=True)
         for field in schema["fields"]
@@ -175,7 +184,7 @@ def _columns(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _mapped(kind: Any) -> bool:
-    """Whether it, or a field in it, is found by another name or an id."""
+    """Return whether a type, or a field in it, is found by another name or an id."""
     if isinstance(kind, dict):
         return any(name.startswith("delta.columnMapping.") or _mapped(value) for name, value in kind.items())
     return isinstance(kind, list) and any(map(_mapped, kind))

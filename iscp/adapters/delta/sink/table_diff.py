@@ -1,7 +1,7 @@
-"""Compares the rows that a target should hold with those that it holds.
+"""Compares the rows that a target should have with those that it has.
 
-Each table is reduced to digests of ranges of its keys (`digest`), by one aggregate. Only rows of ranges that
-differ are shuffled, and laid side by side by key, or without a key by their hashes.
+Each table is reduced to digests of ranges of its keys (`digest`), by one aggregate. Only rows of ranges that differ are
+shuffled, and laid side by side by key, or without a key by their hashes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _LOW_BITS = 0xFFFFFFFF
 
 @contextmanager
 def comparing(wanted: DataFrame, target: DataFrame, key: Sequence[str]) -> Iterator[Compared]:
-    """How `target` differs from `wanted`, and what repairs it; both have the same columns, in any order.
+    """Find how `target` differs from `wanted`, and what repairs it; both have the same columns, in any order.
 
-    Raises ChangesUnavailable where the rows of `wanted` cannot be read any more.
+    Raises ChangesUnavailable if the rows of `wanted` cannot be read any more.
     """
     if target.columns != wanted.columns:
         target = target.select(*[F.col(quoted(name)) for name in wanted.columns])
@@ -71,7 +71,7 @@ class Side:
         self._hashed = [place.alias(_CLASS), *[each.alias(name) for each, name in zip(hashes, _HASHES, strict=True)]]
 
     def rows(self, ranges: Ranges) -> DataFrame:
-        """With all their columns, those of some ranges."""
+        """Return the rows of some ranges, with all their columns."""
         row = F.expr(f"struct({', '.join(map(quoted, self._frame.columns))})")
         return _within(self._frame.select(self._key.alias(_KEY), row.alias(_ROW), *self._hashed), ranges)
 
@@ -96,14 +96,14 @@ def _within(rows: DataFrame, ranges: Ranges) -> DataFrame:
 
 
 def _halves() -> list[Column]:
-    """The upper and lower 32 bits of both hashes: their sums are exact in 64 bits for 2^31 rows."""
+    """Return the upper and lower 32 bits of both hashes: their sums are exact in 64 bits for 2^31 rows."""
     return [
         half for name in _HASHES for half in (F.shiftrightunsigned(name, 32), F.col(name).bitwiseAND(F.lit(_LOW_BITS)))
     ]
 
 
 def _narrow_ranges(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
-    """The ranges whose rows are to be read, and how many rows each table has in all."""
+    """Find the ranges whose rows are to be read; return how many rows each table has in all, too."""
     rows: tuple[int, int] | None = None
     while True:
         with reading_changes("digest the source's rows"):
@@ -119,9 +119,9 @@ def _narrow_ranges(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, t
 
 
 def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFrame:
-    """One row for each key whose rows differ: how often it is wanted and held, and one row of each side.
+    """Return one row for each key whose rows differ: how often each side has it, and one row of each side.
 
-    Rows of the source that share a key are not wanted: they are kept elsewhere, or stop the job.
+    Rows of the source that share a key are not wanted: they are stored elsewhere, or stop the job.
     """
     is_wanted = F.col(_SIDE) == 1
     wanted, target = (side.rows(ranges) for side in sides)
@@ -162,7 +162,7 @@ def _count_differences(said: Comparison, differing: DataFrame, schema: T.StructT
 
 
 def _sample_columns(schema: T.StructType, keyed: bool) -> list[Column]:
-    """A sample's fields."""
+    """Return the columns of a sample."""
     wanted, present = F.col(_WANTED), F.col(_PRESENT)
     fault = F.when(wanted > present, "missing").when(wanted < present, "extra").otherwise("different")
     shown = F.col(_KEY) if keyed else F.coalesce(F.col(_WANTED_ROW), F.col(_PRESENT_ROW))
@@ -180,7 +180,7 @@ def _differ(field: T.StructField) -> Column:
 
 
 def _repair(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFrame:
-    """Changes that make the target equal, as for a sink's merge; without a key the rows to be appended."""
+    """Return the changes that make the target equal, as for a sink's merge; without a key the rows to be appended."""
     if keyed:
         ops = (
             F.when(F.col(_WANTED) == 0, F.array(F.lit("d")))

@@ -1,4 +1,4 @@
-"""The columns of a target, as far as it matters to what rows go into it: names and types."""
+"""The columns of a target, as far as they decide which rows go into it: names and types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iscp.adapters.delta.rows.schema_evolution import UnlikeSchemaError, alike, 
 
 
 class Columns:
-    """Of one table; `schema_json` here and elsewhere as Delta and Spark write it."""
+    """The columns of one table; `schema_json` here and elsewhere as Delta and Spark write it."""
 
     def __init__(self, schema_json: str) -> None:
         self._plain = plain(json.loads(schema_json))
@@ -33,11 +33,11 @@ class Columns:
         return {field.name.lower(): field.type for field in self._arrow}
 
     def match(self, schema_json: str) -> bool:
-        """Whether these are the same, in any order."""
+        """Return whether these are the same columns, in any order."""
         return self._types == _types(plain(json.loads(schema_json)))
 
     def take(self, schema_json: str) -> bool:
-        """Whether there is one for each of the others, of a type that holds its values."""
+        """Return whether there is a column for each of the others, of a type that fits its values."""
         if self.match(schema_json):
             return True
         try:
@@ -62,7 +62,10 @@ class Columns:
 
 
 def plain(kind: Any) -> Any:
-    """A schema's bare columns and types: generated, identity and the like are the source's affair."""
+    """Return a schema's bare columns and types.
+
+    Generated and identity columns and the like are the source's affair.
+    """
     if isinstance(kind, dict):
         bare = {name: plain(value) for name, value in kind.items()}
         known = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
@@ -73,5 +76,5 @@ def plain(kind: Any) -> Any:
 
 
 def _types(schema: Any) -> dict[str, str]:
-    """Column names and types; nullability and comments do not matter to what rows fit."""
+    """Return column names and types; nullability and comments do not decide which rows fit."""
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}

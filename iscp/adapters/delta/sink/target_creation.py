@@ -1,4 +1,4 @@
-"""Makes the table that a job keeps, and says of its commits whose they are."""
+"""Creates the table that a job writes, and marks its commits as that job's."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from iscp.ports.sink import CommitTag
 
 
 def create_target(uri: str, schema: Mapping[str, Any], properties: Mapping[str, str], tag: CommitTag) -> None:
-    """Raises deltalake's errors, OSError, Conflict.
+    """Create the table. Raises deltalake's errors, OSError, Conflict.
 
-    With deletion vectors only where rows of it can be taken out by them. deltalake would give such a table features
-    that it has no use for, and that others do not read.
+    The table gets deletion vectors only if rows of it can be taken out by them. deltalake would give such a table
+    features that it has no use for, and that others do not read.
     """
     if VECTORS.items() <= properties.items():
         if fits_arrow(T.StructType.fromJson(dict(schema)), ()):

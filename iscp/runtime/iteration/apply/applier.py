@@ -43,7 +43,10 @@ class Applier:
         self._on_committed = on_committed
 
     def apply(self, iteration: Iteration, guard: Guard, meter: IterationMeter) -> tuple[JobOutcome, ...]:
-        """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
+        """Apply the iteration, and return an outcome for each job.
+
+        A job that lost its seq to another writer starts over from what the sink says.
+        """
         engine, clock = self._ports.engine, self._ports.clock
         began_s, (spark_s, direct_s) = clock.monotonic_s(), engine.spent_s()
         run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard, meter)
@@ -66,7 +69,7 @@ class Applier:
 
 
 def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
-    """The outcomes by job_id, once no job is left that has something to gain from another attempt.
+    """Return the outcomes by job_id, once no job is left that has something to gain from another attempt.
 
     There is no pause between attempts: who won a seq has committed, and the sink says by now where to go on from; and
     files that are gone are not those of the newest version, where a table is vacuumed while it is written.
@@ -89,7 +92,7 @@ def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
 
 
 def _find_newest(run: ApplyRun, rows: Sequence[JobRow]) -> dict[str, int]:
-    """The newest version of each table that these jobs read, as far as it is there."""
+    """Return the newest version of each table that these jobs read, as far as it is there."""
     found = {}
     for uri in {uri for row in rows for uri in (run.uri, *further_tables(row))}:
         with suppress(IscpError, ChangesUnavailableError):
@@ -123,10 +126,11 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
 
 
 def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:
-    """As `read_position`, once all parts of a merged range are at one version; or how far they came.
+    """Return the job with its position, once all parts of a merged range are at one version; otherwise an outcome.
 
-    Each part goes on by one iteration at the most, on behalf of its range, whose record it writes. It takes over
-    the whole range all the same: what the parts' former writers have on its way fails.
+    The outcome says how far the parts came. Each part goes on by one iteration at the most, on behalf of its range,
+    whose record it writes. Its commit takes over the whole range all the same: what the parts' former writers have on
+    its way fails.
     """
     ports = run.ports
     kind, consumer = ports.kinds(row.spec.consumer.kind), ports.open(row)

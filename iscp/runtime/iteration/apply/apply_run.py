@@ -1,4 +1,4 @@
-"""One iteration that applies changes, while it runs: what a consumer is handed of it, and what it answers."""
+"""Runs one iteration that applies changes: it hands data to consumers, and takes their answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRun:
-    """`on_committed` is called for each job as soon as its part is in its sink, on the thread that committed it."""
+    """One iteration that applies changes, while it runs.
+
+    `on_committed` is called for each job as soon as its part is in its sink, on the thread that committed it.
+    """
 
     ports: IterationPorts
     bounds: Bounds
@@ -41,7 +44,7 @@ class ApplyRun:
         return self.iteration.table_uri
 
     def of_jobs(self, rows: Sequence[JobRow]) -> ApplyRun:
-        """The same for these of its jobs alone."""
+        """Return the same iteration for these of its jobs alone."""
         return replace(self, iteration=replace(self.iteration, jobs=tuple(rows)))
 
     def run_each(self, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]) -> list[JobOutcome]:
@@ -59,7 +62,10 @@ class ApplyRun:
         rows: Snapshot | None = None,
         feed: ChangeSet | None = None,
     ) -> IterationRetriever:
-        """What `job_run` is handed of `span`: `rows` at its last version, or the changes of `feed`: one of the two."""
+        """Return what `job_run` is handed of `span`.
+
+        That is `rows` at its last version, or the changes of `feed`: one of the two.
+        """
         record = WatermarkRecord(
             seq=job_run.position.seq + 1,
             watermark=exact_watermark(span.to),
@@ -77,14 +83,20 @@ class ApplyRun:
     def consume(
         self, session: SparkSession, job_run: JobRun, retriever: IterationRetriever, span: SourceRange, warning: str
     ) -> JobOutcome:
-        """Have the consumer commit. `session`: that of the rows handed, which nobody else may use meanwhile."""
+        """Have the consumer commit, and return the outcome.
+
+        `session` is that of the rows handed over, which nobody else may use meanwhile.
+        """
         consumed: Consumed = job_run.consumer.consume(self.ports.context(session, job_run, span, self.guard), retriever)
         return self.committed(job_run, consumed, retriever.data_type, retriever.from_version, warning)
 
     def committed(
         self, job_run: JobRun, consumed: Consumed, data_type: DataType, from_version: int, warning: str
     ) -> JobOutcome:
-        """It is in the sink: from here on no fault is a reason to apply it again, as the sink's position says."""
+        """Report what is in the sink, and return the outcome.
+
+        From here on no fault is a reason to apply it again, as the sink's position says.
+        """
         self.ports.failpoints.reach("report.before")
         outcome = applied(job_run.row, consumed, data_type, from_version, warning)
         if job_run.whole:

@@ -1,6 +1,6 @@
-"""What a consumer is handed of one iteration (port Retriever).
+"""Hands a consumer the data of one iteration (port Retriever).
 
-It keeps nothing of its own: frames are made on demand, of what the runner has read once for all.
+Nothing is cached here: frames are made on demand, from what the runner has read once for all.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All rows of a source at one version; `small`: they are few, and held here."""
+    """All rows of a source at one version; `small`: they are few, and in memory."""
 
     make_frame: Callable[[], DataFrame]
     small: SmallSnapshot | None = None
 
 
 class IterationRetriever:
-    """`rows` is the source at the record's version, `feed` what changed up to it: one of the two.
+    """Hands a consumer `rows`, the source at the record's version, or `feed`, what changed up to it: one of the two.
 
     Rows and changes are those of the job's range alone.
     """
@@ -68,7 +68,7 @@ class IterationRetriever:
         self._spec: ConsumerSpec = job_run.row.spec.consumer
         self._needs = job_run.kind.needs
         self._base_seq = job_run.position.base_version
-        """The seq at which the sink said that it is, -1 where it said nothing."""
+        """The seq at which the sink said that it is, -1 if it said nothing."""
         self._takeover = job_run.takeover
         self._engine = ports.engine
         self._failpoints = ports.failpoints
@@ -158,7 +158,10 @@ class IterationRetriever:
         txn.put(key, self.record.to_json())
 
     def _take_over(self, own: str, txn: WatermarkTxn) -> None:
-        """The range's first commit: nobody who wrote keys of it before writes them after it."""
+        """Fence the records that the range takes over, in its first commit.
+
+        Nobody who wrote keys of it before writes them after it.
+        """
         for key, text in self._takeover.items():
             if txn.get(key) != text:
                 raise Conflict(f"{key} has moved: another writer has committed")
@@ -176,7 +179,7 @@ class IterationRetriever:
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:
-        """By which rows without a key are distinguished."""
+        """Return the columns by which rows without a key are distinguished."""
         return () if self._spec.key else self._spec.columns
 
     def _columns(self, frame: DataFrame) -> list[str]:
@@ -198,7 +201,10 @@ class IterationRetriever:
             yield table, table.slice(0, 0)
 
     def _pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Deletes before inserts; the last of the one with the first of the other, which mostly are the only ones."""
+        """Yield deletes before inserts.
+
+        The last deletes come with the first inserts; mostly these are the only ones.
+        """
         inserts = self._batches(self.inserts)
         first = next(inserts)
         last: pa.Table | None = None

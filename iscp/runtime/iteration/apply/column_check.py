@@ -1,5 +1,7 @@
-"""Whether a job's columns are those that its sink holds: where one is another column of that name, no change of a row
-says what it holds now (it was dropped and added again, or names were exchanged).
+"""Decides whether a job's columns are those that its sink has.
+
+If one is another column of that name, no change of a row says what it has now (it was dropped and added again, or names
+were exchanged).
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ def split_by_columns(
     span: SourceRange,
     columns: Callable[[], Sequence[str]],
 ) -> tuple[list[JobRun], list[tuple[JobRun, str]]]:
-    """Those that go on by the changes of `span`, and those that have to compare, each with the reason.
+    """Return the jobs that go on by the changes of `span`, and those that have to compare, each with the reason.
 
-    `columns`: finds those as of its last version.
-
-    What a sink does not say, as one that was written before it could, the source says as of the watermark.
+    `columns` finds the columns as of its last version. What a sink does not say, as one that was written before it
+    could, the source says as of the watermark.
     """
     same, others = [], []
     for job_run in works:
@@ -68,7 +69,10 @@ def _reason(job_run: JobRun, span: SourceRange, columns: Callable[[], Sequence[s
 
 
 def _lost(job_run: JobRun, span: SourceRange) -> list[str]:
-    """Of a job that keeps every change: what is gone of its columns, so that deletions do not have what was there."""
+    """Return what is gone of the columns of a job that takes every change.
+
+    Deletions lack what was in these columns.
+    """
     if job_run.kind.needs.changes is not ChangeDetail.ALL:
         return []
     chosen = {name.lower() for name in job_run.row.spec.consumer.columns}

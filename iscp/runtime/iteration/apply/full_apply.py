@@ -37,7 +37,7 @@ def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> l
 
 
 def apply_full(run: ApplyRun, job_run: JobRun, reason: str = "") -> JobOutcome:
-    """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
+    """Apply a snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
     source, uri = run.ports.source, run.uri
     build = find_build(run, job_run) if job_run.data_type is DataType.SNAPSHOT else None
     if build is not None and (done := go_on(run, job_run, build, partial(_publish, run, job_run))) is not None:
@@ -69,7 +69,7 @@ def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Seq
 
 
 def _span(run: ApplyRun, job_run: JobRun) -> SourceRange:
-    """The version to which the job is to be brought."""
+    """Return the empty range at the version to which the job is to be brought."""
     source, uri, to_version = run.ports.source, run.uri, None
     if job_run.data_type is DataType.SNAPSHOT:
         to_version = run.iteration.to_version
@@ -113,7 +113,7 @@ def _rebuild(run: ApplyRun, session: SparkSession, job_run: JobRun, span: Source
 def _request_build(
     run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange, rows: Snapshot
 ) -> JobOutcome | None:
-    """As `request_build`."""
+    """Request a build if the consumer takes ranges, as `request_build` does."""
 
     def agree() -> BuildTerms | None:
         assert isinstance(job_run.consumer, RangeBuiltConsumer)
@@ -124,7 +124,10 @@ def _request_build(
 
 
 def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange) -> Snapshot:
-    """By rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
+    """Open the rows at the range's last version.
+
+    They are in memory if they are few and the consumer takes them; Spark then opens nothing.
+    """
     source, uri, version = run.ports.source, run.uri, span.to.version
     small = source.small_snapshot(session, uri, version) if job_run.kind.needs.small_snapshots else None
     if small is not None:
@@ -152,7 +155,7 @@ def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
 
 
 def _applied_at_s(run: ApplyRun, job_run: JobRun) -> float:
-    """When the last version that was applied was committed, as the log has it now; 0: it is not there any more."""
+    """Return when the last version that was applied was committed, as the log has it now; 0 if it is gone."""
     try:
         return run.ports.source.at(run.uri, job_run.position.watermark.version).to.at_s
     except ChangesUnavailableError:

@@ -1,4 +1,4 @@
-"""What a sink has to do while its source does not change: to write its position again, before its log forgets it."""
+"""Renews a sink's position while its source does not change, before the sink's log forgets it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from iscp.runtime.iteration.job_run import JobRun
 
 
 def renew_position(ports: IterationPorts, guard: Guard, job_run: JobRun, span: SourceRange) -> JobOutcome:
-    """For a job of a range without rows: only its watermark moves. Raises what its commit raises."""
+    """Return the outcome of a job for a range without rows, after its sink has repeated the position if need be.
+
+    Only the watermark moves. Raises what the commit raises.
+    """
     position = job_run.position
     if isinstance(job_run.consumer, RenewingConsumer):
         columns = span.column_ids if position.column_ids is None else position.column_ids

@@ -1,4 +1,4 @@
-"""An iteration of a job whose first snapshot is built by ranges: it requests the build, and publishes what was staged.
+"""Runs the iterations of a job whose first snapshot is built by ranges: one requests the build, one publishes it.
 
 What is staged under the target decides, not what the job's row says: so a build goes on at another node, and under
 another owner, and one that was removed, or can never be whole, is replaced by one snapshot of all rows.
@@ -33,7 +33,7 @@ PIECE_RANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class RunningBuild:
-    """What a job has requested, and what is staged of it by now. `span`: the source at that version."""
+    """A build that a job has requested, and what is staged of it by now. `span`: the source at that version."""
 
     request: BuildRequest
     span: SourceRange
@@ -47,7 +47,7 @@ class RunningBuild:
 
 
 def find_build(run: ApplyRun, job_run: JobRun) -> RunningBuild | None:
-    """The build that the job has requested; None: there is none, or its version is gone."""
+    """Return the build that the job has requested, or None if there is none, or its version is gone."""
     request = job_run.row.build
     if request is None or not _by_ranges(job_run):
         return None
@@ -59,11 +59,14 @@ def find_build(run: ApplyRun, job_run: JobRun) -> RunningBuild | None:
 
 
 Publish = Callable[[RunningBuild, Sequence[Manifest]], JobOutcome | None]
-"""Has the consumer commit what tiles the whole, and reports that; None: that does not make up what its sink holds."""
+"""Has the consumer commit what tiles the whole, and returns the outcome.
+
+None says that this does not make up what its sink has.
+"""
 
 
 def go_on(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
-    """With a build that the job has requested before; None: it is none that could go on."""
+    """Go on with a build that the job has requested before; return None if it is none that could go on."""
     # What has a watermark for each range of keys is not claimed: its first commit does that.
     claimed = job_run.kind.needs.sharded or job_run.position.job_id == job_run.row.job_id
     if not build.state.goes_on or not claimed:
@@ -79,9 +82,10 @@ def go_on(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publish)
 def request_build(
     run: ApplyRun, job_run: JobRun, span: SourceRange, agree: Callable[[], BuildTerms | None]
 ) -> JobOutcome | None:
-    """Of the claimed sink's first rows; None: they are to come as one snapshot.
+    """Request a build of the claimed sink's first rows; return None if they are to come as one snapshot.
 
-    `agree`: on what its ranges are computed of, where the consumer takes them; called for a table that is large.
+    `agree` returns what its ranges are computed from, or None if the consumer does not take them; it is called for a
+    table that is large.
     """
     before, config = find_build(run, job_run), run.ports.builds
     if before is not None and before.state.end is BuildEnd.REFUSED:
@@ -122,7 +126,10 @@ def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publi
 
 
 def remove_build(job_run: JobRun) -> None:
-    """What marks the job's builds, once it has rows; what cannot be removed now goes when its target is next built."""
+    """Remove what marks the job's builds, once it has rows.
+
+    What cannot be removed now goes when its target is next built.
+    """
     request = job_run.row.build
     if request is None or not isinstance(job_run.consumer, RangeConsumer):
         return
@@ -133,7 +140,10 @@ def remove_build(job_run: JobRun) -> None:
 
 
 def _by_ranges(job_run: JobRun) -> bool:
-    """A target that was built before is repaired, or rebuilt from one snapshot, whose rows are there at once."""
+    """Return whether the job's first rows may be built by ranges.
+
+    A target that was built before is repaired, or rebuilt from one snapshot, whose rows are there at once.
+    """
     first = job_run.row.watermark.version < 0 and job_run.row.key.range_id == WHOLE
     return first and job_run.kind.needs.ranges and isinstance(job_run.consumer, RangeConsumer)
 

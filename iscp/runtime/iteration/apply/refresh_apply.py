@@ -29,7 +29,7 @@ FIRST_BUILD = "the first build"
 
 
 def apply_refresh_to_each(run: ApplyRun, works: list[JobRun]) -> list[JobOutcome]:
-    """Of `works` whose kinds read for themselves; they share nothing."""
+    """Refresh each of `works`, whose kinds read for themselves; they share nothing."""
     return run.run_each(works, lambda job_run: _apply_refresh(run, job_run))
 
 
@@ -52,7 +52,7 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
         ports.failpoints.reach("read.before")
         run.guard.check()
         if job_run.position.job_id != job_run.row.job_id:
-            # As with all rebuilds: what a former registration has under way fails at the sink from here on.
+            # This is so for all rebuilds: what a former registration has under way fails at the sink from here on.
             frame = ports.source.snapshot(session, uri, span.to.version)
             job_run = replace(job_run, position=consumer.claim(ports.context(session, job_run, span, run.guard), frame))
         context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, full)
@@ -68,7 +68,7 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
 
 
 def _request_build(run: ApplyRun, job_run: JobRun, context: ConsumeContext, order: RefreshOrder) -> JobOutcome | None:
-    """As `request_build`."""
+    """Request a build if the consumer takes ranges, as `request_build` does."""
     consumer = job_run.consumer
     if not isinstance(consumer, RangeRefreshedConsumer):
         return None
@@ -76,7 +76,7 @@ def _request_build(run: ApplyRun, job_run: JobRun, context: ConsumeContext, orde
 
 
 def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
-    """What is computed of the ranges that are staged."""
+    """Publish what is computed from the staged ranges; return None if it does not make up the rows."""
     consumer, ports, span = build.consumer, run.ports, build.span
     assert isinstance(consumer, RangeRefreshedConsumer)
     exact_watermark(span.to)
@@ -109,7 +109,10 @@ def _report(
 
 
 def _unmoved(run: ApplyRun, job_run: JobRun, span: SourceRange, done: Refreshed) -> JobOutcome:
-    """Nothing was written: what the tables have committed since has no rows, and only the marks move, in memory."""
+    """Return the outcome of a refresh that wrote nothing.
+
+    What the tables have committed since has no rows, and only the marks move, in memory.
+    """
     found = refreshed(job_run.row, done, DataType.TAIL, NOTHING_APPLIED, "")
     marks = {**job_run.position.sources, **found.sources}
     own = SourceMark(span.table_id, later(job_run.position.watermark, span.to))
@@ -120,7 +123,10 @@ def _unmoved(run: ApplyRun, job_run: JobRun, span: SourceRange, done: Refreshed)
 
 
 def _find_version(run: ApplyRun, job_run: JobRun) -> SourceRange:
-    """Never before what the target shows: a job log that was restored, or is behind, may not know how far that is."""
+    """Return the empty range at the version to which the job is to be brought.
+
+    That is never before what the target shows: a job log that was restored, or is behind, may not know how far that is.
+    """
     source, to_version = run.ports.source, run.iteration.to_version
     if to_version is None:
         return source.newest(run.uri)
@@ -133,9 +139,9 @@ def _find_version(run: ApplyRun, job_run: JobRun) -> SourceRange:
 
 
 def _find_replaced(run: ApplyRun, job_run: JobRun, span: SourceRange) -> str:
-    """Why no change says how the rows have become what they are, as another table is in the place of one of them.
+    """Return why no change says how the rows have become what they are: another table is in the place of one of them.
 
-    Empty: all are those that were read. Raises PermanentError where the job is not to follow that.
+    Return an empty text if all tables are those that were read. Raises PermanentError if the job is not to follow that.
     """
     for uri, mark in _marks(run, job_run).items():
         now = span if uri == run.uri else run.ports.source.newest(uri)
@@ -154,7 +160,10 @@ def _find_replaced(run: ApplyRun, job_run: JobRun, span: SourceRange) -> str:
 
 
 def _marks(run: ApplyRun, job_run: JobRun) -> SourceMarks:
-    """Of the job's own table the position may know more: versions without a row need no commit."""
+    """Return the mark of each table that the job reads.
+
+    The position may know more of the job's own table: versions without a row need no commit.
+    """
     position = job_run.position
     known = position.sources.get(run.uri)
     own = position.watermark if known is None else later(known.watermark, position.watermark)
@@ -162,7 +171,7 @@ def _marks(run: ApplyRun, job_run: JobRun) -> SourceMarks:
 
 
 def _commit_time(run: ApplyRun, uri: str, mark: Watermark) -> float:
-    """When the version that was read last was committed, as the log has it now; 0: it is not there any more."""
+    """Return when the version that was read last was committed, as the log has it now; 0 if it is gone."""
     try:
         return run.ports.source.at(uri, mark.version).to.at_s
     except ChangesUnavailableError:

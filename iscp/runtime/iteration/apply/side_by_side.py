@@ -23,7 +23,10 @@ def run_side_by_side(
     consume: Callable[[JobRun], JobOutcome],
     at_work: Callable[[Sequence[JobRow]], AbstractContextManager[None]] = NO_DEATHS.at_work,
 ) -> list[JobOutcome]:
-    """An outcome for each, in order; what one of them raises is its own outcome. `at_work`: as JobDeaths has it."""
+    """Run `consume` for each, and return their outcomes, in order; what one of them raises is its own outcome.
+
+    `at_work` does what JobDeaths describes.
+    """
 
     def consume_safely(job_run: JobRun) -> JobOutcome:
         try:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """Where the changes of a range are read, and by what jobs go on where they turn out to be gone, and why."""
+    """Says where the changes of a range are read.
+
+    `without` brings jobs on if the changes turn out to be gone; its text says why.
+    """
 
     columns: Callable[[], Sequence[str]]
     read: Callable[[Reading, SparkSession, Sequence[str], int], ChangeSet]
@@ -36,9 +39,10 @@ class _Changes:
 
 
 def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[JobOutcome]:
-    """All jobs of one watermark share one read; what cannot be read as changes is taken by difference.
+    """Apply the changes since one watermark to all its jobs, which share one read.
 
-    Changes that are gone from the source may have been kept; nothing is searched among these as long as they are there.
+    What cannot be read as changes is taken by difference. Changes that are gone from the source may have been retained;
+    these are not searched as long as the source has them.
     """
     source, uri = run.ports.source, run.uri
     without = partial(_apply_retained, run, since)
@@ -58,9 +62,9 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
 
 
 def _apply_retained(run: ApplyRun, since: Watermark, group: list[JobRun], reason: str) -> list[JobOutcome]:
-    """By what is kept of the commits after `since`, as far as that goes; `reason`: why they cannot be read as changes.
+    """Apply the retained commits after `since`, as far as they go; `reason`: why the source's changes cannot be read.
 
-    What is kept has everything by which the table was known then: nothing of its log is needed.
+    What is retained has everything by which the table was known then: nothing of its log is needed.
     """
     retained, table = run.ports.retained, TablePlace(group[0].row.key.table_id, run.uri)
     try:
@@ -82,7 +86,10 @@ def _apply_retained(run: ApplyRun, since: Watermark, group: list[JobRun], reason
 
 
 def _check_range(run: ApplyRun, since: Watermark, group: list[JobRun], span: SourceRange) -> None:
-    """Before the range's own version counts: a source that was recreated may be at the very same one."""
+    """Raise ChangesUnavailableError if the source was replaced.
+
+    This is checked before the range's own version counts: a source that was recreated may be at the very same one.
+    """
     run.meter.note_range(since, span.bytes)
     exact_watermark(span.to)  # a commit may say any time of itself
     if not read_policy.same_log((job_run.position for job_run in group), span):
@@ -137,7 +144,7 @@ def _apply_changes(
 def _collect_columns(
     group: list[JobRun], span: SourceRange, available: Sequence[str]
 ) -> tuple[set[str], dict[str, JobOutcome]]:
-    """What the jobs want to be read, and the outcomes of those that cannot have their columns, by job_id."""
+    """Return what the jobs want to be read, and the outcomes of those that cannot have their columns, by job_id."""
     wanted: set[str] = set()
     lost: dict[str, JobOutcome] = {}
     for job_run in group:
