@@ -174,7 +174,10 @@ class SchemaHistory:
         ids = self.draw.sample(range(IDS), 4)
         there = {row["id"] for row in self.model.states[max(self.model.states)].rows} if self.model.states else set()
         if new := [each for each in ids if each not in there]:
-            values = ",".join(f"({each}, named_struct('x', {each}, 'y', 1))" for each in new)
+            within = self._within() if self.model.states else ["x", "y"]
+            given = {"x": "{0}", "y": "1"}
+            fields = ", ".join(f"'{name}', {given.get(name, 'NULL')}" for name in within)
+            values = ",".join(f"({each}, named_struct({fields.format(each)}))" for each in new)
             self.sql(f"INSERT INTO SOURCE (id, s) VALUES {values}")
 
     def update(self) -> None:
@@ -263,14 +266,14 @@ class SchemaHistory:
         self.sql("ALTER TABLE SOURCE ADD COLUMN s.y INT")
 
     def swap_within(self) -> None:
-        if {"x", "y"} <= self._within():  # a restored version may be one between two of these steps
+        if {"x", "y"} <= {*self._within()}:  # a restored version may be one between two of these steps
             for one, other in (("x", "aside"), ("y", "x"), ("aside", "y")):
                 self.sql(f"ALTER TABLE SOURCE RENAME COLUMN s.{one} TO {other}")
 
-    def _within(self) -> set[str]:
+    def _within(self) -> list[str]:
         within = self.columns["s"]
         assert isinstance(within, T.StructType)
-        return {*within.names}
+        return within.names
 
     def widen(self) -> None:
         for name, kind in self.columns.items():
