@@ -111,7 +111,7 @@ def delete(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.further  # each time: tests/integration/joblog/test_damage.py
+@pytest.mark.further  # each time: tests/integration/joblog/test_log_check.py
 @pytest.mark.spark
 @pytest.mark.parametrize("damage", [truncate, delete])
 def test_a_last_commit_that_is_lost_is_refused_by_its_name_and_given_up_by_a_command(
@@ -133,7 +133,7 @@ def test_a_last_commit_that_is_lost_is_refused_by_its_name_and_given_up_by_a_com
     assert (again.returncode, "nothing is wrong" in again.stderr) == (1, True)
 
 
-@pytest.mark.further  # each time: tests/integration/joblog/test_damage.py
+@pytest.mark.further  # each time: tests/integration/joblog/test_log_check.py
 @pytest.mark.spark
 def test_a_commit_that_is_missing_in_the_middle_is_refused_and_not_repaired(home: Home) -> None:
     missing = home.commits[len(home.commits) // 2]
@@ -148,7 +148,7 @@ def test_a_commit_that_is_missing_in_the_middle_is_refused_and_not_repaired(home
     assert home.jobs() == ["first", "second"]
 
 
-@pytest.mark.further  # each time: tests/integration/joblog/test_damage.py
+@pytest.mark.further  # each time: tests/integration/joblog/test_log_check.py
 def test_a_directory_that_is_gone_is_no_first_start(home: Home) -> None:
     shutil.rmtree(home.data / "joblog")
     said = home.refusal()
@@ -172,7 +172,7 @@ def test_the_log_of_a_cluster_that_never_applied_anything_is_missed_too(tmp_path
         home.close()
 
 
-@pytest.mark.further  # each time: tests/integration/joblog/test_damage.py
+@pytest.mark.further  # each time: tests/integration/joblog/test_log_check.py
 @pytest.mark.spark
 def test_every_node_names_the_fault_that_keeps_the_next_owner_from_the_log(tmp_path: Path) -> None:
     home = Home(tmp_path / "iscp")

@@ -226,7 +226,7 @@ def test_the_disk_of_the_job_log_is_full(stand: Stand) -> None:
     assert_goes_on(stand, job)
 
 
-@pytest.mark.further  # each time: a missing directory in tests/integration/joblog/test_job_log.py
+@pytest.mark.further  # each time: a missing directory in tests/integration/joblog/test_delta_job_log.py
 @pytest.mark.spark
 def test_the_directory_of_the_job_log_is_away(stand: Stand) -> None:
     job = stand.job("log_away", stand.cluster.lake / "derived" / "log_away")

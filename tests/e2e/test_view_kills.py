@@ -130,7 +130,7 @@ def views(cluster: Cluster) -> AllViews:
     return made
 
 
-@pytest.mark.further  # each time: crashes in tests/integration/views/test_view_events.py
+@pytest.mark.further  # each time: crashes in tests/integration/views/test_view_consumer_events.py
 @pytest.mark.spark
 def test_a_view_whose_input_is_kept_is_killed_between_that_and_its_own_rows(cluster: Cluster) -> None:
     views = AllViews(cluster)
@@ -186,7 +186,7 @@ def test_views_are_recomputed_wherever_the_node_is_killed(views: AllViews) -> No
     views.assert_committed_once()
 
 
-@pytest.mark.further  # each time: tests/integration/views/test_view_events.py
+@pytest.mark.further  # each time: tests/integration/views/test_view_consumer_events.py
 @pytest.mark.spark
 def test_a_view_is_recomputed_and_says_so_where_its_tables_were_vacuumed_in_the_middle(cluster: Cluster) -> None:
     """Between the change and the refresh."""

@@ -168,7 +168,7 @@ def test_eight_write_to_a_shard_while_many_are_killed_and_frozen(
     trouble(opened, writers, seed, list(KILLED), for_s=60.0)
 
 
-@pytest.mark.further  # each time: frozen ones among eight above, and test_transactions.py
+@pytest.mark.further  # each time: frozen ones among eight above, and test_transaction.py
 @pytest.mark.timeout(300)
 def test_a_frozen_writer_delays_the_others_by_a_timeout_and_its_own_commit_fails(
     opened: Opened,

@@ -69,7 +69,7 @@ def test_of_a_large_table_few_rows_are_in_memory_at_a_time(tmp_path: Path) -> No
     assert 0 < (pool.max_memory() or 0) < len(what) * count / 2
 
 
-@pytest.mark.further  # each time: owners that write at once in test_job_log.py
+@pytest.mark.further  # each time: owners that write at once in test_delta_job_log.py
 def test_nodes_that_make_the_table_at_once_and_append_to_it_lose_nothing(tmp_path: Path) -> None:
     begin, faults = threading.Barrier(NODES), list[Exception]()
 

@@ -110,7 +110,7 @@ def test_the_slower_of_two_nodes_starts_over(views: Views) -> None:
     assert views.counts() == {"own": ROWS, "other": 4}
 
 
-@pytest.mark.further  # each time: rows of others in views/test_view_events.py
+@pytest.mark.further  # each time: rows of others in views/test_view_consumer_events.py
 def test_a_target_that_somebody_wrote_to_is_recomputed(views: Views) -> None:
     views.run()
     DeltaTable(views.pipeline.target("view")).delete("name = 'own'")

@@ -43,7 +43,7 @@ def test_who_has_no_certificate_reaches_neither_nodes_nor_etcd(cluster: BareClus
         describe(cluster.members[0].config.address, tls=cluster.files("client").read())
 
 
-@pytest.mark.further  # each time: test_renewal.py, and the secured cluster above
+@pytest.mark.further  # each time: test_renewing_channel.py, and the secured cluster above
 def test_renewals_disturb_neither_users_nor_nodes_nor_etcd(cluster: BareCluster) -> None:
     owner = cluster.owner()
     (other,) = (node for node in cluster.members if node is not owner)

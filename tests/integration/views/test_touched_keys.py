@@ -13,7 +13,7 @@ from iscp.core.query.query_plan import upkeep_of
 from iscp.views.analysis.query_analysis import analyze_query
 
 from .conftest import ViewBench
-from .test_lookups import ROWS, Refreshed, Row
+from .test_table_lookups import ROWS, Refreshed, Row
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from iscp.core.job.source_holds import holder_of
 
 from .conftest import ViewBench
-from .test_view_events import change
+from .test_view_consumer_events import change
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from iscp.views.changes.signed_plans import SignedPlans
 from iscp.views.changes.signed_rows import Instants
 from tests.selection import in_full
 
-from .test_lookups import LookedUpTable, Refreshed, Row
+from .test_table_lookups import LookedUpTable, Refreshed, Row
 from .test_touched_keys import TABLES, follow_random_changes
 
 pytestmark = pytest.mark.spark

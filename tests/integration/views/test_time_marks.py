@@ -165,7 +165,7 @@ def test_a_crash_after_the_commit_leaves_the_instant_with_the_rows(timed_view: C
     view.assert_equal_now()
 
 
-@pytest.mark.further  # each time: vacuumed tables in test_view_events.py
+@pytest.mark.further  # each time: vacuumed tables in test_view_consumer_events.py
 def test_old_rows_that_cannot_be_read_any_more_lead_to_a_recomputation(timed_view: Callable[..., TimedBench]) -> None:
     view = timed_view(WINDOW)
     assert isinstance(view.lake, TimedLake)
@@ -179,7 +179,7 @@ def test_old_rows_that_cannot_be_read_any_more_lead_to_a_recomputation(timed_vie
     view.assert_equal_now()
 
 
-@pytest.mark.further  # each time: a kept input in test_view_refreshes.py
+@pytest.mark.further  # each time: a kept input in test_view_consumer_refreshes.py
 def test_a_limit_above_a_window_of_time_is_computed_from_a_kept_input_of_the_same_instant(
     timed_view: Callable[..., TimedBench],
 ) -> None:
