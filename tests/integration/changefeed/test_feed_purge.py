@@ -1,4 +1,4 @@
-"""Cursors stored by name, and what a purge deletes in view of them."""
+"""What a purge deletes, by age and behind the stored cursors."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.changefeed import Changefeed, Conflict, Cursor, CursorBehind, InvalidRequest
+from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
 from iscp.changefeed.client.connect import compose
-from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_purge import SHARDS_PER_TEXT, purge_files
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.values.errors import ConfigurationError
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
-from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 from .conftest import ON_S3_IN_FULL, ON_S3_TOO
 
@@ -41,113 +35,6 @@ def row(number: int) -> dict[str, object]:
 
 def told(feed: Changefeed) -> list[int]:
     return [each["number"] for each in feed.read().rows["row"].to_pylist()]
-
-
-# --- cursors -----------------------------------------------------------------------------------------------------
-
-
-def test_a_cursor_is_stored_by_compare_and_set(opened: Opened, etcd: str) -> None:
-    feed, other = opened(etcd), opened(etcd)
-    assert feed.cursors.get("billing") is None
-    feed.append(0, [row(1)])
-    one = feed.cursors.store("billing", feed.last_cursor(), None)
-    assert other.cursors.get("billing") == one
-    feed.append(1, [row(2)])
-    two = other.cursors.store("billing", feed.last_cursor(), one)
-    assert two.revision > one.revision
-    for expected in (one, None):
-        with pytest.raises(Conflict) as told_so:
-            feed.cursors.store("billing", feed.last_cursor(), expected)
-        assert told_so.value.remedy
-    assert [stored.name for stored in feed.cursors.list()] == ["billing"]
-    assert feed.cursors.get("billing") == two
-    with pytest.raises(Conflict):
-        feed.cursors.delete("billing", one)
-    assert feed.cursors.delete("billing", two)
-    assert not feed.cursors.delete("billing")
-    assert feed.cursors.list() == ()
-    with pytest.raises(Conflict):
-        feed.cursors.store("billing", feed.last_cursor(), two)
-
-
-def test_a_cursor_goes_back_only_on_purpose(opened: Opened, etcd: str) -> None:
-    feed = opened(etcd)
-    for shard in (0, 1):
-        feed.append(shard, [row(shard)])
-    full = feed.last_cursor()
-    stored = feed.cursors.store("c", full, None)
-    for back in (Cursor(feed.feed_id), Cursor(feed.feed_id, {0: full[0]})):
-        with pytest.raises(InvalidRequest, match="would go back") as refused:
-            feed.cursors.store("c", back, stored)
-        assert refused.value.field == "cursor"
-    assert feed.cursors.get("c") == stored
-    again = feed.cursors.store("c", Cursor(feed.feed_id), stored, rewind=True)
-    assert dict(again.cursor) == {}
-
-
-def test_cursors_and_names_that_are_none_are_refused(opened: Opened, etcd: str) -> None:
-    feed = opened(etcd)
-    for name in ("", "a/b", "..", "-a", "a b", "a" * 129):
-        for use in (
-            feed.cursors.get,
-            feed.cursors.delete,
-            lambda name: feed.cursors.store(name, Cursor(feed.feed_id), None),
-        ):
-            with pytest.raises(InvalidRequest) as refused:
-                use(name)
-            assert refused.value.field == "name"
-    for cursor in (Cursor("another"), Cursor(feed.feed_id, {9: "01J"}), Cursor(feed.feed_id, {0: "01J"})):
-        with pytest.raises(InvalidRequest) as refused:
-            feed.cursors.store("c", cursor, None)
-        assert refused.value.field == "cursor"
-    stored = feed.cursors.store("c", Cursor(feed.feed_id), None)
-    with pytest.raises(InvalidRequest, match="is cursor c, not d"):
-        feed.cursors.store("d", Cursor(feed.feed_id), stored)
-    assert [stored.name for stored in feed.cursors.list()] == ["c"]
-
-
-def test_of_many_that_store_at_once_one_does(opened: Opened, etcd: str) -> None:
-    feed = opened(etcd)
-    stored = feed.cursors.store("c", Cursor(feed.feed_id), None)
-
-    def store(_: int) -> bool:
-        try:
-            feed.cursors.store("c", Cursor(feed.feed_id), stored)
-        except Conflict:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(store, range(8))) == 1
-
-
-def test_who_does_not_hear_whether_it_has_stored_checks(opened: Opened, etcd: str, eventually: Eventually) -> None:
-    feed = opened(etcd)
-    with AnswerLosingProxy(int(etcd.rpartition(":")[2])) as proxy, ThreadPoolExecutor(1) as pool:
-        clock = SystemClock()
-        with EtcdClient(EtcdSettings((proxy.endpoint,)), clock) as client:
-            cursors = EtcdFeedCursors(client, Keys(), clock, feed.feed_id)
-            assert cursors.get("c") is None
-            proxy.lose_answers()
-            storing = pool.submit(cursors.store, "c", Cursor(feed.feed_id), None)
-            eventually(lambda: feed.cursors.get("c") is not None)
-            proxy.pass_answers()
-            proxy.cut()
-            assert storing.result(30) == feed.cursors.get("c")
-
-
-def test_what_is_no_cursor_in_etcd_is_reported_and_holds_up_a_purge(opened: Opened, etcd: str) -> None:
-    feed = opened(etcd)
-    feed.append(0, [row(1)])
-    with EtcdClient(EtcdSettings((etcd,)), SystemClock()) as client:
-        client.put(Keys().feed_cursor(feed.feed_id, "c"), b"junk")
-    for use in (lambda: feed.cursors.get("c"), feed.cursors.list, lambda: feed.purge(behind_cursors=True)):
-        with pytest.raises(ConfigurationError, match="Delete the key"):
-            use()
-    assert told(feed) == [1]
-
-
-# --- purges ------------------------------------------------------------------------------------------------------
 
 
 def test_by_age_whole_files_go_of_which_all_is_old(uri: str, tmp_path: Path) -> None:
