@@ -1,4 +1,4 @@
-"""Values survive encoding and decoding, in messages of bounded size."""
+"""Values survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire, cluster_to_wire
 from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB
-from iscp.adapters.grpc.codec.message_codec import PAGE_BYTES_MAX, PAGE_ITEMS_MAX, pages
 from iscp.adapters.grpc.codec.request_messages import (
     JOB_FILTER,
     JOB_NAME,
@@ -127,17 +126,3 @@ def test_states_of_a_newer_version_are_refused_not_guessed() -> None:
         filter_from_wire(filter_of_newer, 0)
     with pytest.raises(PermanentError, match="as new as the node"):
         JOB.from_wire(pb.Job.FromString(b"\x38\x63"))  # state = 99
-
-
-@given(st.lists(st.integers(0, 2 * PAGE_BYTES_MAX), max_size=8))
-def test_pages_are_bounded_in_bytes_and_lose_nothing(sizes: list[int]) -> None:
-    messages = [pb.Job(name="x" * size) for size in sizes]
-    found = list(pages(messages))
-    assert [message for page in found for message in page] == messages
-    for page in found:
-        assert len(page) == 1 or sum(message.ByteSize() for message in page) <= PAGE_BYTES_MAX
-
-
-def test_pages_are_bounded_in_items() -> None:
-    found = list(pages(pb.Job(name=str(number)) for number in range(PAGE_ITEMS_MAX * 2 + 1)))
-    assert [len(page) for page in found] == [PAGE_ITEMS_MAX, PAGE_ITEMS_MAX, 1]
