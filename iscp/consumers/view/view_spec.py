@@ -83,7 +83,7 @@ def _hold_s(value: Any) -> float:
 
 def _sql(value: Any) -> str:
     field = f"{_OPTIONS}.sql"
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.replace(";", "").strip():
         raise InvalidRequest(f"is {shown(value)}: must be a query", field=field, remedy="Write it as SELECT …")
     refuse_unbounded(value, field)
     return value.strip().rstrip(";")

@@ -128,7 +128,9 @@ def error_of(detail: pb.ErrorDetail) -> IscpError:
 
 def never_sent(error: grpc.RpcError) -> bool:
     """Return whether a failed call has certainly not arrived."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _has_words(error, _NEVER_SENT)
+    # A node that answers may have gRPC's words for this in its message, as where it cannot reach the owner.
+    unavailable = error.code() is grpc.StatusCode.UNAVAILABLE and not said_by_node(error)
+    return unavailable and _has_words(error, _NEVER_SENT)
 
 
 def nobody_there(error: grpc.RpcError) -> bool:

@@ -128,12 +128,15 @@ def test_whoever_wants_it_has_all_read_again() -> None:
 
 
 def test_it_ends_when_it_is_closed_also_from_its_own_thread() -> None:
-    follower = Follower(10)
-    closing = PrefixWatch(
-        follower.etcd, "/p/", follower.read, lambda events: closing.close(), "p.unreadable", "p", THREADS
-    )
-    closing.start()
+    follower, closed = Follower(10), list[bool]()
+
+    def close(events: Sequence[WatchEvent]) -> None:
+        watch.close()
+        closed.append(watch.closed)
+
+    watch = PrefixWatch(follower.etcd, "/p/", follower.read, close, "p.unreadable", "p", THREADS)
+    watch.start()
     follower.watched(1).items.put(Changed((event(EventType.PUT, "/p/a", 11),)))
-    until(lambda: not closing._thread.is_alive(), 10)
-    assert closing.closed
+    until(lambda: closed == [True], 10)
+    until(lambda: not watch._thread.is_alive(), 10)
     assert len(follower.etcd.watches) == 1

@@ -31,6 +31,14 @@ class Name:
     extra: int = 5
 
 
+@dataclass(frozen=True)
+class Job:
+    """`owner` lies flat in the message, which has no field for it."""
+
+    table: str
+    owner: Name
+
+
 NAMES = Codec(Name, pb.JobName, absent={"account": "default"})
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -66,6 +74,13 @@ def test_a_part_has_its_own_form_in_the_message() -> None:
     codec = Codec(Name, pb.JobName, name=swapped)
     assert codec.to_wire(Name("a", "xyz")) == pb.JobName(account="a", name="zyx")
     assert codec.from_wire(pb.JobName(account="a", name="zyx")) == Name("a", "xyz")
+
+
+def test_a_part_without_a_field_lies_flat_in_the_message() -> None:
+    codec = Codec(Job, pb.JobName, owner=NAMES)
+    message = codec.to_wire(Job("t", Name("a", "n")))
+    assert message == pb.JobName(table="t", account="a", name="n")
+    assert codec.from_wire(message) == Job("t", Name("a", "n"))
 
 
 class Verb(Enum):
