@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -105,7 +106,7 @@ def test_a_number_that_only_a_newer_node_knows_is_refused() -> None:
         ({"name": ["n"]}, "name"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(given: dict[str, object], field: str) -> None:
+def test_a_value_that_does_not_fit_is_named(given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest, match="must be a text") as refused:
         to_message(pb.JobName, **given)
     assert refused.value.field == field
@@ -121,7 +122,7 @@ def test_a_value_that_does_not_fit_is_named(given: dict[str, object], field: str
         ({"filter": {"table": "t", "account": 3}}, "account"),
     ],
 )
-def test_what_is_wrong_is_named_in_inner_messages_too(given: dict[str, object], field: str) -> None:
+def test_what_is_wrong_is_named_in_inner_messages_too(given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         to_message(pb.ListJobsRequest, **given)
     assert refused.value.field == field
