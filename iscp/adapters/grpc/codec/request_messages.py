@@ -28,7 +28,7 @@ from iscp.wire.v1 import operator_pb2
 
 def _refusal_from_wire(detail: pb.ErrorDetail) -> PermanentError:
     error = error_of(detail)
-    if isinstance(error, PermanentError):
+    if isinstance(error, PermanentError) and (error.message or error.field):
         return error
     return PermanentError(error.message or "the answer is of a newer kind", field=error.field, remedy=error.remedy)
 

@@ -108,3 +108,14 @@ def test_a_table_that_is_no_feed_is_refused_and_none_takes_its_place(tmp_path: P
     with pytest.raises(InvalidRequest, match="there is a table"):
         create_feed_table(str(tmp_path / "t"), ROWS["numbers"], 2)
     assert sorted((tmp_path / "t").rglob("*")) == before
+
+
+def test_a_table_whose_first_commits_were_cleaned_away_is_there(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for number in range(2):
+        write_deltalake(uri, pa.table({"a": [number]}), mode="append")
+    DeltaTable(uri).create_checkpoint()
+    commit_path(uri, 0).unlink()
+    with pytest.raises(InvalidRequest, match="there is a table"):
+        create_feed_table(uri, ROWS["numbers"], 2)
+    assert not commit_path(uri, 0).exists()
