@@ -22,7 +22,7 @@ from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.spec_patch import changed_spec
 from tests.fakes.admin import MISSING, FakeAdmin
-from tests.unit.core.spec.test_spec import SPECS
+from tests.unit.core.spec.test_spec_parsing import SPECS
 
 Run = Callable[..., Result]
 

@@ -12,7 +12,7 @@ from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.spec_patch import changed_spec
 from iscp.core.values.errors import InvalidRequest
-from tests.unit.core.spec.test_spec import SPECS
+from tests.unit.core.spec.test_spec_parsing import SPECS
 
 CONSUMER = ConsumerSpec("replica", "/x", ("id",), where="a > 1", options={"kept": 1})
 PERIODIC = JobSpec(CONSUMER, TriggerSpec(TriggerType.PERIODIC, 60.0, share=True), target_lag_s=90.0, priority=3)
