@@ -47,17 +47,17 @@ class IterationQueue:
 
     def put(self, iteration: Iteration) -> Iteration | None:
         """Queue the iteration, and return the one turned away for it, if any: itself or another."""
-        turned_away = None
-        if len(self) >= self._length_max:
-            turned_away = self._evict(iteration)
-            if turned_away is iteration:
-                return iteration
+        turned_away = self._crowded_out(iteration) if len(self) >= self._length_max else None
+        if turned_away is iteration:
+            return iteration
         self._serial += 1
         account = self._accounts.setdefault(iteration.account, _Account())
         key = _key(iteration, self._serial)
         account.waiting[iteration.number] = key
         self._account_of[iteration.number] = iteration.account
         heapq.heappush(account.heap, (key, iteration))
+        if turned_away is not None:  # only now: if it is the last one of this account, its turn is not forgotten
+            self.remove(turned_away.number)
         return turned_away
 
     def pop(self) -> Iteration | None:
@@ -107,7 +107,8 @@ class IterationQueue:
             self.remove(iteration.number)
         return live
 
-    def _evict(self, newcomer: Iteration) -> Iteration:
+    def _crowded_out(self, newcomer: Iteration) -> Iteration:
+        """Return the one that has no place once `newcomer` comes: itself or another."""
         crowd = max(self._accounts.values(), key=lambda account: len(account.waiting))
         own = self._accounts.get(newcomer.account)
         fair = len(crowd.waiting) > (len(own.waiting) if own else 0) + 1
@@ -117,7 +118,6 @@ class IterationQueue:
         key, last = max((entry for entry in victims.heap if entry[1].number in victims.waiting), key=lambda e: e[0])
         if not fair and key < _key(newcomer, self._serial + 1):
             return newcomer
-        self.remove(last.number)
         return last
 
     def _forget_idle(self, name: str) -> None:
