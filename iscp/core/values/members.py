@@ -33,7 +33,7 @@ def ttls_fit(one_s: float, other_s: float) -> bool:
     if 0.0 in (one_s, other_s):
         return True
     shorter_s, longer_s = sorted((one_s, other_s))
-    return shorter_s > 0.0 and longer_s <= TTL_RATIO_MAX * shorter_s
+    return longer_s <= TTL_RATIO_MAX * shorter_s
 
 
 @dataclass(frozen=True, slots=True, order=True)
