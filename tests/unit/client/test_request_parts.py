@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from iscp.client.admin_client import Client
-from iscp.client.request_parts import require_all, with_ids
-from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.client.request_parts import (
+    WAIT_MARGIN_S,
+    answer_within_s,
+    job_filter,
+    require_all,
+    with_ids,
+    with_wait,
+)
+from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.core.job.job_row import JobState, Reason
 from iscp.core.values.errors import InvalidRequest
 
 
@@ -39,3 +48,35 @@ def test_many_requests_may_come_from_any_iterable() -> None:
     for wrong in bad:
         with pytest.raises(InvalidRequest, match="requests"):
             with_ids(wrong, RegisterRequest)
+
+
+def test_a_call_that_waits_leaves_time_for_its_answer() -> None:
+    @dataclass
+    class Wait:
+        timeout_s: float = 0.0
+
+    def method(request: Wait, *, timeout: float) -> tuple[float, float]:
+        return request.timeout_s, timeout
+
+    assert answer_within_s(10.0, "timeout_s") == 10.0 + WAIT_MARGIN_S
+    assert with_wait(method)(Wait(), timeout=10.0 + WAIT_MARGIN_S) == (10.0, 10.0 + WAIT_MARGIN_S)
+    assert with_wait(method)(Wait(), timeout=1.0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("state", "reason", "field"), [("gone", None, "state"), (None, "gone", "reason")])
+def test_a_state_or_reason_that_is_none_is_refused_by_its_field(
+    state: str | None, reason: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="'gone' is not known") as refused:
+        job_filter("", "", state, reason, "", "", False)
+    assert refused.value.field == field
+    found = job_filter("a", "/t", "error", Reason.PAUSED, "t*", "n*", True)
+    assert found == JobFilter(
+        account="a",
+        table="/t",
+        state=JobState.ERROR,
+        reason=Reason.PAUSED,
+        table_pattern="t*",
+        name_pattern="n*",
+        late=True,
+    )
