@@ -34,7 +34,9 @@ class OidcConfig:
     Invariant: issuer, audience and URL, or nothing.
     """
 
-    issuer: str = setting("", "What tokens have to name as their issuer (`iss`); empty: none of a provider is known")
+    issuer: str = setting(
+        "", "What tokens have to name as their issuer (`iss`); empty: no provider's tokens are accepted"
+    )
     audience: str = setting("", "What tokens have to name among their audiences (`aud`)")
     jwks_url: str = setting("", "URL of the provider's public keys (JWKS): https, or http on the loopback interface")
     ca_file: str = setting("", "Authorities (PEM) that its certificate must come from; empty: the system's")
@@ -47,8 +49,8 @@ class OidcConfig:
         default_factory=dict,
         metadata=about("Roles by what `role_claim` may say, as `lake-editors`; empty: it says roles themselves"),
     )
-    cluster_wide: bool = setting(False, "Whether tokens may say that somebody is of `security.cluster_account`")
-    leeway_s: float = setting(30.0, "By how much the provider's clock may differ; at most 300", least=0.0)
+    cluster_wide: bool = setting(False, "Whether tokens may assign callers to `security.cluster_account`")
+    leeway_s: float = setting(30.0, "Seconds by which the provider's clock may differ; at most 300", least=0.0)
     lifetime_max_s: float = setting(
         86_400.0, "A token that is valid for longer, from `iat` to `exp`, is refused", above=0.0
     )

@@ -71,7 +71,7 @@ class JobLogConfig:
     compact_interval_s: float = setting(3_600.0, "It is also compacted after this time, if it grew", above=0.0)
     flush_interval_s: float = setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
     collect_interval_s: float = setting(3_600.0, "How often rows of dropped jobs are collected", above=0.0)
-    keep_dropped_s: float = setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
+    keep_dropped_s: float = setting(86_400.0, "How long a dropped job's row is retained", least=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class ProbeConfig:
     interval_max_s: float = setting(300.0, "Idle tables are probed at least so often", above=0.0)
     timeout_s: float = setting(
         10.0,
-        "A probe that takes longer holds its table: its lag grows, and nothing of it starts",
+        "If a probe takes longer, its table waits: its lag grows, and nothing of it starts",
         above=0.0,
     )
 
@@ -181,7 +181,7 @@ class BuildConfig:
     range_bytes: int = setting(256 * 1024**2, "Bytes of the source in a range, on average", least=1)
     tables_at_once: int = setting(1, "Tables that are built at a time", least=1)
     kept_bytes_max: int = setting(
-        RETAINED_BYTES_MAX, "Bytes of change rows that are kept of a table while it is built; 0: none are", least=0
+        RETAINED_BYTES_MAX, "Bytes of change rows that are stored for a table while it is built; 0: none", least=0
     )
 
 
@@ -189,15 +189,17 @@ class BuildConfig:
 class MaintenanceConfig:
     """Refreshes and purges that consumers of others offer."""
 
-    concurrency: int = setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
-    timeout_s: float = setting(600.0, "One that takes longer is given up, and retried; 0 or less: never")
+    concurrency: int = setting(
+        2, "Number of concurrent refreshes, and of concurrent purges; hanging ones do not count", least=1
+    )
+    timeout_s: float = setting(600.0, "A refresh or purge that takes longer is given up, and retried; 0 or less: never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumersConfig:
     """The consumers of others whose code runs in the node."""
 
-    allow: tuple[str, ...] = setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
+    allow: tuple[str, ...] = setting((), "Entry points of `iscp.consumers` that jobs may use in addition to iscp's own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +247,8 @@ class NodeConfig:
     advertise: str = setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
     data_dir: str = setting(
         "",
-        "Scratch space, which need not be kept. Empty: a temporary directory, and the node does not know which jobs it "
-        "has crashed of",
+        "Scratch space, which need not survive. Empty: a temporary directory, and the node does not know which jobs "
+        "have crashed it",
     )
     log_format: LogFormat = field(
         default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
