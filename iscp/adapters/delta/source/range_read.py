@@ -67,27 +67,19 @@ class DeltaRangeReader:
         self._lock = threading.Lock()
 
     def rows(self, session: SparkSession, uri: str, version: int, range_id: int, piece_bytes: int) -> Rows | None:
-        listing = self._list(session, uri, version)
+        what = f"read a range of {uri} at version {version}"
+        with reading_changes(what):
+            opened = open_log(session, uri, version)
+            listing = self._list_opened(session, uri, version, opened[2])
         found = files_in_range(listing.files, piece_bytes, range_id)
         if found.empty:
             return None
-        return Rows(
-            partial(self._read_by_spark, session, uri, version, listing, found),
-            partial(self._read_directly, uri, listing, found),
-        )
 
-    def _read_by_spark(
-        self, session: SparkSession, uri: str, version: int, listing: _Listing, found: RangeFiles
-    ) -> DataFrame:
-        with reading_changes(f"read a range of {uri} at version {version}"):
-            opened = open_log(session, uri, version)
-            whole = [listing.actions[path] for path in found.whole]
-            frames = [frame_of_files(opened, session, whole)] if whole else []
-            for path, pieces in found.parts.items():
-                # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
-                spans_of = partial(row_spans, pieces=pieces)
-                frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
-            return without_void(reduce(DataFrame.unionAll, frames))
+        def read_by_spark() -> DataFrame:
+            with reading_changes(what):
+                return _frame_of(opened, session, listing, found)
+
+        return Rows(read_by_spark, partial(self._read_directly, uri, listing, found))
 
     def _read_directly(self, uri: str, listing: _Listing, found: RangeFiles) -> pa.Table | None:
         if not self._bytes_max or listing.shape is None or found.parts:
@@ -129,6 +121,16 @@ class DeltaRangeReader:
             if len(self._listings) > LISTINGS_CACHED_MAX:
                 self._listings.popitem(last=False)
         return listing
+
+
+def _frame_of(opened: tuple[Any, Any, Any], session: SparkSession, listing: _Listing, found: RangeFiles) -> DataFrame:
+    whole = [listing.actions[path] for path in found.whole]
+    frames = [frame_of_files(opened, session, whole)] if whole else []
+    for path, pieces in found.parts.items():
+        # By its place in the file, which rows that are gone have too, a row belongs to one group for certain.
+        spans_of = partial(row_spans, pieces=pieces)
+        frames += frames_of_places(opened, session, listing.actions[path], path, spans_of)
+    return without_void(reduce(DataFrame.unionAll, frames))
 
 
 def _list_files(session: SparkSession, uri: str, version: int, snapshot: Any) -> _Listing:
