@@ -69,3 +69,11 @@ def opened(uri: str) -> Iterator[Opened]:
 @pytest.fixture
 def eventually() -> Callable[..., float]:
     return partial(until, within_s=60.0)
+
+
+def row(number: int) -> dict[str, object]:
+    return {"who": "a", "txn": 0, "number": number}
+
+
+def told(feed: Changefeed) -> list[int]:
+    return [each["number"] for each in feed.read().rows["row"].to_pylist()]

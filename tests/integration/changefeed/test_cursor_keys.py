@@ -16,16 +16,10 @@ from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.core.values.errors import ConfigurationError
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
+from .conftest import row, told
+
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
-
-
-def row(number: int) -> dict[str, object]:
-    return {"who": "a", "txn": 0, "number": number}
-
-
-def told(feed: Changefeed) -> list[int]:
-    return [each["number"] for each in feed.read().rows["row"].to_pylist()]
 
 
 def test_a_cursor_is_stored_by_compare_and_set(opened: Opened, etcd: str) -> None:

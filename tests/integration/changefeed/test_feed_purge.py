@@ -23,18 +23,10 @@ from iscp.changefeed.table.feed_table import FeedTable
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 
-from .conftest import ON_S3_IN_FULL, ON_S3_TOO
+from .conftest import ON_S3_IN_FULL, ON_S3_TOO, row, told
 
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
-
-
-def row(number: int) -> dict[str, object]:
-    return {"who": "a", "txn": 0, "number": number}
-
-
-def told(feed: Changefeed) -> list[int]:
-    return [each["number"] for each in feed.read().rows["row"].to_pylist()]
 
 
 def test_by_age_whole_files_go_of_which_all_is_old(uri: str, tmp_path: Path) -> None:

@@ -22,16 +22,12 @@ from iscp.core.job.start_rule import ProbeState
 from iscp.core.values.errors import ErrorCode, StorageError
 from tests.fakes.changefeed_program import rows_of
 
-from .conftest import ON_S3_IN_FULL, ON_S3_TOO
+from .conftest import ON_S3_IN_FULL, ON_S3_TOO, row
 
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
 
 NUMBERS = pa.schema([("number", pa.int64()), ("text", pa.string())])
-
-
-def row(number: int) -> dict[str, object]:
-    return {"who": "a", "txn": 0, "number": number}
 
 
 def told(rows: pa.Table) -> list[int]:

@@ -30,7 +30,7 @@ from iscp.core.values.errors import ConfigurationError, FeedIncident, StorageErr
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 
-from .conftest import ON_S3_TOO, paths_below
+from .conftest import ON_S3_TOO, paths_below, row
 
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
@@ -46,10 +46,6 @@ def numbers(feed: Changefeed) -> list[tuple[str, int, int]]:
 
 def version(uri: str) -> int:
     return int(DeltaTable(uri).version())
-
-
-def row(number: int) -> dict[str, object]:
-    return {"who": "a", "txn": 0, "number": number}
 
 
 # --- what a transaction is ---------------------------------------------------------------------------------------
