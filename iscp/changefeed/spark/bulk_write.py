@@ -19,9 +19,9 @@ import pyarrow as pa
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
+from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX
@@ -183,10 +183,6 @@ def _fit_columns(frame: DataFrame, row: pa.Schema) -> DataFrame:
     if frame.isStreaming:
         raise InvalidRequest("the rows are a stream", field="rows", remedy="Append what foreachBatch gives")
     return frame.select(*map(quoted, row.names))
-
-
-def spark_schema(row: pa.Schema) -> StructType:
-    return from_arrow_schema(row, prefer_timestamp_ntz=True)
 
 
 def _column_texts(schema: StructType) -> list[str]:

@@ -17,10 +17,11 @@ from iscp.adapters.delta.rows.schema_evolution import conformed
 from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
 from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.source.spark_read import load_version
+from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
-from iscp.changefeed.spark.bulk_write import FeedStamp, spark_schema, write_ordered
+from iscp.changefeed.spark.bulk_write import FeedStamp, write_ordered
 from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable

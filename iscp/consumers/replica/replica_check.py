@@ -54,7 +54,7 @@ class ReplicaCheck:
         except (pa.ArrowException, KeyError):
             return None
         wanted = self._filtering.wanted(Rows(lambda: source, lambda: rows)).table
-        if wanted is None or not self._sink.schema_matches(spark_schema(wanted).json()):
+        if wanted is None or not self._sink.schema_matches(spark_schema(wanted.schema).json()):
             return None
         try:
             target = self._tables.small_snapshot(session, self._spec.target, position.base_version)

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys, inserts_of
 from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
 from iscp.adapters.delta.rows.row_difference import differing_rows
-from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, spark_schema
+from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
@@ -128,7 +129,7 @@ class ReplicaConsumer:
         table = None if self._keeps_all(context, retriever.data_type) else rows.table
         if table is not None:
             self._refuse_unwritable_name(table.column_names)
-            if self._sink.schema_matches(spark_schema(table).json()):
+            if self._sink.schema_matches(columns_of(rows).json()):
                 return rows
         self._refuse_unwritable_name(rows.frame.columns)
         return rows.for_spark()
@@ -164,7 +165,7 @@ class ReplicaConsumer:
         if self._keeps_all(context, kind):
             position, lacking = self._sink.append_lacking(rows.frame, tag, context.guard)
             return Consumed(position, lacking, 0)
-        schema = (rows.frame.schema if rows.table is None else spark_schema(rows.table)).json()
+        schema = columns_of(rows).json()
         if not self._sink.schema_matches(schema):
             return Consumed(self._sink.replace(rows.frame, tag, context.guard), 0, 0)
         if kind is DataType.DIFFERENCE and not _UNCOMPARED.search(schema):
@@ -191,8 +192,7 @@ class ReplicaConsumer:
 
     def _refuse_unlike(self, rows: Rows) -> None:
         """Refuse changes, with OP, whose columns the target does not have."""
-        table = rows.table
-        schema = rows.frame.drop(OP).schema if table is None else spark_schema(table.drop_columns([OP]))
+        schema = StructType([field for field in columns_of(rows).fields if field.name != OP])
         fits = self._sink.schema_matches if self._spec.key else self._sink.takes
         if not fits(schema.json()):
             raise ChangesUnavailableError("the source's columns are not the target's any more")

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.window import Window
 
+from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.core.rows.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.sql.sql_names import OP as OP
 from iscp.core.sql.sql_names import quoted
@@ -96,7 +97,7 @@ def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
     """
     if not key:
         return True
-    if not fits_arrow(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), key):
+    if not fits_arrow(spark_schema(rows.schema), key):
         return False
     keys = _key_columns(rows, key)
     return bool(keys.group_by(keys.column_names).aggregate([]).num_rows == len(rows))

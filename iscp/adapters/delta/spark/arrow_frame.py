@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.text_bytes import are_utf8
 from iscp.core.sql.sql_names import quoted
+from iscp.ports.rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,9 +29,14 @@ def frame_of_arrow(session: SparkSession, rows: pa.Table, schema: StructType | N
     return session.createDataFrame(filled) if schema is None else session.createDataFrame(filled, schema)
 
 
-def spark_schema(rows: pa.Table) -> StructType:
-    """Return the columns of `rows` as Spark has them; an instant without a zone stays one."""
-    return from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return these columns as Spark has them; an instant without a zone stays one."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def columns_of(rows: Rows) -> StructType:
+    """Return the columns of `rows` as Spark has them, without making a frame where there is a table."""
+    return rows.frame.schema if rows.table is None else spark_schema(rows.table.schema)
 
 
 def utf8_rows(frame: DataFrame) -> pa.Table | None:
