@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What nodes share in etcd: an owner uses `ports` of it, and all nodes use `builds`."""
+    """The cluster's parts in etcd: an owner uses `ports`, and all nodes use `builds`."""
 
     etcd: EtcdClient
     membership: EtcdMembership

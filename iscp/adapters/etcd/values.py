@@ -111,7 +111,7 @@ Operation = Put | Delete | Get
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """Which branch ran; `results` has for each of its operations what a Get found (empty for the others)."""
+    """A transaction's outcome: which branch ran, and for each of its operations what a Get found (others: empty)."""
 
     succeeded: bool
     revision: int

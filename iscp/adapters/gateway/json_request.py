@@ -198,7 +198,7 @@ class JsonRequest(BaseHTTPRequestHandler):
         return body
 
     def _send_stream(self, first: bytes | None, more: Iterator[bytes]) -> None:
-        """Its end is the connection's; an error that comes between two messages is a last line of its own."""
+        """Send messages, whose end is the connection's; an error between two of them is a last line of its own."""
         self._begin(HTTPStatus.OK, "application/x-ndjson", None)
         try:
             for line in filter(None, (first,)):

@@ -16,7 +16,7 @@ _DRAWN_BITS = 80
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """How many files and rows went, and the cursor behind which all is that is left."""
+    """A purge's outcome: the number of files and rows that went, and the cursor behind which all the rest is."""
 
     files: int
     rows: int

@@ -18,7 +18,7 @@ _TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_CDF} = true)"
 
 
 class Reading(Enum):
-    """How a range is read: the change data feed, the files that were added, or all rows, to be compared."""
+    """A way to read a range: the change data feed, the files that were added, or all rows, to be compared."""
 
     CDF = auto()
     FILES = auto()

@@ -40,7 +40,7 @@ class TooLargeError(Exception):
 
 
 class Allowance:
-    """How many bytes of memory the rows of a range may still take. Safe for threads."""
+    """Counts the bytes of memory that the rows of a range may still take. Safe for threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left = bytes_max

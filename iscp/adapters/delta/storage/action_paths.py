@@ -78,7 +78,7 @@ def _require_no_way_out(top: str, named: str, path: str) -> None:
 
 
 class Reach:
-    """How far absolute paths in logs are followed. Safe for threads: what it knows is replaced whole."""
+    """Decides how far absolute paths in logs are followed. Safe for threads: what it knows is replaced whole."""
 
     def __init__(self, roots: Collection[Collection[str]] = ()) -> None:
         """`roots`: below which places the tables of each account lie that has any; none: everywhere."""

@@ -103,7 +103,7 @@ class _Known(dict[int, E]):
 
 
 class FieldCodec(NamedTuple):
-    """How one field goes over the wire, both ways, where it has another form there."""
+    """Converts one field that has another form on the wire, both ways."""
 
     to_wire: Callable[[Any], Any]
     from_wire: Callable[[Any], Any]
