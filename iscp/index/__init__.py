@@ -1,0 +1,1 @@
+"""Full-text and vector indexes that follow their tables: how they are stored, changed and searched, without a node."""

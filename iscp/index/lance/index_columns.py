@@ -1,0 +1,63 @@
+"""The columns of an index's dataset, and the row that carries its head.
+
+A row of the source is one row here. `KEY` is its key as one text, `ROW_HASH` says what the row had, and for each text
+column there is what its analysis came to: words between spaces, with a space at each end, so that a word is found as
+` word `. Lance indexes these words as they are; the analysis is never done twice, nor by another program's rules.
+A row that cannot be indexed has a `FAULT`, and neither words nor a vector: no search finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+KEY = "_key"
+ROW_HASH = "_hash"
+FAULT = "_fault"
+HEAD = "_iscp"
+VECTOR = "_vector"
+TEXT_HASH = "_text_hash"
+"""The SHA-256 of the text that `VECTOR` was made of; null where the vector is the source's own."""
+
+HEAD_KEY = "\\W"
+"""The key of the row with the head. No key of a row is this text, as a backslash in a key is doubled."""
+
+RESERVED = frozenset({KEY, ROW_HASH, FAULT, HEAD, VECTOR, TEXT_HASH, "_rowid", "_rowaddr", "_score", "_distance"})
+"""Names that a column of a source cannot have in an index: its own, and those that Lance gives."""
+
+_WORDS = re.compile(r"_words_(\d+)")
+
+
+def words_column(number: int) -> str:
+    """Return the name of the column with the words of the text column of this number."""
+    return f"_words_{number}"
+
+
+def is_reserved(name: str) -> bool:
+    return name.lower() in RESERVED or _WORDS.fullmatch(name.lower()) is not None
+
+
+def dataset_schema(stored: Sequence[pa.Field], texts: int, dimension: int, half: bool = False) -> pa.Schema:
+    """Return the schema of a dataset.
+
+    `stored` are the source's columns that are stored, the key's among them; there are so many text columns, and vectors
+    of `dimension` numbers (0: no vectors), of 16 bits each if `half`.
+    """
+    fields = [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field(ROW_HASH, pa.binary(16)),
+        pa.field(FAULT, pa.string()),
+    ]
+    fields += [field.with_nullable(True) for field in stored]
+    fields += [pa.field(words_column(number), pa.string()) for number in range(texts)]
+    if dimension:
+        number_type = pa.float16() if half else pa.float32()
+        fields += [pa.field(VECTOR, pa.list_(number_type, dimension)), pa.field(TEXT_HASH, pa.binary(32))]
+    return pa.schema([*fields, pa.field(HEAD, pa.string())])
+
+
+def words_columns(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns with words, by number."""
+    return [words_column(number) for number in range(sum(_WORDS.fullmatch(name) is not None for name in schema.names))]

@@ -1,0 +1,96 @@
+"""The head of an index: what it is, how far it has come, and the sums that its ranks need, in one row of its dataset.
+
+The row changes in each commit of iscp, which makes it the fence as well: of two writers from one version the later
+one's commit meets a row that is gone, and fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.untrusted_values import error_text, exact_int
+
+FORMAT = 1
+
+HEAD_BYTES_MAX = 4 * 1024**2
+"""Bytes of a head; a longer one is no head of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTotals:
+    """The live rows that have words in one text column, and how many words these are together."""
+
+    rows: int = 0
+    words: int = 0
+
+    def plus(self, other: tuple[int, int], sign: int = 1) -> FieldTotals:
+        return FieldTotals(self.rows + sign * other[0], self.words + sign * other[1])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHead:
+    """What a commit says of the whole index.
+
+    `definition` is the JSON of what is indexed and how; `key` are the source's columns that identify a row. `records`
+    are the watermark records by their names (iscp.core.job.watermark_record). `rows` counts rows of the source, those
+    with a fault (`faults`) among them; `vectors` those that have a vector. `totals` belong to the text columns, by
+    number, and `count_files` are named as iscp.index.lance.word_counts names them. `source` maps the source's columns
+    that are stored to their types, `probes` are those that a calibration found to reach the recall.
+    """
+
+    definition: Mapping[str, Any]
+    key: tuple[str, ...]
+    records: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    faults: int = 0
+    vectors: int = 0
+    totals: tuple[FieldTotals, ...] = ()
+    count_files: tuple[str, ...] = ()
+    source: Mapping[str, str] = field(default_factory=dict)
+    probes: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    def emptied(self) -> IndexHead:
+        """Return the head of the same index without rows."""
+        return replace(
+            self, rows=0, faults=0, vectors=0, totals=(FieldTotals(),) * len(self.totals), count_files=(), probes=0
+        )
+
+
+def parse_head(text: str) -> IndexHead:
+    """Read the result of `to_json`; raise PermanentError for anything else."""
+    try:
+        if len(text) > HEAD_BYTES_MAX:
+            raise ValueError(f"it has more than {HEAD_BYTES_MAX} bytes")
+        found = json.loads(text)
+        if (version := found.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {version}, and this release knows {FORMAT}")
+        totals = tuple(
+            FieldTotals(exact_int(each["rows"], "rows"), exact_int(each["words"], "words")) for each in found["totals"]
+        )
+        lists = {name: tuple(map(_text, found[name])) for name in ("key", "count_files")}
+        head = IndexHead(**{**found, **lists, "totals": totals})
+        for name in ("rows", "faults", "vectors", "probes"):
+            exact_int(getattr(head, name), name)
+        for mapping in (head.records, head.source):
+            for name, value in mapping.items():
+                _text(name), _text(value)
+        return head
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise PermanentError(
+            f"the index's head cannot be read: {error_text(error)}",
+            remedy="Use the release of iscp that wrote it, or have the index rebuilt by `iscp-admin job resync`",
+            code=ErrorCode.TARGET_UNUSABLE,
+        ) from error
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,119 @@
+"""An index at a place: made, opened, and changed by transactions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import lance
+import pyarrow as pa
+
+from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.locations import S3, place
+from iscp.core.values.errors import Conflict
+from iscp.index.lance.count_cache import cached_counts
+from iscp.index.lance.durable_files import DurableFiles
+from iscp.index.lance.index_columns import HEAD
+from iscp.index.lance.index_head import IndexHead, parse_head
+from iscp.index.lance.index_transaction import IndexTransaction, head_rows
+from iscp.index.lance.lance_access import NoIndexError, lance_faults, no_index, open_dataset, shared_session
+from iscp.index.lance.row_lookup import head_row
+from iscp.index.lance.word_counts import FOLDER, LiveCounts
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+    from iscp.ports.system import Failpoints
+
+
+@dataclass(frozen=True)
+class OpenIndex:
+    """An index at one version: its dataset, and the head of just that version."""
+
+    root: str
+    dataset: LanceDataset
+    head: IndexHead
+
+    @property
+    def version(self) -> int:
+        """Return the dataset's own version."""
+        return int(self.dataset.version)
+
+    @cached_property
+    def counts(self) -> LiveCounts:
+        """Return the counts of words of this version. Raises StorageError."""
+        return LiveCounts([cached_counts(self.root, name) for name in self.head.count_files])
+
+
+def open_index(uri: str, version: int | None = None) -> OpenIndex:
+    """Return the index at a place, at its newest version or at the dataset's `version`.
+
+    Raises InvalidRequest where there is no index, StorageError, and PermanentError for a head that cannot be read.
+    """
+    try:
+        dataset = open_dataset(uri, version)
+        if HEAD not in dataset.schema.names:
+            raise no_index(uri, "it is a Lance dataset that iscp did not write")
+        with lance_faults(f"read {uri}"):
+            found = head_row(dataset, [HEAD])[HEAD].to_pylist()
+    except NoIndexError as error:
+        raise no_index(uri) from error
+    if len(found) != 1:
+        raise no_index(uri, f"it has {len(found)} heads, and an index has one")
+    return OpenIndex(place(uri), dataset, parse_head(found[0] or ""))
+
+
+class IndexStore:
+    """The index at one place, as its writer has it."""
+
+    def __init__(self, uri: str, failpoints: Failpoints) -> None:
+        self._root = place(uri)
+        self._failpoints = failpoints
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def exists(self) -> bool:
+        try:
+            open_dataset(self._root)
+        except NoIndexError:
+            return False
+        return True
+
+    def open(self) -> OpenIndex:
+        """Return the index at its newest version; raises as `open_index`."""
+        return open_index(self._root)
+
+    def create(self, schema: pa.Schema, head: IndexHead) -> OpenIndex:
+        """Make an index without rows. Raises Conflict where there is a dataset already, and StorageError."""
+        try:
+            with lance_faults(f"make the index {self._root}"):
+                dataset = lance.write_dataset(
+                    head_rows(head, schema),
+                    self._root,
+                    mode="create",
+                    session=shared_session(),
+                    storage_options=table_options(self._root),
+                    data_storage_version="stable",
+                )
+        except Exception as error:
+            if "already exists" in str(error):
+                raise Conflict(f"{self._root} has been made by another writer") from error
+            raise
+        self._prepare(dataset)
+        return OpenIndex(self._root, dataset, head)
+
+    def begin(self, at: OpenIndex | None = None) -> IndexTransaction:
+        """Begin a commit on the version of `at`, or on the newest."""
+        found = at or self.open()
+        return IndexTransaction(self._root, found.dataset, found.head, self._failpoints)
+
+    def _prepare(self, dataset: LanceDataset) -> None:
+        if not self._root.startswith(S3):
+            os.makedirs(f"{self._root}/{FOLDER}", exist_ok=True)
+        durable = DurableFiles(self._root)
+        durable.sync_fragments([each.metadata for each in dataset.get_fragments()])
+        durable.sync_commit(dataset)

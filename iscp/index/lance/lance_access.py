@@ -1,0 +1,75 @@
+"""Opens datasets with one bounded cache for a process, and translates what Lance raises."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import lance
+from lance.commit import CommitConflictError
+
+from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error
+from iscp.adapters.delta.storage.locations import place
+from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest
+from iscp.core.values.untrusted_values import first_line
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.lance import _Session
+
+INDEX_CACHE_BYTES_MAX = 256 * 1024**2
+"""Bytes of indexes that a process caches for all datasets; what was not used for longest goes first."""
+
+METADATA_CACHE_BYTES_MAX = 64 * 1024**2
+"""Bytes of manifests and of files' footers that a process caches for all datasets."""
+
+# Lance warns at each search about columns that are named here anyway.
+os.environ.setdefault("LANCE_LOG", "error")
+
+_NOT_FOUND = ("was not found", "Not found:")
+
+
+class NoIndexError(Exception):
+    """There is no dataset at a place, or not that version of it."""
+
+
+@cache
+def shared_session() -> _Session:
+    """Return the cache that all datasets of this process share."""
+    return lance.Session(
+        index_cache_size_bytes=INDEX_CACHE_BYTES_MAX, metadata_cache_size_bytes=METADATA_CACHE_BYTES_MAX
+    )
+
+
+def open_dataset(uri: str, version: int | None = None) -> LanceDataset:
+    """Return the dataset at a place, at its newest version or at `version`. Raises NoIndexError and StorageError."""
+    with lance_faults(f"open {uri}"):
+        return lance.dataset(place(uri), version=version, session=shared_session(), storage_options=table_options(uri))
+
+
+@contextmanager
+def lance_faults(what: str) -> Iterator[None]:
+    """Turn what Lance raises into Conflict, NoIndexError or StorageError; `what` says what was to be done."""
+    try:
+        yield
+    except CommitConflictError as error:
+        raise Conflict(f"cannot {what}: another writer was first") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        text = str(error)
+        if any(each in text for each in _NOT_FOUND):
+            raise NoIndexError(f"cannot {what}: {first_line(error)}"[:MESSAGE_LENGTH_MAX]) from error
+        raise storage_error(error, f"cannot {what}", first_line(error)[:MESSAGE_LENGTH_MAX]) from error
+
+
+def no_index(uri: str, why: str = "there is none") -> InvalidRequest:
+    """Return the error for a place that is no index."""
+    return InvalidRequest(
+        f"{uri} is no index: {why}",
+        field="uri",
+        remedy="Name the target of a job of the kind fulltext, vector or search",
+        code=ErrorCode.TABLE_NOT_FOUND,
+    )

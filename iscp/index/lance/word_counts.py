@@ -1,0 +1,154 @@
+"""Counts in how many rows each word stands: exact at every version of an index, as its ranks depend on them.
+
+Each commit writes a file with what it has changed, and the head names all files that count: their sum, word by word, is
+the number of live rows with the word. A file never changes and never takes another's name, so readers cache it for as
+long as they like. Merging many files into one changes no sum. (Engines that rank by counts of deleted rows too drift
+with the history of edits; Lance does, see docs/indexes.md.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.core.values.errors import StorageError
+
+FOLDER = "_iscp"
+"""The folder below a dataset in which files of iscp's own lie; Lance never opens it."""
+
+COUNT_FILE_BYTES_MAX = 2 * 1024**3
+"""Bytes of one file of counts; a larger one is refused."""
+
+_SCHEMA = pa.schema([("column", pa.int16()), ("word", pa.string()), ("rows", pa.int64())])
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class WordCounts:
+    """In how many rows more, or fewer, each word stands: what one commit changes, as it gathers."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Table] = []
+
+    def add(self, column: int, texts: pa.ChunkedArray, sign: int) -> tuple[int, int]:
+        """Add the words of rows (sign 1), or take them away (-1); each of `texts` has the words of a row, as stored.
+
+        Return how many of the rows have words, and how many words they have together.
+        """
+        some = texts.drop_null().combine_chunks()
+        if not len(some):
+            return 0, 0
+        lists = pc.split_pattern(pc.utf8_slice_codeunits(some, 1, -1), " ")
+        coded = lists.flatten().dictionary_encode()
+        words, codes = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+        pairs = np.sort(rows * len(words) + codes)  # twice as fast as np.unique
+        once = pairs[np.append(True, pairs[1:] != pairs[:-1])] % len(words)
+        counted = np.bincount(once, minlength=len(words)) * sign
+        self._parts.append(pa.table([np.full(len(words), column, np.int16), words, counted], schema=_SCHEMA))
+        return len(some), len(codes)
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add counts as `read_table` gives them."""
+        self._parts.append(table)
+
+    def table(self) -> pa.Table:
+        """Return the sums, sorted by column and word, without those that are 0."""
+        return merged_counts(self._parts) if self._parts else _SCHEMA.empty_table()
+
+
+class CountFile:
+    """One file of counts in memory, sorted by column and word."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._words: dict[int, pa.StringArray] = {}
+        self._rows: dict[int, pa.Int64Array] = {}
+        for column in pc.unique(table["column"]).to_pylist():
+            part = table.filter(pc.equal(table["column"], column)).combine_chunks()
+            self._words[column] = part["word"].chunk(0)
+            self._rows[column] = part["rows"].chunk(0)
+        self.bytes = table.nbytes
+
+    def rows(self, column: int, word: str) -> int:
+        """Return the count of one word."""
+        words = self._words.get(column)
+        if words is None:
+            return 0
+        at = _place(words, word)
+        return self._rows[column][at].as_py() if at < len(words) and words[at].as_py() == word else 0
+
+    def words(self, column: int) -> pa.StringArray:
+        """Return all words of a column, sorted by their code points."""
+        return self._words.get(column, pa.array([], pa.string()))
+
+    def with_prefix(self, column: int, prefix: str) -> Iterator[str]:
+        """Yield the words that begin with `prefix`."""
+        words = self.words(column)
+        for at in range(_place(words, prefix), len(words)):
+            word = words[at].as_py()
+            if not word.startswith(prefix):
+                return
+            yield word
+
+
+def _place(words: pa.StringArray, word: str) -> int:
+    return bisect_left(range(len(words)), word, key=lambda at: words[at].as_py())
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounts:
+    """The sum of several files of counts: in how many live rows a word stands."""
+
+    files: Sequence[CountFile]
+
+    def rows(self, column: int, word: str) -> int:
+        return sum(each.rows(column, word) for each in self.files)
+
+    def with_prefix(self, column: int, prefix: str, most: int) -> list[str]:
+        """Return the words of live rows that begin with `prefix`, the most frequent first, at most so many."""
+        found = {word for each in self.files for word in each.with_prefix(column, prefix)}
+        counted = ((self.rows(column, word), word) for word in found)
+        return [word for _, word in sorted((-rows, word) for rows, word in counted if rows > 0)[:most]]
+
+
+def write_counts(root: str, table: pa.Table) -> str:
+    """Write the result of `merged_counts` into a new file below the dataset at `root`; return the file's name."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=_COMPRESSED) as writer:
+        writer.write_table(table)
+    name = f"words-{uuid.uuid4().hex}.arrow"
+    with storage_faults(f"write {root}/{FOLDER}/{name}"):
+        files.create(f"{root}/{FOLDER}/{name}", sink.getvalue().to_pybytes())
+    return name
+
+
+def read_table(root: str, name: str) -> pa.Table:
+    """Return a file of counts as a table (column, word, rows). Raises StorageError, also where it is gone."""
+    path = f"{root}/{FOLDER}/{name}"
+    try:
+        with storage_faults(f"read {path}"):
+            content = files.read(path, COUNT_FILE_BYTES_MAX)[0]
+        with pa.ipc.open_file(pa.BufferReader(content)) as reader:
+            table = reader.read_all()
+        if table.schema != _SCHEMA:
+            raise StorageError(f"{path} is no file of counts: its columns are {', '.join(table.schema.names)}")
+        return table
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} is gone, which the index needs", remedy="Rebuild it by `job resync`") from error
+    except pa.ArrowException as error:
+        raise StorageError(f"{path} cannot be read: {error}", remedy="Rebuild the index by `job resync`") from error
+
+
+def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return one table with the sums of several, without words that no row has any more."""
+    summed = pa.concat_tables(tables).group_by(["column", "word"]).aggregate([("rows", "sum")])
+    some = summed.filter(pc.not_equal(summed["rows_sum"], 0)).select(["column", "word", "rows_sum"])
+    ordered = some.take(pc.sort_indices(some, [("column", "ascending"), ("word", "ascending")]))
+    return pa.table(ordered.columns, schema=_SCHEMA)
