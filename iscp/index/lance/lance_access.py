@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import lance
 from lance.commit import CommitConflictError
+from lance.lance import _Session as Session
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error
@@ -19,7 +20,6 @@ from iscp.core.values.untrusted_values import first_line
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-    from lance.lance import _Session
 
 INDEX_CACHE_BYTES_MAX = 256 * 1024**2
 """Bytes of indexes that a process caches for all datasets; what was not used for longest goes first."""
@@ -38,11 +38,9 @@ class NoIndexError(Exception):
 
 
 @cache
-def shared_session() -> _Session:
+def shared_session() -> Session:
     """Return the cache that all datasets of this process share."""
-    return lance.Session(
-        index_cache_size_bytes=INDEX_CACHE_BYTES_MAX, metadata_cache_size_bytes=METADATA_CACHE_BYTES_MAX
-    )
+    return Session(index_cache_size_bytes=INDEX_CACHE_BYTES_MAX, metadata_cache_size_bytes=METADATA_CACHE_BYTES_MAX)
 
 
 def open_dataset(uri: str, version: int | None = None) -> LanceDataset:
