@@ -38,8 +38,9 @@ class IndexHead:
     `definition` is the JSON of what is indexed and how; `key` are the source's columns that identify a row. `records`
     are the watermark records by their names (iscp.core.job.watermark_record). `rows` counts rows of the source, those
     with a fault (`faults`) among them; `vectors` those that have a vector. `totals` belong to the text columns, by
-    number, and `count_files` are named as iscp.index.lance.word_counts names them. `source` maps the source's columns
-    that are stored to their types, `probes` are those that a calibration found to reach the recall.
+    number, and `count_files` are named as iscp.index.lance.word_counts names them. `fingerprint` says by which embedder
+    vectors were made (empty: they are the source's own), `column_ids` are those of the source at the watermark. A
+    calibration found that so many `probes` (partitions) reach the recall; 0: there was none.
     """
 
     definition: Mapping[str, Any]
@@ -50,17 +51,16 @@ class IndexHead:
     vectors: int = 0
     totals: tuple[FieldTotals, ...] = ()
     count_files: tuple[str, ...] = ()
-    source: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    column_ids: Mapping[str, str] | None = None
     probes: int = 0
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
-    def emptied(self) -> IndexHead:
-        """Return the head of the same index without rows."""
-        return replace(
-            self, rows=0, faults=0, vectors=0, totals=(FieldTotals(),) * len(self.totals), count_files=(), probes=0
-        )
+    def emptied(self, texts: int) -> IndexHead:
+        """Return the head of the same index without rows, and with so many text columns."""
+        return replace(self, rows=0, faults=0, vectors=0, totals=(FieldTotals(),) * texts, count_files=(), probes=0)
 
 
 def parse_head(text: str) -> IndexHead:
@@ -78,9 +78,10 @@ def parse_head(text: str) -> IndexHead:
         head = IndexHead(**{**found, **lists, "totals": totals})
         for name in ("rows", "faults", "vectors", "probes"):
             exact_int(getattr(head, name), name)
-        for mapping in (head.records, head.source):
+        for mapping in (head.records, head.column_ids or {}):
             for name, value in mapping.items():
                 _text(name), _text(value)
+        _text(head.fingerprint)
         return head
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise PermanentError(

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from lance import LanceDataset, LanceOperation
@@ -40,12 +40,12 @@ class IndexTransaction:
     def __init__(self, root: str, dataset: LanceDataset, head: IndexHead, failpoints: Failpoints) -> None:
         self._root = root
         self._dataset = dataset
+        self._schema: pa.Schema = dataset.schema
         self._failpoints = failpoints
         self._durable = DurableFiles(root)
-        self._words = words_columns(dataset.schema)
         self._counts = WordCounts()
         self._fragments: list[FragmentMetadata] = []
-        self._gone: list[str] = []
+        self._gone: dict[int, list[int]] = defaultdict(list)
         self._replaces = False
         self._put: dict[str, str] = {}
         self.head = head
@@ -61,14 +61,28 @@ class IndexTransaction:
     def put(self, key: str, value: str) -> None:
         self._put[key] = value
 
-    def replace_all(self) -> None:
-        """Take away all rows that the index has: those that are added from now on are all."""
-        self._replaces = True
-        self.head = self.head.emptied()
+    def replace_all(self, schema: pa.Schema, head: IndexHead) -> None:
+        """Take away all rows that the index has: those that are added from now on are all.
 
-    def remove(self, keys: Sequence[str]) -> None:
-        """Take away the rows with these keys; a key that no row has does nothing."""
-        self._gone += keys
+        They are of `schema`, and `head` says what else is new; the records stay.
+        """
+        self._replaces = True
+        self._schema = schema
+        self.head = replace(head.emptied(len(words_columns(schema))), records=self.head.records)
+
+    def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
+        """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""
+        needed = [KEY, FAULT, *words_columns(self._dataset.schema)]
+        if VECTOR in self._dataset.schema.names:
+            needed += [VECTOR, TEXT_HASH]
+        with lance_faults(f"read {self._root}"):
+            return rows_with_keys(self._dataset, keys, list(dict.fromkeys([*needed, *columns])))
+
+    def remove(self, found: pa.Table) -> None:
+        """Take away rows that `seek` has found."""
+        for address in found[ADDRESS].to_pylist():
+            self._gone[address >> 32].append(address)
+        self._count(found, -1)
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the dataset's columns, whose keys no other row has that stays.
@@ -77,20 +91,24 @@ class IndexTransaction:
         """
         if len(rows):
             self._count(rows, 1)
-            self._write(rows)
+            self._fragments += self.write_rows(rows)
 
-    def add_fragments(self, fragments: Sequence[FragmentMetadata], head: IndexHead, counts: pa.Table) -> None:
-        """Add rows that were written already; `head` and `counts` say of them what is said of all rows."""
+    def write_rows(self, rows: pa.Table) -> list[FragmentMetadata]:
+        """Write rows into files that no version has yet."""
+        return write_rows(self._root, self._dataset, rows.cast(self._schema), replaces=self._replaces)
+
+    def add_fragments(self, fragments: Sequence[FragmentMetadata], sums: IndexHead, counts: pa.Table) -> None:
+        """Add rows that `write_rows` has written, of which `sums` has the sums, and `counts` the counts of words."""
         self._fragments += fragments
-        totals = [one.plus((each.rows, each.words)) for one, each in zip(self.head.totals, head.totals, strict=True)]
+        self._counts.add_table(counts)
+        totals = [one.plus((each.rows, each.words)) for one, each in zip(self.head.totals, sums.totals, strict=True)]
         self.head = replace(
             self.head,
-            rows=self.head.rows + head.rows,
-            faults=self.head.faults + head.faults,
-            vectors=self.head.vectors + head.vectors,
+            rows=self.head.rows + sums.rows,
+            faults=self.head.faults + sums.faults,
+            vectors=self.head.vectors + sums.vectors,
             totals=tuple(totals),
         )
-        self._counts.add_table(counts)
 
     def commit(self, message: str = "") -> LanceDataset:
         """Commit, and return the dataset at the new version. Raises Conflict if another writer was first."""
@@ -104,7 +122,7 @@ class IndexTransaction:
             records={**self.head.records, **self._put},
             count_files=(*self.head.count_files, *counted),
         )
-        self._write(self._head_rows())
+        self._fragments += self.write_rows(head_rows(self.head, self._schema))
         with lance_faults(f"commit to {self._root}"):
             self._durable.sync_fragments(self._fragments, began_s - 1)
             self._failpoints.reach("index.commit.before")
@@ -124,7 +142,7 @@ class IndexTransaction:
         self, removed: list[int], updated: list[FragmentMetadata]
     ) -> LanceOperation.Overwrite | LanceOperation.Update:
         if self._replaces:
-            return LanceOperation.Overwrite(self._dataset.schema, self._fragments)
+            return LanceOperation.Overwrite(self._schema, self._fragments)
         return LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=updated, new_fragments=self._fragments
         )
@@ -133,59 +151,64 @@ class IndexTransaction:
         """Return the fragments that have no row left, and those of which rows are marked as deleted."""
         if self._replaces:
             return [], []
+        removed, updated = [], []
         with lance_faults(f"read {self._root}"):
-            vectors = [VECTOR, TEXT_HASH] if VECTOR in self._dataset.schema.names else []
-            gone = rows_with_keys(self._dataset, self._gone, [FAULT, *self._words, *vectors[1:]])
-            self._count(gone, -1, self._vectors_of(gone))
-            addresses = [*gone[ADDRESS].to_pylist(), *head_row(self._dataset, [KEY])[ADDRESS].to_pylist()]
-            by_fragment: dict[int, list[int]] = defaultdict(list)
-            for address in addresses:
-                by_fragment[address >> 32].append(address)
-            removed, updated = [], []
-            for number, rows in by_fragment.items():
+            for address in head_row(self._dataset, [KEY])[ADDRESS].to_pylist():
+                self._gone[address >> 32].append(address)
+            for number, rows in self._gone.items():
                 fragment = self._dataset.get_fragment(number)
-                assert fragment is not None  # a row of it has just been read
+                assert fragment is not None  # a row of it has been read
                 left = fragment.delete(f"{ADDRESS} IN ({','.join(map(str, rows))})")
                 if left is None:
                     removed.append(number)
                 else:
                     updated.append(left)
-            return removed, updated
+        return removed, updated
 
-    def _vectors_of(self, gone: pa.Table) -> int:
-        """Return how many of the rows that go have a vector, without reading the vectors."""
-        if VECTOR not in self._dataset.schema.names or not len(gone):
-            return 0
-        found = self._dataset._take_rows(gone[ADDRESS].to_pylist(), columns=[VECTOR])
-        return len(found) - int(found[VECTOR].null_count)
-
-    def _count(self, rows: pa.Table, sign: int, vectors: int | None = None) -> None:
-        totals = [
-            each.plus(self._counts.add(number, rows[name], sign), sign)
-            for number, (name, each) in enumerate(zip(self._words, self.head.totals, strict=True))
-        ]
-        if vectors is None:
-            vectors = len(rows) - int(rows[VECTOR].null_count) if VECTOR in rows.schema.names else 0
+    def _count(self, rows: pa.Table, sign: int) -> None:
+        summed = count_rows(rows, self._counts, sign)
+        totals = [each.plus(more, sign) for each, more in zip(self.head.totals, summed.totals, strict=True)]
         self.head = replace(
             self.head,
-            rows=self.head.rows + sign * len(rows),
-            faults=self.head.faults + sign * (len(rows) - int(rows[FAULT].null_count)),
-            vectors=self.head.vectors + sign * vectors,
+            rows=self.head.rows + sign * summed.rows,
+            faults=self.head.faults + sign * summed.faults,
+            vectors=self.head.vectors + sign * summed.vectors,
             totals=tuple(totals),
         )
 
-    def _write(self, rows: pa.Table) -> None:
-        with lance_faults(f"write to {self._root}"):
-            self._fragments += write_fragments(
-                rows.cast(self._dataset.schema),
-                self._dataset,
-                mode="append",
-                max_rows_per_file=ROWS_IN_FRAGMENT_MAX,
-                storage_options=table_options(self._root),
-            )
 
-    def _head_rows(self) -> pa.Table:
-        return head_rows(self.head, self._dataset.schema)
+class RowSums(NamedTuple):
+    """The sums of some rows, as IndexHead has those of all; `totals` are pairs of (rows, words)."""
+
+    rows: int
+    faults: int
+    vectors: int
+    totals: tuple[tuple[int, int], ...]
+
+
+def count_rows(rows: pa.Table, counts: WordCounts, sign: int = 1) -> RowSums:
+    """Return the sums of rows, and add their words to `counts`, or take them away (sign -1)."""
+    names = words_columns(rows.schema)
+    return RowSums(
+        len(rows),
+        len(rows) - int(rows[FAULT].null_count),
+        len(rows) - int(rows[VECTOR].null_count) if VECTOR in rows.schema.names else 0,
+        tuple(counts.add(number, rows[name], sign) for number, name in enumerate(names)),
+    )
+
+
+def write_rows(root: str, dataset: LanceDataset, rows: pa.Table, *, replaces: bool = False) -> list[FragmentMetadata]:
+    """Write rows into files that no version has yet; with `replaces` their columns may be others than the dataset's."""
+    with lance_faults(f"write to {root}"):
+        return list(
+            write_fragments(
+                rows,
+                dataset,
+                mode="overwrite" if replaces else "append",
+                max_rows_per_file=ROWS_IN_FRAGMENT_MAX,
+                storage_options=table_options(root),
+            )
+        )
 
 
 def head_rows(head: IndexHead, schema: pa.Schema) -> pa.Table:
