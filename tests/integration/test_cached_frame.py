@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.session import SparkRuntime
-from iscp.consumers.replica.dead_letter import find_shared_keys
+from iscp.consumers.shared_keys import find_shared_keys
 from tests.integration.conftest import nothing_kept
 
 pytestmark = pytest.mark.spark

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from iscp.adapters.delta.spark.cached_frame import cached, release
-from iscp.consumers.replica.shared_keys import matches
+from iscp.consumers.shared_keys import matches
 from iscp.core.job.job_row import JobRow
-from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX, quoted
+from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
@@ -26,59 +23,9 @@ from iscp.ports.sink import CommitTag, Sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS_MAX = 100_000
-"""Rows that share a key and are dead-lettered; more are taken for a wrong key, not for faulty rows, and the job fails
-with DUPLICATE_KEY.
-"""
-
-_ROWS = "_iscp_rows"
-_SHOWN = 3
-
 
 def dead_letter_uri(target: str) -> str:
     return target + DEAD_LETTER_SUFFIX
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The keys that several rows have, `counted` by Spark, and cached until `release`.
-
-    `rows` is the number of rows that have one of them; `examples` shows some keys.
-    """
-
-    counted: DataFrame
-    rows: int
-    examples: str
-
-    def split(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
-        """Return the rows whose keys are their own, and the rows that share one."""
-        left, keys = frame.alias("f"), F.broadcast(self.counted.drop(_ROWS)).alias("k")
-        on = matches("f", "k", key)
-        return left.join(keys, on, "left_anti"), left.join(keys, on, "left_semi")
-
-    def release(self) -> None:
-        release(self.counted)
-
-
-def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
-    """Return the keys that rows share, or None if every row has a key of its own; null equals null."""
-    counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
-    shared = cached(counted.where(f"{_ROWS} > 1"))
-    found = None
-    try:
-        found = _describe(shared)
-    finally:
-        if found is None:  # nobody else gives them back, also where they could not be read
-            release(shared)
-    return found
-
-
-def _describe(shared: DataFrame) -> Shared | None:
-    rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
-    if not rows:
-        return None
-    examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(_SHOWN).collect()]
-    return Shared(shared, int(rows), "; ".join(examples))
 
 
 class DeadLetterBox:

@@ -12,7 +12,7 @@ from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import spark_schema
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.replica.dead_letter import find_shared_keys
+from iscp.consumers.shared_keys import find_shared_keys
 from iscp.core.job.verification import Comparison
 from iscp.core.rows.digest import ranges_for
 from iscp.core.spec.spec import ConsumerSpec

@@ -16,8 +16,8 @@ from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
-from iscp.consumers.replica.shared_keys import differing
+from iscp.consumers.replica.dead_letter import DeadLetterBox
+from iscp.consumers.shared_keys import ROWS_MAX, Shared, differing, find_shared_keys
 from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.untrusted_values import error_text, exact_int
@@ -35,15 +34,16 @@ class FieldTotals:
 class IndexHead:
     """What a commit says of the whole index.
 
-    `definition` is the JSON of what is indexed and how; `key` are the source's columns that identify a row. `records`
-    are the watermark records by their names (iscp.core.job.watermark_record). `rows` counts rows of the source, those
-    with a fault (`faults`) among them; `vectors` those that have a vector. `totals` belong to the text columns, by
-    number, and `count_files` are named as iscp.index.lance.word_counts names them. `fingerprint` says by which embedder
-    vectors were made (empty: they are the source's own), `column_ids` are those of the source at the watermark. A
-    calibration found that so many `probes` (partitions) reach the recall; 0: there was none.
+    `definition` says what is indexed and how (iscp.index.model.index_definition has its form). `key` are the source's
+    columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
+    `rows` counts rows of the source, those with a fault (`faults`) among them; `vectors` those that have a vector.
+    `totals` belong to the text columns, by number, and `count_files` are named as iscp.index.lance.word_counts names
+    them. `fingerprint` says by which embedder vectors were made (empty: they are the source's own), `column_ids` are
+    those of the source at the watermark. A calibration found that so many `probes` (partitions) reach the recall; 0:
+    there was none.
     """
 
-    definition: Mapping[str, Any]
+    definition: str
     key: tuple[str, ...]
     records: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
@@ -81,7 +81,7 @@ def parse_head(text: str) -> IndexHead:
         for mapping in (head.records, head.column_ids or {}):
             for name, value in mapping.items():
                 _text(name), _text(value)
-        _text(head.fingerprint)
+        _text(head.fingerprint), _text(head.definition)
         return head
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise PermanentError(

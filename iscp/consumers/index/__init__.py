@@ -1,0 +1,1 @@
+"""Full-text, vector and search indexes as kinds of jobs."""

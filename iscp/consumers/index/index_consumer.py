@@ -1,0 +1,332 @@
+"""Maintains one index: commits what an iteration hands it, with the watermark, as one version of the dataset."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from iscp.adapters.delta.rows.net_changes import has_own_keys
+from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
+from iscp.adapters.delta.spark.spark_engine import arrow_batches
+from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.shared_keys import ROWS_MAX, Shared, find_shared_keys
+from iscp.core.job.iteration import DataType
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.core.rows.netting import Op
+from iscp.core.spec.spec import OnDuplicate
+from iscp.core.sql.sql_names import OP
+from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.watermark import DeadLetters, Position, Watermark
+from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
+from iscp.index.lance.index_head import FieldTotals, IndexHead
+from iscp.index.lance.index_store import IndexStore, OpenIndex
+from iscp.index.lance.index_transaction import IndexTransaction
+from iscp.index.lance.key_texts import key_texts
+from iscp.index.lance.row_encoder import Known, RowEncoder, Vectors
+from iscp.index.lance.row_lookup import ADDRESS
+from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.rows import Rows
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS_MAX = 50_000
+"""Rows that are analysed and written at once; their vectors are in memory too."""
+
+SHARED_KEY = "its key is shared by several rows"
+_THERE = (Op.UPDATE, Op.DELETE)
+_WRITES = (Op.INSERT, Op.UPDATE)
+
+
+class IndexConsumer:
+    """Maintains one index (ports Consumer, RenewingConsumer, TidyingConsumer). `maintain` is called after commits."""
+
+    def __init__(self, row: JobRow, store: IndexStore, plan: IndexPlan, maintain: Callable[[], None]) -> None:
+        self._row = row
+        self._spec = row.spec.consumer
+        self._store = store
+        self._plan = plan
+        self._maintain = maintain
+        self._record = record_key(row.key, self._spec.target)
+
+    def position(self, row: JobRow) -> Position:
+        if not self._store.exists():
+            return Position()
+        index = self._store.open()
+        found = position_of(index.head.records.get(self._record))
+        return replace(
+            found,
+            void=self._plan.misfit(index.head) if found.watermark.version >= 0 else "",
+            dead=DeadLetters(found.seq, index.head.faults),
+            column_ids=index.head.column_ids,
+        )
+
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        """Make the index, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
+        if not self._store.exists():
+            context.guard.check()
+            schema = self._plan.schema(to_arrow_schema(source.schema), self._plan.dimension)
+            self._store.create(schema, self._head(schema))
+        return context.position
+
+    def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        """Commit the watermark of versions that have changed no row, so that whoever waits for one is answered."""
+        position = context.position
+        if watermark.version <= position.watermark.version and watermark.at_s <= position.watermark.at_s:
+            return position
+        index = self._store.open()
+        record = WatermarkRecord(
+            seq=position.seq + 1,
+            watermark=watermark,
+            job_id=context.row.job_id,
+            source_id=context.source_id,
+            from_version=position.watermark.version,
+            epoch=context.epoch,
+            attempt=uuid.uuid4().hex[:12],
+            origin=context.row.origin,
+        )
+        if position_of(index.head.records.get(self._record)).seq != position.seq:
+            return position  # another writer has committed, and the next iteration sees that
+        context.guard.check()
+        commit = self._store.begin(index)
+        commit.put(self._record, record.to_json())
+        commit.commit()
+        return replace(record.position, dead=position.dead, column_ids=index.head.column_ids)
+
+    def tidy(self) -> None:
+        self._maintain()
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        index = self._store.open()
+        commit = self._store.begin(index)
+        if retriever.data_type is DataType.TAIL:
+            rows = self._tail(commit, retriever, context)
+        else:
+            rows = self._whole(index, commit, retriever, context)
+        commit.head = replace(commit.head, column_ids=dict(context.column_ids))
+        retriever.update_watermark(commit)
+        commit.commit()
+        position = retriever.record.position
+        dead = DeadLetters(position.seq, commit.head.faults)
+        return Consumed(replace(position, dead=dead, column_ids=context.column_ids), rows, 0)
+
+    def _head(self, schema: pa.Schema) -> IndexHead:
+        return IndexHead(
+            self._plan.definition,
+            self._spec.key,
+            totals=(FieldTotals(),) * len(self._plan.texts),
+            fingerprint=self._plan.fingerprint,
+        )
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    def _tail(self, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext) -> int:
+        changes = retriever.changes(self._spec.key, self._spec.where)
+        net, rows = changes.net, 0
+        encoder = self._plan.encoder(commit.dataset.schema, context.guard)
+        with ThreadPoolExecutor(1, "iscp-index-seek") as seeker:
+            for table in [net.table] if net.table is not None else arrow_batches(net.frame, BATCH_ROWS_MAX):
+                self._apply(commit, encoder, table, seeker)
+                rows += len(table)
+        return rows
+
+    def _apply(
+        self, commit: IndexTransaction, encoder: RowEncoder, changes: pa.Table, seeker: ThreadPoolExecutor
+    ) -> None:
+        self._require_columns(commit, changes)
+        keys = key_texts(changes, self._spec.key)
+        # Lance looks them up while the words of the new rows are found.
+        seeking = seeker.submit(commit.seek, keys.to_pylist())
+        writes = changes.filter(pc.is_in(changes[OP], value_set=pa.array(_WRITES))).drop_columns([OP])
+        known = (lambda hashes: _vectors_among(seeking.result(), hashes)) if self._plan.embeds else None
+        added = encoder.encode(writes, known)
+        found = seeking.result()
+        _require_fit(found, keys, changes[OP])
+        commit.remove(found)
+        commit.add(added)
+
+    def _require_columns(self, commit: IndexTransaction, changes: pa.Table) -> None:
+        """Raise ChangesUnavailableError if changed rows do not fit the dataset's columns."""
+        fault = self._plan.rows_misfit(changes.schema, commit.dataset.schema)
+        if fault or (not self._plan.dimension_of(commit.dataset.schema) and self._plan.dimension_in(changes)):
+            raise ChangesUnavailableError(fault or "the first vectors have come, and say how many numbers one has")
+
+    # --- all rows ------------------------------------------------------------------------------------------------
+
+    def _whole(self, index: OpenIndex, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext) -> int:
+        rows = self.wanted(retriever.snapshot_rows)
+        shared = self._find_shared(rows)
+        try:
+            letters: DataFrame | None = None
+            if shared is not None:
+                own, letters = shared.split(rows.frame, self._spec.key)
+                rows = Rows(lambda: own)
+            arrow_schema = to_arrow_schema(rows.frame.schema) if rows.table is None else rows.table.schema
+            dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
+            schema = self._plan.schema(arrow_schema, dimension)
+            known = _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
+            encoder = self._plan.encoder(schema, context.guard)
+            fits = index.dataset.schema.equals(schema) and not self._plan.misfit(index.head)
+            if retriever.data_type is DataType.DIFFERENCE and fits:
+                return self._differences(commit, encoder, rows, letters, known)
+            return self._replace(commit, encoder, schema, rows, letters, known)
+        finally:
+            if shared is not None:
+                shared.release()
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return what the index has of rows of the source: those that pass the filter."""
+        where = self._spec.where
+        if not where:
+            return rows
+        of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
+        return rows.transformed(lambda frame: frame.where(where), of_table)
+
+    def _replace(
+        self,
+        commit: IndexTransaction,
+        encoder: RowEncoder,
+        schema: pa.Schema,
+        rows: Rows,
+        letters: DataFrame | None,
+        known: Known | None,
+    ) -> int:
+        commit.replace_all(schema, self._head(schema))
+        for table in _tables(rows):
+            commit.add(encoder.encode(table, known))
+        for table in () if letters is None else _tables(Rows(lambda: letters)):
+            commit.add(encoder.faulty(table, SHARED_KEY))
+        return commit.head.rows
+
+    def _differences(
+        self,
+        commit: IndexTransaction,
+        encoder: RowEncoder,
+        rows: Rows,
+        letters: DataFrame | None,
+        known: Known | None,
+    ) -> int:
+        """Commit what the index lacks, has too much, or has otherwise than the source."""
+        there = commit.dataset.to_table(columns=[KEY, ROW_HASH])
+        there = there.filter(pc.not_equal(there[KEY], HEAD_KEY))
+        keys, hashes = there[KEY].combine_chunks(), there[ROW_HASH].combine_chunks()
+        seen: list[pa.ChunkedArray] = []
+        before = commit.head.rows
+        changed = 0
+
+        def take(table: pa.Table, encode: Callable[[pa.Table], pa.Table]) -> None:
+            nonlocal changed
+            keyed = encoder.keyed(table)
+            seen.append(keyed[KEY])
+            places = pc.index_in(keyed[KEY], value_set=keys)
+            same = pc.fill_null(pc.equal(hashes.take(places.combine_chunks()), keyed[ROW_HASH]), False)
+            other = pc.invert(same)
+            added = encode(table.filter(other))
+            commit.remove(commit.seek(pc.unique(keyed[KEY].filter(other)).to_pylist()))
+            commit.add(added)
+            changed += len(added)
+
+        for table in _tables(rows):
+            take(table, lambda some: encoder.encode(some, known))
+        for table in () if letters is None else _tables(Rows(lambda: letters)):
+            take(table, lambda some: encoder.faulty(some, SHARED_KEY))
+        gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
+        commit.remove(commit.seek(gone.to_pylist()))
+        return changed + len(gone) if before or changed else 0
+
+    def _find_shared(self, rows: Rows) -> Shared | None:
+        """Return the keys that rows share; raise PermanentError where the job is to stop."""
+        if rows.table is not None and has_own_keys(rows.table, self._spec.key):
+            return None
+        shared = find_shared_keys(rows.frame, self._spec.key)
+        stops = self._row.spec.on_duplicate is OnDuplicate.STOP
+        if shared is None or (not stops and shared.rows <= ROWS_MAX):
+            return shared
+        shared.release()
+        raise PermanentError(
+            f"{shared.rows} rows of the source share a key, as {shared.examples}"
+            + ("" if stops else f"; at most {ROWS_MAX} are dead-lettered"),
+            field="spec.iteration.consumer.key",
+            remedy="Choose a key that is unique, or repair the source",
+            code=ErrorCode.DUPLICATE_KEY,
+        )
+
+
+def _tables(rows: Rows) -> Iterator[pa.Table]:
+    if rows.table is not None:
+        for start in range(0, len(rows.table), BATCH_ROWS_MAX):
+            yield rows.table.slice(start, BATCH_ROWS_MAX)
+        return
+    gathered: list[pa.Table] = []
+    count = 0
+    for table in arrow_batches(rows.frame, BATCH_ROWS_MAX):
+        gathered.append(table)
+        count += len(table)
+        if count >= BATCH_ROWS_MAX:
+            yield pa.concat_tables(gathered)
+            gathered, count = [], 0
+    if count:
+        yield pa.concat_tables(gathered)
+
+
+def _chunks(arrays: Sequence[pa.ChunkedArray]) -> list[pa.Array]:
+    return [chunk for each in arrays for chunk in each.chunks]
+
+
+def _require_fit(found: pa.Table, keys: pa.ChunkedArray, ops: pa.ChunkedArray) -> None:
+    """Raise ChangesUnavailableError unless net changes fit the rows that the index has: each says whether its key was
+    there.
+    """
+    if any(fault == SHARED_KEY for fault in found[FAULT].to_pylist()):
+        raise ChangesUnavailableError("a key has changed that rows shared")
+    there = pc.is_in(keys, value_set=found[KEY].combine_chunks())
+    expected = pc.is_in(ops, value_set=pa.array(_THERE))
+    if not pc.all(pc.equal(there, expected), min_count=0).as_py() or len(found) != pc.sum(there, min_count=0).as_py():
+        raise ChangesUnavailableError("the index has not the rows that the changes speak of")
+
+
+def _vectors_among(found: pa.Table, hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+    """Return the vectors of rows that go, by the hashes of their texts."""
+    wanted = found.filter(pc.is_in(found[TEXT_HASH], value_set=pa.array(hashes, found.schema.field(TEXT_HASH).type)))
+    return _by_hash(wanted)
+
+
+def _vectors_of(index: OpenIndex) -> Known:
+    """Return what finds vectors that an index has stored, by the hashes of their texts."""
+    cached: list[pa.Table] = []
+
+    def known(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        if VECTOR not in index.dataset.schema.names:
+            return {}
+        if not cached:
+            cached.append(
+                index.dataset.scanner(
+                    columns=[TEXT_HASH], filter=f"{TEXT_HASH} IS NOT NULL", with_row_address=True
+                ).to_table()
+            )
+        kind = index.dataset.schema.field(TEXT_HASH).type
+        places = pc.index_in(pa.array(hashes, kind), value_set=cached[0][TEXT_HASH].combine_chunks()).drop_null()
+        addresses = cached[0][ADDRESS].combine_chunks().take(places).to_pylist()
+        return _by_hash(index.dataset._take_rows(addresses, columns=[TEXT_HASH, VECTOR])) if addresses else {}
+
+    return known
+
+
+def _by_hash(rows: pa.Table) -> dict[bytes, Vectors]:
+    some = rows.filter(pc.is_valid(rows[VECTOR]))
+    flat = some[VECTOR].combine_chunks()
+    size = flat.type.list_size
+    matrix = flat.flatten().to_numpy(zero_copy_only=False).reshape(-1, size).astype("float32")
+    return dict(zip(some[TEXT_HASH].to_pylist(), matrix, strict=True))

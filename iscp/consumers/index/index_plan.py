@@ -1,0 +1,165 @@
+"""What an index's definition comes to for its rows: the dataset's columns, and how rows are encoded for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.sql.sql_names import quoted
+from iscp.index.embedding.embedding_service import EmbeddingService
+from iscp.index.lance.analysis_options import analyser_of
+from iscp.index.lance.index_columns import VECTOR, dataset_schema
+from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.row_encoder import EmbeddedTexts, Known, RowEncoder, RowRules
+from iscp.index.lance.text_analysis import Analyse
+from iscp.index.model.index_definition import IndexDefinition, Metric, VectorPrecision
+from iscp.ports.rows import Rows
+from iscp.ports.system import Guard
+
+DIMENSION_MAX = 16_384
+"""Numbers of a vector; a column whose first vector has more is refused."""
+
+
+class IndexPlan:
+    """One job's definition, key and embedder. `embedding` is None where no text is embedded."""
+
+    def __init__(
+        self, definition: IndexDefinition, key: Sequence[str], embedding: Callable[[], EmbeddingService] | None
+    ) -> None:
+        self.key = tuple(key)
+        self._definition = definition
+        self._embedding = embedding
+
+    @cached_property
+    def definition(self) -> str:
+        return self._definition.to_json()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self._definition.text_names()
+
+    @property
+    def vectors(self) -> bool:
+        return self._definition.vector is not None
+
+    @property
+    def embeds(self) -> bool:
+        return self._embedding is not None
+
+    @cached_property
+    def _service(self) -> EmbeddingService | None:
+        return None if self._embedding is None else self._embedding()
+
+    @property
+    def fingerprint(self) -> str:
+        return "" if self._service is None else self._service.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        """Return how many numbers a vector has, 0 where only the rows say it, or there are none."""
+        return 0 if self._service is None else self._service.dimension
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Return the columns that are stored as the source has them: a column of vectors is not."""
+        vector = self._definition.vector
+        column = vector.column.lower() if vector is not None else ""
+        return tuple(name for name in self._definition.stored_columns(self.key) if name.lower() != column)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return all columns that have to be read of the source."""
+        return self._definition.stored_columns(self.key)
+
+    def schema(self, source: pa.Schema, dimension: int) -> pa.Schema:
+        """Return the dataset's schema for rows of these columns."""
+        by_name = {each.name.lower(): each for each in source}
+        stored = [pa.field(name, _stored_type(by_name[name.lower()].type)) for name in self.stored]
+        vector = self._definition.vector
+        half = vector is not None and vector.precision is VectorPrecision.FLOAT16
+        return dataset_schema(stored, len(self.texts), dimension, half)
+
+    def misfit(self, head: IndexHead) -> str:
+        """Return why an index's rows are not those of this definition, or an empty text."""
+        if head.definition != self.definition:
+            return "its definition was another one"
+        if head.fingerprint != self.fingerprint:
+            return "its vectors were made by another embedder, or another version of it"
+        return ""
+
+    def same_embedder(self, head: IndexHead) -> bool:
+        return bool(head.fingerprint) and head.fingerprint == self.fingerprint
+
+    def rows_misfit(self, rows: pa.Schema, dataset: pa.Schema) -> str:
+        """Return why changed rows do not fit the dataset's columns, or an empty text."""
+        by_name = {each.name.lower(): each.type for each in rows}
+        for name in self.stored:
+            if _stored_type(by_name[name.lower()]) != dataset.field(name).type:
+                return f"{name} has another type than the index"
+        return ""
+
+    def dimension_of(self, dataset: pa.Schema) -> int:
+        return dataset.field(VECTOR).type.list_size if VECTOR in dataset.names else 0
+
+    def dimension_in(self, rows: pa.Table) -> int:
+        """Return how many numbers the first vector of some rows has; 0 where there is none."""
+        vector = self._definition.vector
+        if vector is None or not vector.column:
+            return 0
+        name = next(each for each in rows.schema.names if each.lower() == vector.column.lower())
+        lengths = pc.list_value_length(rows[name]).drop_null()
+        some = lengths.filter(pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, DIMENSION_MAX)))
+        return int(some[0].as_py()) if len(some) else 0
+
+    def dimension_in_rows(self, rows: Rows) -> int:
+        """Return the same of all rows of a source."""
+        vector = self._definition.vector
+        if vector is None or not vector.column:
+            return 0
+        if rows.table is not None:
+            return self.dimension_in(rows.table)
+        name = quoted(vector.column)
+        with spark_faults("read the first vector"):
+            first = rows.frame.where(f"size({name}) BETWEEN 1 AND {DIMENSION_MAX}").select(vector.column).limit(1)
+            return self.dimension_in(first.toArrow())
+
+    def encoder(self, schema: pa.Schema, guard: Guard | None = None) -> RowEncoder:
+        """Return what encodes rows for a dataset of this schema."""
+        vector, service = self._definition.vector, self._service
+
+        def embed(texts: Sequence[str], known: Known | None) -> EmbeddedTexts:
+            assert service is not None
+            return service.embed(texts, known=known, guard=guard)
+
+        return RowEncoder(
+            schema,
+            RowRules(
+                key=self.key,
+                texts=self.texts,
+                analyse=self._analyse,
+                vector=vector.column if vector is not None else "",
+                embedded=vector.text if vector is not None else "",
+                embed=embed,
+                directed=vector is not None and vector.metric is Metric.COSINE,
+            ),
+        )
+
+    @cached_property
+    def _analyse(self) -> Analyse:
+        analysis = self._definition.analysis
+        return analyser_of(analysis) if analysis is not None else lambda texts: [None] * len(texts)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which an index stores values of a type: Spark's tables come by two ways, with small and large
+    texts.
+    """
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    return kind

@@ -1,0 +1,27 @@
+"""How an index's words are made, in the terms of Lance's analysis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iscp.index.lance.text_analysis import Analyse, analyser
+from iscp.index.model.index_definition import Analysis, Tokenizer
+
+
+def analyser_of(analysis: Analysis) -> Analyse:
+    """Return the function that makes the words of an index's texts, and those of its queries."""
+    options: dict[str, Any] = {
+        "base_tokenizer": analysis.tokenizer.value,
+        "max_token_length": analysis.max_token_length,
+        "lower_case": analysis.lower_case,
+        "stem": analysis.stem,
+        "remove_stop_words": analysis.stop_words,
+        "ascii_folding": analysis.ascii_folding,
+    }
+    if analysis.language:
+        options["language"] = analysis.language.capitalize()
+    if analysis.tokenizer is Tokenizer.NGRAM:
+        options["min_ngram_length"] = analysis.min_ngram
+        options["max_ngram_length"] = analysis.max_ngram
+        options["prefix_only"] = analysis.prefix_only
+    return analyser(options, joins=analysis.tokenizer.has_words)
