@@ -1,0 +1,281 @@
+"""A full-text query in the words of an index: what its analyser and its vocabulary make of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, assert_never
+
+from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.untrusted_values import shown
+from iscp.index.model.query import Boolean, Fuzzy, Leaf, Phrase, Prefix, Query, Words
+
+EXPANSIONS_MAX = 50
+"""Words of a column that a prefix or a fuzzy word stands for; more are left out, and the answer says so. What would
+exclude more is refused.
+"""
+
+QUERY_TERMS_MAX = 4_096
+"""Words of an index, counted in each column, in which a query is put; a query that needs more is refused."""
+
+
+FUZZY_CHARS_MAX = 200
+"""Characters of a fuzzy word, whose changes are counted against each word that is near; a longer one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedWord:
+    """A word of a text as an index has it, and its place: stop words that were left out still have had theirs."""
+
+    term: str
+    position: int
+
+
+Analyse: TypeAlias = Callable[[str, str], Sequence[AnalysedWord]]
+"""A function of a column and a text that gives the words which the index would have for it."""
+
+Normalise: TypeAlias = Callable[[str, str], Sequence[str]]
+"""A function of a column and a text that gives its words in lower case and folded as the index has them, but neither
+stemmed nor without stop words: the beginning of a word has no stem.
+"""
+
+
+class Vocabulary(Protocol):
+    """The words that live documents have in a column (port)."""
+
+    def with_prefix(self, column: str, prefix: str, most: int) -> Sequence[str]:
+        """Return up to `most` words that begin with `prefix`, those of most documents first."""
+        ...
+
+    def near(self, column: str, term: str, distance: int, most: int) -> Sequence[str]:
+        """Return up to `most` words within `distance` changes of `term`, the nearest first.
+
+        Two neighbours that have changed places are one change.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedTerm:
+    """A word that is to be found in a column; `boost` multiplies its score."""
+
+    column: str
+    term: str
+    boost: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedPhrase:
+    """Words that are to be found in a column at these places, counted from the first, or moved by `slop` in all."""
+
+    column: str
+    words: tuple[AnalysedWord, ...]
+    slop: int
+    boost: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedLeaf:
+    """Words and phrases any of which is to be found; each that is adds to the score."""
+
+    parts: tuple[AnalysedTerm | AnalysedPhrase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedBoolean:
+    """The same as `Boolean`, without the clauses of which the analyser has left nothing."""
+
+    must: tuple[AnalysedNode, ...]
+    should: tuple[AnalysedNode, ...]
+    must_not: tuple[AnalysedNode, ...]
+
+
+AnalysedNode: TypeAlias = AnalysedLeaf | AnalysedBoolean
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedQuery:
+    """A query that documents can be compared with. `root` is none if only stop words were searched for.
+
+    `cut` has the texts of prefixes and fuzzy words that stand for more words than are searched for.
+    """
+
+    root: AnalysedNode | None
+    cut: tuple[str, ...] = ()
+
+    def terms(self) -> frozenset[tuple[str, str]]:
+        """Return the column and the word of all that adds to a score: what counts of documents are needed for."""
+        return frozenset(_terms(self.root, scoring=True))
+
+    def all_terms(self) -> frozenset[tuple[str, str]]:
+        """Return the column and the word of all that is compared, also of what is excluded."""
+        return frozenset(_terms(self.root, scoring=False))
+
+
+def _terms(node: AnalysedNode | None, *, scoring: bool) -> Iterator[tuple[str, str]]:
+    match node:
+        case None:
+            pass
+        case AnalysedLeaf(parts):
+            for part in parts:
+                if isinstance(part, AnalysedTerm):
+                    yield part.column, part.term
+                else:
+                    yield from ((part.column, word.term) for word in part.words)
+        case AnalysedBoolean(must, should, must_not):
+            for each in (*must, *should, *(() if scoring else must_not)):
+                yield from _terms(each, scoring=scoring)
+        case _ as never:
+            assert_never(never)
+
+
+def expand(
+    query: Query, analyse: Analyse, normalise: Normalise, vocabulary: Vocabulary, boosts: Mapping[str, float]
+) -> AnalysedQuery:
+    """Return the query in the words of an index. `boosts` has the factors of columns that do not count once.
+
+    A clause of which the analyser leaves nothing, as of stop words, is dropped, as Lucene does. Raises InvalidRequest
+    (field `query`) for a prefix or a fuzzy word that is several words to the analyser, and for too many words.
+    """
+    expansion = _Expansion(analyse, normalise, vocabulary, boosts)
+    return AnalysedQuery(expansion.node(query, excluded=False), tuple(dict.fromkeys(expansion.cut)))
+
+
+@dataclass
+class _Expansion:
+    analyse: Analyse
+    normalise: Normalise
+    vocabulary: Vocabulary
+    boosts: Mapping[str, float]
+    cut: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def node(self, query: Query, *, excluded: bool) -> AnalysedNode | None:
+        if not isinstance(query, Boolean):
+            return self._leaf(query, excluded=excluded)
+        must = self._nodes(query.must, excluded=excluded)
+        should = self._nodes(query.should, excluded=excluded)
+        if not must and not should:
+            return None  # what only excludes finds nothing
+        return AnalysedBoolean(must, should, self._nodes(query.must_not, excluded=True))
+
+    def _nodes(self, queries: Sequence[Query], *, excluded: bool) -> tuple[AnalysedNode, ...]:
+        nodes = (self.node(each, excluded=excluded) for each in queries)
+        return tuple(each for each in nodes if each is not None)
+
+    def _leaf(self, leaf: Leaf, *, excluded: bool) -> AnalysedLeaf | None:
+        parts: list[AnalysedTerm | AnalysedPhrase] = []
+        empty = True
+        for column in leaf.columns:
+            boost = leaf.boost * self.boosts.get(column, 1.0)
+            match leaf:
+                case Words(text):
+                    found = [AnalysedTerm(column, word.term, boost) for word in self.analyse(column, text)]
+                    self._count(len(found))
+                    parts += found
+                    empty = empty and not found
+                case Phrase(text, slop):
+                    words = _from_first(self.analyse(column, text))
+                    self._count(len(words))
+                    parts += [_phrase(column, words, slop, boost)] if words else []
+                    empty = empty and not words
+                case Prefix() | Fuzzy():
+                    beginning = self._one_word(column, leaf.text)
+                    parts += self._expanded(leaf, column, beginning, boost, excluded=excluded) if beginning else []
+                    empty = empty and not beginning
+                case _ as never:
+                    assert_never(never)
+        return None if empty else AnalysedLeaf(tuple(parts))
+
+    def _expanded(
+        self, leaf: Prefix | Fuzzy, column: str, text: str, boost: float, *, excluded: bool
+    ) -> list[AnalysedTerm]:
+        if isinstance(leaf, Prefix):
+            found = self.vocabulary.with_prefix(column, text, EXPANSIONS_MAX + 1)
+        else:
+            if len(text) > FUZZY_CHARS_MAX:
+                raise InvalidRequest(
+                    f"has a fuzzy word of {len(text)} characters, more than {FUZZY_CHARS_MAX}",
+                    field="query",
+                    remedy="Search for a prefix of it",
+                )
+            found = self.vocabulary.near(column, text, leaf.distance, EXPANSIONS_MAX + 1)
+        found = list(dict.fromkeys(found))
+        if len(found) > EXPANSIONS_MAX:
+            if excluded:
+                raise InvalidRequest(
+                    f"excludes more than {EXPANSIONS_MAX} words of {column} by {shown(leaf.text)}",
+                    field="query",
+                    remedy="Write more of the word",
+                )
+            self.cut.append(leaf.text)
+        self._count(len(found[:EXPANSIONS_MAX]))
+        if isinstance(leaf, Prefix):
+            return [AnalysedTerm(column, term, boost) for term in found[:EXPANSIONS_MAX]]
+        near = ((term, fuzzy_scale(text, term, leaf.distance)) for term in found[:EXPANSIONS_MAX])
+        return [AnalysedTerm(column, term, boost * scale) for term, scale in near if scale > 0]
+
+    def _one_word(self, column: str, text: str) -> str:
+        """Return the one word that a text is, or nothing if there is none in it."""
+        words = self.normalise(column, text)
+        if len(words) > 1:
+            raise InvalidRequest(
+                f"has {shown(text)}, which is {len(words)} words in {column}, as a prefix or fuzzy word",
+                field="query",
+                remedy="Write one word",
+            )
+        return words[0] if words else ""
+
+    def _count(self, more: int) -> None:
+        self.count += more
+        if self.count > QUERY_TERMS_MAX:
+            raise InvalidRequest(
+                f"stands for more than {QUERY_TERMS_MAX} words of the index",
+                field="query",
+                remedy="Search for less at a time, or in fewer columns",
+            )
+
+
+def _from_first(words: Sequence[AnalysedWord]) -> tuple[AnalysedWord, ...]:
+    """Return the words with places that are counted from the first."""
+    first = min((word.position for word in words), default=0)
+    placed = (AnalysedWord(word.term, word.position - first) for word in words)
+    return tuple(sorted(placed, key=lambda word: (word.position, word.term)))
+
+
+def _phrase(column: str, words: tuple[AnalysedWord, ...], slop: int, boost: float) -> AnalysedTerm | AnalysedPhrase:
+    if len(words) == 1:
+        return AnalysedTerm(column, words[0].term, boost)
+    return AnalysedPhrase(column, words, slop, boost)
+
+
+def fuzzy_scale(wanted: str, found: str, distance: int) -> float:
+    """Return by which factor a fuzzy word's score is less than that of the word itself: 1 − changes / length.
+
+    The length is that of the shorter word, as in Lucene. It is 0 for a word beyond `distance`, or with no character
+    in common.
+    """
+    if abs(len(wanted) - len(found)) > distance:
+        return 0.0
+    changes = edit_distance(wanted, found)
+    shorter = min(len(wanted), len(found))
+    return max(0.0, 1 - changes / shorter) if changes <= distance and shorter else 0.0
+
+
+def edit_distance(one: str, other: str) -> int:
+    """Return the number of changes between two words, each part of which is changed once at most.
+
+    A change is a character more, one less, another one, or two neighbours that have changed places (the restricted
+    distance of Damerau and Levenshtein, which Lucene's automata have too).
+    """
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        row = [i]
+        for j, b in enumerate(other, start=1):
+            best = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                best = min(best, before[j - 2] + 1)
+            row.append(best)
+        before, last = last, row
+    return last[len(other)]

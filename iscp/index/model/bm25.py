@@ -1,0 +1,182 @@
+"""Exact BM25: scores that depend on the live documents alone, and their explanation.
+
+The formula is that of Lance's full-text index, so that scores compare: the inverse document frequency of Robertson and
+Spärck Jones, made positive as in Lucene, and the numerator k1 + 1, which Lucene has dropped since.
+
+    idf(term) = ln(1 + (documents − count + 0.5) / (count + 0.5))
+    weight(frequency) = frequency · (k1 + 1) / (frequency + k1 · (1 − b + b · length / average length))
+
+A score is the sum over columns and words of boost · idf · weight. A word that a query has twice counts twice. A phrase
+has the sum of its words' idf, and the weight of its own frequency; no phrase scores more than its words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from iscp.index.model.analysed_document import AnalysedDocument, node_matches, part_frequency
+from iscp.index.model.analysed_query import (
+    AnalysedBoolean,
+    AnalysedLeaf,
+    AnalysedNode,
+    AnalysedPhrase,
+    AnalysedQuery,
+    AnalysedTerm,
+)
+
+K1 = 1.2
+B = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The live documents of a column: those in which it is not null.
+
+    `total_length` is the number of all their words; `counts` gives for a word the number of documents that have it.
+    """
+
+    documents: int
+    total_length: int
+    counts: Callable[[str], int] | Mapping[str, int]
+
+    @property
+    def average_length(self) -> float:
+        return self.total_length / self.documents if self.documents else 0.0
+
+    def count(self, term: str) -> int:
+        """Return how many documents have the word. Raises ValueError if that is no number of documents."""
+        count = self.counts(term) if callable(self.counts) else self.counts.get(term, 0)
+        if not 0 <= count <= self.documents:
+            raise ValueError(f"{count} of {self.documents} documents have {term!r}")
+        return count
+
+    def idf(self, term: str) -> float:
+        """Return the inverse document frequency of a word."""
+        count = self.count(term)
+        return math.log(1 + (self.documents - count + 0.5) / (count + 0.5))
+
+
+def frequency_weight(frequency: float, length: int, average_length: float) -> float:
+    """Return the weight of a word that a text of `length` words has `frequency` times."""
+    relative = length / average_length if average_length else 1.0
+    return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * relative)) if frequency else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A number, what it is, and the numbers that it was made of."""
+
+    value: float
+    description: str
+    details: tuple[Explanation, ...] = ()
+
+    def explained(self, indent: int = 0) -> str:
+        """Return the tree as lines, each part below and further in than its whole."""
+        own = f"{'  ' * indent}{self.value:.6g} = {self.description}"
+        return "\n".join([own, *(each.explained(indent + 1) for each in self.details)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tree as values that JSON has."""
+        details = [each.to_dict() for each in self.details]
+        return {"value": self.value, "description": self.description, "details": details}
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePart:
+    """What one word or phrase adds to a score. `idfs` has that of each of its words."""
+
+    part: AnalysedTerm | AnalysedPhrase
+    frequency: float
+    length: int
+    corpus: Corpus
+    idfs: tuple[tuple[str, float], ...]
+
+    @property
+    def idf(self) -> float:
+        return math.fsum(idf for _, idf in self.idfs)
+
+    @property
+    def weight(self) -> float:
+        return frequency_weight(self.frequency, self.length, self.corpus.average_length)
+
+    @property
+    def value(self) -> float:
+        return self.part.boost * self.idf * self.weight
+
+    def explanation(self) -> Explanation:
+        average = self.corpus.average_length
+        weight = Explanation(
+            self.weight,
+            "weight of the frequency: frequency * (k1 + 1) / (frequency + k1 * (1 - b + b * length / average length))",
+            (
+                Explanation(self.frequency, f"frequency of {_shown(self.part)}"),
+                Explanation(self.length, f"length of {self.part.column} in words"),
+                Explanation(average, f"average length of {self.part.column}"),
+                Explanation(K1, "k1"),
+                Explanation(B, "b"),
+            ),
+        )
+        idfs = tuple(self._explained_idf(term, idf) for term, idf in self.idfs)
+        whole = Explanation(self.idf, "sum of the words' idf", idfs) if len(idfs) > 1 else idfs[0]
+        factors = (Explanation(self.part.boost, "boost"), whole, weight)
+        return Explanation(self.value, f"{self.part.column}:{_shown(self.part)}: boost * idf * weight", factors)
+
+    def _explained_idf(self, term: str, idf: float) -> Explanation:
+        counts = (
+            Explanation(self.corpus.documents, f"documents with {self.part.column}"),
+            Explanation(self.corpus.count(term), f"documents with {term}"),
+        )
+        return Explanation(idf, "idf: ln(1 + (documents - count + 0.5) / (count + 0.5))", counts)
+
+
+def _shown(part: AnalysedTerm | AnalysedPhrase) -> str:
+    if isinstance(part, AnalysedTerm):
+        return part.term
+    words = " ".join(word.term for word in part.words)
+    return f'"{words}"~{part.slop}' if part.slop else f'"{words}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score, and what it is the sum of. `value` does not depend on the order of the parts."""
+
+    value: float
+    parts: tuple[ScorePart, ...]
+
+    def explanation(self) -> Explanation:
+        """Return how the score came about: computed when needed, as most scores are never explained."""
+        return Explanation(self.value, "score: sum of", tuple(each.explanation() for each in self.parts))
+
+
+def score_document(query: AnalysedQuery, document: AnalysedDocument, corpus: Mapping[str, Corpus]) -> Score:
+    """Return the score of a document, 0 if the query does not find it. `corpus` has each column that is searched.
+
+    Raises ValueError if the numbers of a corpus contradict each other, and KeyError for a column that it lacks.
+    """
+    parts: tuple[ScorePart, ...] = ()
+    if query.root is not None and node_matches(query.root, document):
+        parts = tuple(_parts(query.root, document, corpus))
+    return Score(math.fsum(each.value for each in parts), parts)
+
+
+def _parts(node: AnalysedNode, document: AnalysedDocument, corpus: Mapping[str, Corpus]) -> Iterator[ScorePart]:
+    """Yield what a part of a query that finds the document adds; within it, other parts may not find it."""
+    match node:
+        case AnalysedLeaf(parts):
+            for part in parts:
+                if frequency := part_frequency(part, document):
+                    yield _part(part, frequency, document[part.column].length, corpus[part.column])
+        case AnalysedBoolean(must, should, _):
+            for each in (*must, *should):
+                if node_matches(each, document):
+                    yield from _parts(each, document, corpus)
+        case _ as never:
+            assert_never(never)
+
+
+def _part(part: AnalysedTerm | AnalysedPhrase, frequency: float, length: int, corpus: Corpus) -> ScorePart:
+    terms = (part.term,) if isinstance(part, AnalysedTerm) else (word.term for word in part.words)
+    return ScorePart(part, frequency, length, corpus, tuple((term, corpus.idf(term)) for term in terms))
