@@ -157,7 +157,10 @@ class _Expansion:
         should = self._nodes(query.should, excluded=excluded)
         if not must and not should:
             return None  # what only excludes finds nothing
-        return AnalysedBoolean(must, should, self._nodes(query.must_not, excluded=True))
+        must_not = self._nodes(query.must_not, excluded=True)
+        if len(must) + len(should) == 1 and not must_not:
+            return (*must, *should)[0]
+        return AnalysedBoolean(must, should, must_not)
 
     def _nodes(self, queries: Sequence[Query], *, excluded: bool) -> tuple[AnalysedNode, ...]:
         nodes = (self.node(each, excluded=excluded) for each in queries)

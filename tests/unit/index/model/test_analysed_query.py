@@ -1,0 +1,146 @@
+"""Queries are put into the words of an index by its analyser and its vocabulary, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.core.values.errors import InvalidRequest
+from iscp.index.model.analysed_query import (
+    EXPANSIONS_MAX,
+    FUZZY_CHARS_MAX,
+    AnalysedBoolean,
+    AnalysedLeaf,
+    AnalysedPhrase,
+    AnalysedQuery,
+    AnalysedTerm,
+    AnalysedWord,
+    edit_distance,
+    expand,
+    fuzzy_scale,
+)
+from iscp.index.model.query_syntax import parse_query
+
+STOP_WORDS = {"the", "of"}
+TERMS = ["data", "database", "date", "delta", "lake"]
+
+
+def analyse(_column: str, text: str) -> list[AnalysedWord]:
+    """Words in lower case without an s at the end, and without stop words, whose places stay."""
+    words = enumerate(text.lower().replace("-", " ").split())
+    return [AnalysedWord(word.removesuffix("s"), at) for at, word in words if word not in STOP_WORDS]
+
+
+def normalise(_column: str, text: str) -> list[str]:
+    return text.lower().replace("-", " ").split()
+
+
+class Listed:
+    """A vocabulary that is a list."""
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        self.terms = terms
+
+    def with_prefix(self, _column: str, prefix: str, most: int) -> Sequence[str]:
+        return [each for each in self.terms if each.startswith(prefix)][:most]
+
+    def near(self, _column: str, term: str, distance: int, most: int) -> Sequence[str]:
+        found = [each for each in self.terms if edit_distance(term, each) <= distance]
+        return sorted(found, key=lambda each: edit_distance(term, each))[:most]
+
+
+def expanded(text: str, columns: Sequence[str] = ("t",), terms: Sequence[str] = TERMS) -> AnalysedQuery:
+    return expand(parse_query(text, columns), analyse, normalise, Listed(terms), {"title": 2.0})
+
+
+def terms(*words: str, boost: float = 1.0) -> AnalysedLeaf:
+    return AnalysedLeaf(tuple(AnalysedTerm("t", word, boost) for word in words))
+
+
+def test_words_are_those_of_the_analyser_in_each_column_with_its_boost() -> None:
+    query = expanded("The Lakes^3", ("title", "body"))
+    assert query.root == AnalysedLeaf((AnalysedTerm("title", "lake", 6.0), AnalysedTerm("body", "lake", 3.0)))
+    assert expanded("lake Lakes").root == terms("lake", "lake")
+    assert expanded("data-lake").root == terms("data", "lake")
+
+
+def test_stop_words_have_no_clause_but_a_place_in_phrases() -> None:
+    assert expanded("+the +lake -of").root == terms("lake")
+    assert expanded("+the +lake house -of").root == AnalysedBoolean((terms("lake"),), (terms("house"),), ())
+    assert expanded("the of").root is None
+    assert expanded("+the -lake").root is None
+    placed = (AnalysedWord("house", 0), AnalysedWord("lake", 3))
+    assert expanded('"the house of the lake"~2^2').root == AnalysedLeaf((AnalysedPhrase("t", placed, 2, 2.0),))
+    assert expanded('"the lakes"').root == terms("lake")
+    assert expanded('"the of"').root is None
+
+
+def test_prefixes_and_fuzzy_words_stand_for_words_that_are_there() -> None:
+    assert expanded("Dat*").root == terms("data", "database", "date")
+    assert expanded("xyz*").root == AnalysedLeaf(())
+    near = expanded("dtaa~1").root
+    assert near == AnalysedLeaf((AnalysedTerm("t", "data", 0.75),))
+    assert expanded("data~").root == AnalysedLeaf(
+        (AnalysedTerm("t", "data", 1.0), AnalysedTerm("t", "date", 0.75), AnalysedTerm("t", "delta", 0.5))
+    )
+
+
+def test_a_prefix_of_several_words_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="has 'data-la', which is 2 words in t"):
+        expanded("data-la*")
+    assert expanded('"x" -\\-*').root == terms("x")
+    assert expanded("x -y").root == AnalysedBoolean((), (terms("x"),), (terms("y"),))
+
+
+def test_words_beyond_the_bound_are_left_out_and_reported_or_refused() -> None:
+    many = [f"w{number:03}" for number in range(EXPANSIONS_MAX + 1)]
+    all_but_one = expanded("w*", terms=many)
+    assert all_but_one.root == terms(*many[:EXPANSIONS_MAX])
+    assert all_but_one.cut == ("w",)
+    assert expanded("w*", terms=many[:-1]).cut == ()
+    with pytest.raises(InvalidRequest, match="excludes more than 50 words of t by 'w'"):
+        expanded("x -w*", terms=many)
+    assert expanded("x -w*", terms=many[:-1]).cut == ()
+
+
+def test_a_query_that_stands_for_too_many_words_is_refused() -> None:
+    many = [f"w{number:03}" for number in range(EXPANSIONS_MAX)]
+    columns = [f"c{number}" for number in range(20)]
+    assert len(expanded(" ".join(["w*"] * 4), columns, many).terms()) == 20 * EXPANSIONS_MAX
+    with pytest.raises(InvalidRequest, match="more than 4096 words of the index"):
+        expanded(" ".join(["w*"] * 5), columns, many)
+    with pytest.raises(InvalidRequest, match="a fuzzy word of 201 characters"):
+        expanded("a" * (FUZZY_CHARS_MAX + 1) + "~")
+
+
+def test_the_terms_that_score_are_not_those_that_exclude() -> None:
+    query = expanded('+data "delta lake" -date*')
+    assert query.terms() == {("t", "data"), ("t", "delta"), ("t", "lake")}
+    assert query.all_terms() == query.terms() | {("t", "date")}
+    assert expanded("the").all_terms() == frozenset()
+
+
+def test_a_fuzzy_word_scores_less_the_more_it_differs() -> None:
+    assert fuzzy_scale("wrod", "word", 1) == 0.75
+    assert fuzzy_scale("wrod", "wrod", 2) == 1.0
+    assert fuzzy_scale("ab", "abcd", 2) == 0.0
+    assert fuzzy_scale("abcdef", "abcd", 1) == 0.0
+    assert fuzzy_scale("ab", "cd", 1) == 0.0
+
+
+@given(st.text("abc", max_size=7), st.text("abc", max_size=7))
+def test_the_distance_is_that_of_the_best_alignment(one: str, other: str) -> None:
+    @lru_cache(None)
+    def best(a: str, b: str) -> int:
+        if not a or not b:
+            return len(a) + len(b)
+        found = [best(a[1:], b) + 1, best(a, b[1:]) + 1, best(a[1:], b[1:]) + (a[0] != b[0])]
+        if len(a) > 1 and a[:2] == b[1::-1]:
+            found.append(best(a[2:], b[2:]) + 1)
+        return min(found)
+
+    assert edit_distance(one, other) == edit_distance(other, one) == best(one, other)

@@ -1,0 +1,176 @@
+"""Scores are those of the formula, over any corpus and in any order, and their explanation adds up."""
+
+from __future__ import annotations
+
+import json
+import random
+from fractions import Fraction
+from math import log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iscp.index.model.analysed_document import AnalysedDocument, column_words, matches
+from iscp.index.model.analysed_query import (
+    AnalysedBoolean,
+    AnalysedLeaf,
+    AnalysedPhrase,
+    AnalysedQuery,
+    AnalysedTerm,
+    AnalysedWord,
+)
+from iscp.index.model.bm25 import Corpus, Explanation, frequency_weight, score_document
+
+LETTERS = "abcd"
+TEXTS = st.lists(st.one_of(st.none(), st.lists(st.sampled_from(LETTERS), max_size=8)), min_size=1, max_size=12)
+
+
+def words(text: list[str]) -> tuple[AnalysedWord, ...]:
+    return tuple(AnalysedWord(word, at) for at, word in enumerate(text))
+
+
+def document(**texts: list[str] | None) -> AnalysedDocument:
+    return {column: column_words(words(text)) for column, text in texts.items() if text is not None}
+
+
+def corpus(texts: list[list[str] | None]) -> Corpus:
+    live = [text for text in texts if text is not None]
+    return Corpus(len(live), sum(map(len, live)), {each: sum(each in text for text in live) for each in LETTERS})
+
+
+def term(letter: str, column: str = "t", boost: float = 1.0) -> AnalysedLeaf:
+    return AnalysedLeaf((AnalysedTerm(column, letter, boost),))
+
+
+def reference(letter: str, text: list[str] | None, texts: list[list[str] | None]) -> float:
+    """The formula once more, written in another way: as in Robertson's paper, with exact fractions."""
+    live = [each for each in texts if each is not None]
+    if not text or letter not in text:
+        return 0.0
+    having = len([None for each in live if letter in each])
+    odds = Fraction(2 * len(live) + 2, 2 * having + 1)  # 1 + (N - n + 1/2) / (n + 1/2), with a common denominator
+    mean = Fraction(sum(len(each) for each in live), len(live))
+    k = Fraction(6, 5) * (Fraction(1, 4) + Fraction(3, 4) * len(text) / mean)
+    return log(odds) * float(Fraction(11, 5) / (1 + k / text.count(letter)))
+
+
+@settings(max_examples=200)
+@given(TEXTS, st.lists(st.sampled_from(LETTERS), min_size=1, max_size=4))
+def test_a_score_is_the_sum_of_the_formula(texts: list[list[str] | None], letters: list[str]) -> None:
+    query = AnalysedQuery(AnalysedLeaf(tuple(AnalysedTerm("t", each, 1.0) for each in letters)))
+    for text in texts:
+        score = score_document(query, document(t=text), {"t": corpus(texts)})
+        assert score.value == pytest.approx(sum(reference(each, text, texts) for each in letters), rel=1e-12)
+        assert (score.value > 0) == matches(query, document(t=text))
+
+
+@given(TEXTS, TEXTS, st.floats(0.01, 100), st.floats(0.01, 100))
+def test_columns_add_up_with_their_boosts(
+    titles: list[list[str] | None], bodies: list[list[str] | None], one: float, other: float
+) -> None:
+    query = AnalysedQuery(AnalysedLeaf((AnalysedTerm("title", "a", one), AnalysedTerm("body", "a", other))))
+    both = {"title": corpus(titles), "body": corpus(bodies)}
+    for title, body in zip(titles, bodies, strict=False):
+        wanted = one * reference("a", title, titles) + other * reference("a", body, bodies)
+        assert score_document(query, document(title=title, body=body), both).value == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_figures_are_those_of_lance() -> None:
+    """As `_score` of pylance 14.0.2, with the tokenizer `simple` and without stemming and stop words."""
+    texts = ["apache arrow apache", "arrow rust", "apache spark is fast", "fast arrow flight arrow apache arrow"]
+    split = [each.split() for each in [*texts, "nothing here at all"]]
+    counts = {"apache": 3, "arrow": 3, "fast": 2}
+    whole = {"t": Corpus(5, sum(map(len, split)), counts)}
+
+    def scores(*terms: str) -> list[float]:
+        query = AnalysedQuery(AnalysedLeaf(tuple(AnalysedTerm("t", each, 1.0) for each in terms)))
+        return [score_document(query, document(t=text), whole).value for text in split]
+
+    assert scores("apache") == pytest.approx([0.78776, 0, 0.52764, 0.43578, 0], abs=1e-5)
+    assert scores("apache", "arrow") == pytest.approx([1.37756, 0.66855, 0.52764, 1.1893, 0], abs=1e-5)
+    assert scores("apache", "apache") == pytest.approx([1.57553, 0, 1.05527, 0.87157, 0], abs=1e-5)
+    assert scores("arrow", "fast", "apache") == pytest.approx([1.37756, 0.66855, 1.38465, 1.89712, 0], abs=1e-5)
+
+
+@given(TEXTS, st.integers(0, 4))
+def test_a_phrase_scores_at_most_what_its_words_do(texts: list[list[str] | None], slop: int) -> None:
+    phrase = AnalysedPhrase("t", words(["a", "b", "a"]), slop, 2.0)
+    for text in texts:
+        found = document(t=text)
+        score = score_document(AnalysedQuery(AnalysedLeaf((phrase,))), found, {"t": corpus(texts)})
+        apart = AnalysedLeaf(tuple(AnalysedTerm("t", each, 2.0) for each in "aba"))
+        assert score.value <= score_document(AnalysedQuery(apart), found, {"t": corpus(texts)}).value + 1e-12
+
+
+def test_a_phrase_has_the_idf_of_its_words_and_the_weight_of_its_own_frequency() -> None:
+    texts = [["a", "b", "c", "a", "b"], ["a", "c"], ["d"], None]
+    whole = corpus(texts)
+    score = score_document(
+        AnalysedQuery(AnalysedLeaf((AnalysedPhrase("t", words(["a", "b"]), 0, 3.0),))),
+        document(t=texts[0]),
+        {"t": whole},
+    )
+    idf = log(1 + 1.5 / 2.5) + log(1 + 2.5 / 1.5)
+    assert score.value == pytest.approx(3 * idf * frequency_weight(2, 5, 8 / 3))
+
+
+def test_parts_that_do_not_find_the_document_and_what_is_excluded_add_nothing() -> None:
+    texts: list[list[str] | None] = [["a", "b"], ["b", "c"], ["d"]]
+    whole = {"t": corpus(texts)}
+    inner = AnalysedBoolean((term("b"), term("c")), (), ())
+    query = AnalysedQuery(AnalysedBoolean((term("a"),), (inner, term("b")), (term("d"),)))
+    wanted = reference("a", texts[0], texts) + reference("b", texts[0], texts)
+    assert score_document(query, document(t=texts[0]), whole).value == pytest.approx(wanted)
+    for text in (texts[1], ["a", "d"], None):
+        assert score_document(query, document(t=text), whole).value == 0
+    assert score_document(AnalysedQuery(None), document(t=texts[0]), whole).parts == ()
+
+
+def test_a_score_does_not_depend_on_the_order_of_the_words() -> None:
+    draw = random.Random(3)
+    texts: list[list[str] | None] = [[draw.choice(LETTERS) for _ in range(draw.randrange(9))] for _ in range(20)]
+    parts = [AnalysedTerm("t", letter, boost) for letter in LETTERS for boost in (0.1, 0.2, 0.3, 1.7)]
+    for _ in range(20):
+        draw.shuffle(parts)
+        scores = {
+            score_document(AnalysedQuery(AnalysedLeaf(tuple(order))), document(t=texts[0]), {"t": corpus(texts)}).value
+            for order in (parts, parts[::-1], sorted(parts, key=lambda part: part.boost))
+        }
+        assert len(scores) == 1
+
+
+def check(explanation: Explanation, total: float) -> None:
+    assert explanation.value == pytest.approx(total)
+    for part in explanation.details:
+        boost, idf, weight = part.details
+        assert boost.value * idf.value * weight.value == pytest.approx(part.value)
+    assert sum(part.value for part in explanation.details) == pytest.approx(total)
+
+
+def test_an_explanation_adds_up_and_can_be_read() -> None:
+    texts: list[list[str] | None] = [["a", "b", "a"], ["b", "c"], ["d"]]
+    query = AnalysedQuery(AnalysedLeaf((AnalysedTerm("t", "a", 2.0), AnalysedPhrase("t", words(["a", "b"]), 1, 1.0))))
+    score = score_document(query, document(t=texts[0]), {"t": corpus(texts)})
+    explanation = score.explanation()
+    check(explanation, score.value)
+    lines = explanation.explained().splitlines()
+    assert lines[0].endswith(" = score: sum of")
+    assert lines[1].endswith(" = t:a: boost * idf * weight")
+    assert "      3 = documents with t" in lines
+    assert "      1 = documents with a" in lines
+    assert any(line.endswith('t:"a b"~1: boost * idf * weight') for line in lines)
+    assert any(line.endswith("sum of the words' idf") for line in lines)
+    written = json.loads(json.dumps(explanation.to_dict()))
+    assert written["value"] == score.value
+    assert [each["description"].partition(":")[0] for each in written["details"]] == ["t", "t"]
+
+
+def test_counts_that_contradict_the_corpus_are_refused() -> None:
+    assert Corpus(2, 4, lambda term: len(term)).count("ab") == 2
+    for wrong in (3, -1):
+        with pytest.raises(ValueError, match="of 2 documents have 'a'"):
+            Corpus(2, 4, {"a": wrong}).idf("a")
+    assert Corpus(0, 0, {}).average_length == 0
+    assert frequency_weight(0, 0, 0) == 0
+    assert frequency_weight(1, 3, 0) == frequency_weight(1, 3, 3) == 1
