@@ -21,6 +21,7 @@ from iscp.adapters.delta.storage.bucket_keys import BUCKETS_VARIABLE, bucket_fau
 from iscp.adapters.system.toml_file import read_toml
 from iscp.adapters.tls.node_certificates import certificate_faults
 from iscp.adapters.tls.tls_files import TLS_VARIABLES
+from iscp.bootstrap.embedding_parts import embedder_key_faults
 from iscp.core.settings.config import NodeConfig
 from iscp.core.settings.config_faults import faults, range_fault
 from iscp.core.settings.setting_list import Setting, settings
@@ -38,8 +39,8 @@ NOT_SETTINGS = frozenset(
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
 _SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
-# Of buckets too: somebody may write the key where its file is to be named.
-_SECRET = frozenset({"etcd.password", "notify.webhooks", "storage.s3.buckets"})
+# Of buckets and embedders too: somebody may write the key where its file is to be named.
+_SECRET = frozenset({"embedders", "etcd.password", "notify.webhooks", "storage.s3.buckets"})
 _UNKNOWN = "Remove it, or see docs/configuration.md"
 
 
@@ -71,7 +72,8 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
 
 def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:
     """Raises ConfigurationError where files that it names are unfit (certificates, keys), with every fault there is."""
-    if found := [*certificate_faults(config), *bucket_faults(config.storage.s3.buckets, environ)]:
+    buckets = bucket_faults(config.storage.s3.buckets, environ)
+    if found := [*certificate_faults(config), *buckets, *embedder_key_faults(config)]:
         raise _error(found)
     return config
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import io
 import socket
 import ssl
 import time
-from typing import Any
 from urllib.parse import urlsplit
 
 from iscp.adapters.oidc.jwks_keys import JwksKeys, read_jwks
-from iscp.adapters.system.bounded_reader import BoundedReader
+from iscp.adapters.system.bounded_post import BoundedAnswer
 from iscp.core.access.security_config import OidcConfig
 from iscp.core.values.errors import Unavailable
 
@@ -53,7 +51,7 @@ class HttpJwks:
         try:
             connection.sock = opened = self._connect(until_s)
             connection.request("GET", self._target, headers=self._headers)
-            answer = http.client.HTTPResponse(_Bounded(opened, _left(until_s)))  # type: ignore[arg-type]
+            answer = http.client.HTTPResponse(BoundedAnswer(opened, _left(until_s), JWKS_BYTES_MAX))  # type: ignore[arg-type]
             answer.begin()
             return answer.status, answer.read()
         finally:
@@ -71,16 +69,6 @@ class HttpJwks:
         except BaseException:
             opened.close()
             raise
-
-
-class _Bounded:
-    """The part of a socket by which an answer is read."""
-
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        self._reader = BoundedReader(connection, timeout_s, JWKS_BYTES_MAX)
-
-    def makefile(self, mode: str) -> Any:
-        return io.BufferedReader(self._reader)
 
 
 def _left(until_s: float) -> float:

@@ -26,7 +26,8 @@ from iscp.core.rows.key_ranges import hashes
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import KEY_HASH
 from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
-from iscp.core.values.untrusted_values import error_code, error_text, exact_int, named_error, printable, shown
+from iscp.core.values.foreign_errors import is_of_a_job, plain_error
+from iscp.core.values.untrusted_values import error_text, exact_int, named_error, shown
 from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever, WatermarkTxn
@@ -142,7 +143,7 @@ class CustomKind:
         try:
             self._consumer.check(spec, source)
         except (TemporaryError, PermanentError) as error:
-            raise _plain(error) from error
+            raise plain_error(error) from error
         except BaseException as error:
             raise InvalidRequest(
                 f"the consumer {self.name!r} cannot check it: {named_error(error)}",
@@ -231,10 +232,6 @@ class ShardedSink(CustomSink):
         return cast(dict[str, str | None], found)
 
 
-_OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL, ErrorCode.NOT_OWNER})
-"""Errors that only the node may raise: such a fault is not counted against the job, and shows nowhere."""
-
-
 @contextmanager
 def _translate_errors(name: str, doing: str) -> Iterator[None]:
     """Turn whatever the consumer raises, an exit included, into an error of its job that can be stored and shown."""
@@ -243,22 +240,11 @@ def _translate_errors(name: str, doing: str) -> Iterator[None]:
     except ChangesUnavailableError as error:
         raise ChangesUnavailableError(error_text(error)) from error
     except BaseException as error:
-        if isinstance(error, (TemporaryError, PermanentError)) and error_code(error) not in _OF_THE_NODE:
-            raise _plain(error) from error
+        if is_of_a_job(error):
+            raise plain_error(error) from error
         raise TemporaryError(
             f"the consumer {name!r} failed when it {doing}: {named_error(error)}", code=ErrorCode.CONSUMER_FAILED
         ) from error
-
-
-def _plain(error: IscpError) -> IscpError:
-    """Return an error of iscp's own that somebody else has raised, without what its class and texts may have become."""
-    kind = next(kind for kind in (InvalidRequest, Conflict, PermanentError, TemporaryError) if isinstance(error, kind))
-    code = error_code(error)
-    try:
-        message, field, remedy = (printable(part) for part in (error.message, error.field, error.remedy))
-    except BaseException:  # noqa: BLE001  (attributes of its own making)
-        return kind(error_text(error), code=code)
-    return kind(message, field=field, remedy=remedy, code=code)
 
 
 def _broken(name: str, what: str) -> PermanentError:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from iscp.core.access.security_config import AccountConfig, SecurityConfig
 from iscp.core.job.iteration import Bounds
+from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.setting_fields import about, setting
 
@@ -268,6 +269,13 @@ class NodeConfig:
             "`NAME.roots`: directories and URIs below which its tables have to lie"
         ),
     )
+    embedders: Mapping[str, EmbedderConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "`NAME.kind`, and that kind's options: embedders that jobs may name. Secrets are in the files that "
+            "`NAME.key_file` names"
+        ),
+    )
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -277,6 +285,7 @@ class NodeConfig:
     bounds: Bounds = field(default_factory=Bounds)
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     build: BuildConfig = field(default_factory=BuildConfig)
     upkeep: MaintenanceConfig = field(default_factory=MaintenanceConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)

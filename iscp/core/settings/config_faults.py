@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from iscp.core.access.account_roots import ROOTS_MAX, is_bucket, is_root
 from iscp.core.access.oidc_faults import oidc_faults
 from iscp.core.settings.config import BUCKETS_MAX, EtcdConfig, NodeConfig, NotifyConfig, S3Config
+from iscp.core.settings.embedder_faults import embedder_faults
 from iscp.core.settings.setting_list import Setting
 from iscp.core.values.access_roles import is_account
 from iscp.core.values.setting_faults import URL, SettingFault, is_loopback, url_fault
@@ -48,6 +49,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_storage_faults(config),
         *_order_faults(config),
         *_notify_faults(config.notify),
+        *embedder_faults(config.embedders, config.embedding.allow),
         *_security_faults(config),
         *access_faults(config),
         *oidc_faults(config.security),

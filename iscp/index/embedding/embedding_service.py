@@ -1,0 +1,222 @@
+"""Embedding for jobs and searches: batches, attempts, pace, and no text twice.
+
+A vector is looked up by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
+stored vectors (`known`). Only what is nowhere is embedded. A call that fails midway has put into the cache what it has
+embedded, so that the next attempt goes on from there as far as the cache reaches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from iscp.core.settings.embedder_faults import CHARS_MOST
+from iscp.core.values.untrusted_values import shown
+from iscp.index.embedding.checked_embedder import CheckedEmbedder
+from iscp.index.embedding.embedder import Vectors
+from iscp.index.embedding.embedding_attempts import EmbeddingAttempts
+from iscp.index.embedding.refused_texts import embed_apart
+from iscp.index.embedding.vector_cache import VectorCache
+from iscp.ports.system import Guard
+
+BATCH_CHARS_MAX = 500_000
+"""Characters of the texts that are embedded at once; further texts go into the next batch. One text may have more."""
+
+KNOWN_AT_ONCE = 10_000
+"""Hashes with which `known` is called at once."""
+
+Known = Callable[[Sequence[bytes]], Mapping[bytes, Vectors]]
+"""A function that returns stored vectors by the hashes of their texts, as far as there are any."""
+
+
+def text_hash(text: str) -> bytes:
+    """Return the 32 bytes by which a text's vector is found again: SHA-256 of its UTF-8."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingCounts:
+    """The texts that a service was given, by where their vectors came from; each text counts once.
+
+    `repeated` are texts that a call has more than once, beyond the first. `requests` are batches that the embedder has
+    answered.
+    """
+
+    embedded: int = 0
+    from_cache: int = 0
+    from_known: int = 0
+    repeated: int = 0
+    refused: int = 0
+    requests: int = 0
+
+    def __add__(self, other: EmbeddingCounts) -> EmbeddingCounts:
+        return EmbeddingCounts(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The answer to a call: a row for each text in order, zeros where the text is in `refused`, by its number and
+    with what is wrong.
+    """
+
+    vectors: Vectors
+    refused: Mapping[int, str]
+    counts: EmbeddingCounts
+
+
+class EmbeddingService:
+    """An embedder as jobs and searches of one account use it. Thread-safe."""
+
+    def __init__(
+        self, embedder: CheckedEmbedder, attempts: EmbeddingAttempts, cache: VectorCache, account: str
+    ) -> None:
+        self._embedder = embedder
+        self._attempts = attempts
+        self._cache = cache
+        self._account = account
+        self._lock = threading.Lock()
+        self._counts = EmbeddingCounts()
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the text that has to be stored beside vectors: those of another fingerprint do not compare."""
+        return self._embedder.fingerprint
+
+    @property
+    def counts(self) -> EmbeddingCounts:
+        """Return the counts of all calls that have returned, and of what calls that failed had embedded."""
+        return self._counts
+
+    def embed(self, texts: Sequence[str], *, known: Known | None = None, guard: Guard | None = None) -> Embedded:
+        """Return the vectors of `texts`.
+
+        `known` gives vectors of this fingerprint that are stored already; those of a wrong shape or with numbers that
+        are not finite are embedded again. Raises TemporaryError where the embedder fails for longer than it is tried
+        again, PermanentError where a person has to act, and what `guard` and `known` raise.
+        """
+        call = _Call(texts, self._embedder.dimension)
+        try:
+            call.from_cache = call.take(self._cache.get(self._account, self._embedder.fingerprint, call.missing()))
+            if known is not None:
+                call.from_known = self._take_known(call, known)
+            for batch in call.batches(texts, self._embedder.batch):
+                self._embed(call, batch, guard)
+        finally:
+            with self._lock:
+                self._counts += call.counts()
+        return call.answer()
+
+    def _take_known(self, call: _Call, known: Known) -> int:
+        count, missing = 0, call.missing()
+        for start in range(0, len(missing), KNOWN_AT_ONCE):
+            found = known(missing[start : start + KNOWN_AT_ONCE])
+            fitting = {each: np.asarray(vector, np.float32) for each, vector in found.items()}
+            count += call.take({each: vector for each, vector in fitting.items() if self._fits(vector)})
+        return count
+
+    def _fits(self, vector: Vectors) -> bool:
+        return vector.shape == (self._embedder.dimension,) and bool(np.isfinite(vector).all())
+
+    def _embed(self, call: _Call, batch: Mapping[bytes, str], guard: Guard | None) -> None:
+        hashes, texts = list(batch), list(batch.values())
+
+        def request(some: Sequence[str]) -> Vectors:
+            answer = self._attempts.embed(some, guard)
+            call.requests += 1
+            return answer
+
+        found, refused = embed_apart(request, texts)
+        for start, vectors in found:
+            rows = dict(zip(hashes[start : start + len(vectors)], vectors, strict=True))
+            self._cache.put(self._account, self._embedder.fingerprint, rows)
+            call.embedded += call.take(rows)
+        call.refuse({hashes[number]: said for number, said in refused.items()})
+
+
+class _Call:
+    """The state of one call: which hash is in which row, and what is still missing."""
+
+    def __init__(self, texts: Sequence[str], dimension: int) -> None:
+        self.from_cache = self.from_known = self.embedded = self.requests = 0
+        self._refused: dict[int, str] = {}
+        self._numbers: dict[bytes, list[int]] = {}
+        for number, text in enumerate(texts):
+            if fault := _fault(text):
+                self._refused[number] = fault
+            else:
+                self._numbers.setdefault(text_hash(text), []).append(number)
+        self._missing = dict.fromkeys(self._numbers)
+        self._vectors = np.zeros((len(texts), dimension), np.float32)
+        self._given = 0
+
+    def missing(self) -> Sequence[bytes]:
+        """Return the hashes of texts without a vector, in the order of the texts."""
+        return list(self._missing)
+
+    def take(self, found: Mapping[bytes, Vectors]) -> int:
+        """Take the vectors of texts that are missing, and return how many these are."""
+        count = 0
+        for each, vector in found.items():
+            if each in self._missing:
+                del self._missing[each]
+                self._vectors[self._numbers[each]] = vector
+                self._given += len(self._numbers[each])
+                count += 1
+        return count
+
+    def refuse(self, refused: Mapping[bytes, str]) -> None:
+        """Note what is said of texts that are not embedded."""
+        for each, said in refused.items():
+            del self._missing[each]
+            self._refused.update(dict.fromkeys(self._numbers[each], said))
+
+    def batches(self, texts: Sequence[str], texts_max: int) -> Iterator[Mapping[bytes, str]]:
+        """Yield the texts without a vector, by hash, so many at once and with bounded characters."""
+        batch: dict[bytes, str] = {}
+        chars = 0
+        for each in self.missing():
+            text = texts[self._numbers[each][0]]
+            if batch and (len(batch) == texts_max or chars + len(text) > BATCH_CHARS_MAX):
+                yield batch
+                batch, chars = {}, 0
+            batch[each] = text
+            chars += len(text)
+        if batch:
+            yield batch
+
+    def counts(self) -> EmbeddingCounts:
+        first = self.from_cache + self.from_known + self.embedded
+        return EmbeddingCounts(
+            embedded=self.embedded,
+            from_cache=self.from_cache,
+            from_known=self.from_known,
+            repeated=self._given - first,
+            refused=len(self._refused),
+            requests=self.requests,
+        )
+
+    def answer(self) -> Embedded:
+        return Embedded(self._vectors, dict(sorted(self._refused.items())), self.counts())
+
+
+def _fault(text: object) -> str:
+    """Return what is wrong with a text, or nothing."""
+    if not isinstance(text, str):
+        return f"is {shown(text)}, and no text"
+    if len(text) > CHARS_MOST:
+        return f"has {len(text)} characters, more than {CHARS_MOST}"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "is no valid Unicode"
+    return ""
