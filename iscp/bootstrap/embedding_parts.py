@@ -7,7 +7,9 @@ import random
 import time
 from collections.abc import Iterator
 
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.settings.config import NodeConfig
+from iscp.core.settings.embedder_config import EmbeddingConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
@@ -25,8 +27,18 @@ def embedding_services(config: NodeConfig, clock: Clock) -> EmbeddingServices:
     registry = EmbedderRegistry(config.embedding.allow, config.embedders)
     if registry.absent:
         log.warning("embedders.not_installed", extra={"names": ", ".join(registry.absent)})
-    waiting = Waiting(clock, time.sleep, random.random)
-    return EmbeddingServices(registry, VectorCache(config.embedding.cache_mb * 1024**2), waiting)
+    return _services(registry, config.embedding, clock)
+
+
+def default_embeddings() -> EmbeddingServices:
+    """Return the embedders of a program without settings: iscp's own."""
+    return _services(EmbedderRegistry(), EmbeddingConfig(), SystemClock())
+
+
+def _services(registry: EmbedderRegistry, config: EmbeddingConfig, clock: Clock) -> EmbeddingServices:
+    return EmbeddingServices(
+        registry, VectorCache(config.cache_mb * 1024**2), Waiting(clock, time.sleep, random.random)
+    )
 
 
 def embedder_key_faults(config: NodeConfig) -> Iterator[SettingFault]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
+from iscp.bootstrap.embedding_parts import embedding_services
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
@@ -54,13 +56,14 @@ class Foundation:
         analysis: SqlAnalysis,
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used."""
-        kinds = ConsumerRegistry(config.consumers.allow)
+        clock = SystemClock()
+        kinds = ConsumerRegistry(config.consumers.allow, cache(lambda: embedding_services(config, clock)))
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
         return cls(
             config=config,
             spark=spark,
-            clock=SystemClock(),
+            clock=clock,
             kinds=kinds,
             failpoints=failpoints,
             tested=tested,

@@ -105,7 +105,7 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
             remedy="Add the key's columns",
         )
     if spec.where:
-        _refuse_unknown(_where_columns(spec.where), source, f"{CONSUMER_PATH}.where")
+        _refuse_unknown(where_columns(spec.where), source, f"{CONSUMER_PATH}.where")
         _refuse_bare_date(spec.where)
         _refuse_by_engine(spec.where, source, catalog)
 
@@ -131,7 +131,7 @@ def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) ->
 def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
     """Return the source columns that have to be read; raises PermanentError if some that the spec names are gone."""
     by_name = {name.lower(): name for name in source}
-    named = {"key": spec.key, "columns": spec.columns, "where": _where_columns(spec.where) if spec.where else ()}
+    named = {"key": spec.key, "columns": spec.columns, "where": where_columns(spec.where)}
     for field, names in named.items():
         if lost := [name for name in names if name.lower() not in by_name]:
             raise PermanentError(
@@ -191,8 +191,13 @@ def _refuse_bare_date(where: str) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _where_columns(where: str) -> tuple[str, ...]:
-    """Return the columns that a filter names; raises InvalidRequest if it is not one SQL condition."""
+def where_columns(where: str) -> tuple[str, ...]:
+    """Return the columns that a filter names (empty: there is none).
+
+    Raises InvalidRequest if it is not one SQL condition.
+    """
+    if not where:
+        return ()
     refuse_unbounded(where, f"{CONSUMER_PATH}.where")
     try:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)

@@ -24,7 +24,7 @@ from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_
 from iscp.core.rows.netting import Op
 from iscp.core.spec.spec import OnDuplicate
 from iscp.core.sql.sql_names import OP
-from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.core.values.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -86,7 +86,16 @@ class IndexConsumer:
         position = context.position
         if watermark.version <= position.watermark.version and watermark.at_s <= position.watermark.at_s:
             return position
-        index = self._store.open()
+        return self.commit_record(context, self._store.begin(), watermark)
+
+    def commit_record(self, context: ConsumeContext, commit: IndexTransaction, watermark: Watermark) -> Position:
+        """Commit what a transaction has gathered under the next seq, and return the position after it.
+
+        Raises Conflict if another writer won the seq.
+        """
+        position = context.position
+        if position_of(commit.get(self._record)).base_version != position.base_version:
+            raise Conflict(f"{self._store.root} has moved: another writer has committed")
         record = WatermarkRecord(
             seq=position.seq + 1,
             watermark=watermark,
@@ -97,13 +106,15 @@ class IndexConsumer:
             attempt=uuid.uuid4().hex[:12],
             origin=context.row.origin,
         )
-        if position_of(index.head.records.get(self._record)).seq != position.seq:
-            return position  # another writer has committed, and the next iteration sees that
-        context.guard.check()
-        commit = self._store.begin(index)
         commit.put(self._record, record.to_json())
+        context.guard.check()
         commit.commit()
-        return replace(record.position, dead=position.dead, column_ids=index.head.column_ids)
+        dead = DeadLetters(record.seq, commit.head.faults)
+        return replace(record.position, dead=dead, column_ids=commit.head.column_ids)
+
+    def stored_vectors(self, index: OpenIndex) -> Known | None:
+        """Return what finds the vectors that the index has of this job's embedder; None where it has none."""
+        return _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
 
     def tidy(self) -> None:
         self._maintain()
@@ -176,7 +187,7 @@ class IndexConsumer:
             arrow_schema = to_arrow_schema(rows.frame.schema) if rows.table is None else rows.table.schema
             dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
             schema = self._plan.schema(arrow_schema, dimension)
-            known = _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
+            known = self.stored_vectors(index)
             encoder = self._plan.encoder(schema, context.guard)
             fits = index.dataset.schema.equals(schema) and not self._plan.misfit(index.head)
             if retriever.data_type is DataType.DIFFERENCE and fits:
@@ -204,9 +215,9 @@ class IndexConsumer:
         known: Known | None,
     ) -> int:
         commit.replace_all(schema, self._head(schema))
-        for table in _tables(rows):
+        for table in index_tables(rows):
             commit.add(encoder.encode(table, known))
-        for table in () if letters is None else _tables(Rows(lambda: letters)):
+        for table in () if letters is None else index_tables(Rows(lambda: letters)):
             commit.add(encoder.faulty(table, SHARED_KEY))
         return commit.head.rows
 
@@ -238,9 +249,9 @@ class IndexConsumer:
             commit.add(added)
             changed += len(added)
 
-        for table in _tables(rows):
+        for table in index_tables(rows):
             take(table, lambda some: encoder.encode(some, known))
-        for table in () if letters is None else _tables(Rows(lambda: letters)):
+        for table in () if letters is None else index_tables(Rows(lambda: letters)):
             take(table, lambda some: encoder.faulty(some, SHARED_KEY))
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
         commit.remove(commit.seek(gone.to_pylist()))
@@ -264,17 +275,18 @@ class IndexConsumer:
         )
 
 
-def _tables(rows: Rows) -> Iterator[pa.Table]:
+def index_tables(rows: Rows, rows_max: int = BATCH_ROWS_MAX) -> Iterator[pa.Table]:
+    """Yield rows in tables of about so many, as Spark's batches are small."""
     if rows.table is not None:
-        for start in range(0, len(rows.table), BATCH_ROWS_MAX):
-            yield rows.table.slice(start, BATCH_ROWS_MAX)
+        for start in range(0, len(rows.table), rows_max):
+            yield rows.table.slice(start, rows_max)
         return
     gathered: list[pa.Table] = []
     count = 0
-    for table in arrow_batches(rows.frame, BATCH_ROWS_MAX):
+    for table in arrow_batches(rows.frame, rows_max):
         gathered.append(table)
         count += len(table)
-        if count >= BATCH_ROWS_MAX:
+        if count >= rows_max:
             yield pa.concat_tables(gathered)
             gathered, count = [], 0
     if count:

@@ -75,6 +75,11 @@ class IndexPlan:
         """Return all columns that have to be read of the source."""
         return self._definition.stored_columns(self.key)
 
+    def quoted_columns(self, source: Sequence[str]) -> list[str]:
+        """Return the columns that are read, as the source spells them, for Spark's SQL."""
+        by_name = {name.lower(): name for name in source}
+        return [quoted(by_name[name.lower()]) for name in self.columns]
+
     def schema(self, source: pa.Schema, dimension: int) -> pa.Schema:
         """Return the dataset's schema for rows of these columns."""
         by_name = {each.name.lower(): each for each in source}

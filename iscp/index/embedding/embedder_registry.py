@@ -66,6 +66,10 @@ class EmbedderRegistry:
                 self._made[name] = _make(name, entry, self.definition(name), field)
             return self._made[name]
 
+    def check(self, name: str, field: str = EMBED_FIELD) -> None:
+        """Raise InvalidRequest, of `field`, for an embedder that is not there or not allowed; it is not made."""
+        self._entry(name, field)
+
     def _entry(self, name: str, field: str) -> EntryPoint:
         if name not in self._definitions and (name not in self._entries or _lacking(name)):
             lacking = _lacking(name) if name in self._entries else ""

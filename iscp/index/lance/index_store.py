@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.delta.storage.locations import S3, place
-from iscp.core.values.errors import Conflict
+from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import HEAD
 from iscp.index.lance.index_head import IndexHead, parse_head
 from iscp.index.lance.index_transaction import IndexTransaction, head_rows
-from iscp.index.lance.lance_access import NoIndexError, lance_faults, no_index, open_dataset, shared_session
+from iscp.index.lance.lance_access import NO_DATASET, NoIndexError, lance_faults, no_index, open_dataset, shared_session
 from iscp.index.lance.row_lookup import head_row
 from iscp.index.lance.word_counts import FOLDER, LiveCounts
 
@@ -75,6 +75,17 @@ class IndexStore:
     @property
     def root(self) -> str:
         return self._root
+
+    @staticmethod
+    def fault_of(uri: str) -> str:
+        """Return why an index cannot be made or go on at a place, or an empty text."""
+        try:
+            open_index(uri)
+        except InvalidRequest as error:
+            return "" if error.message.endswith(NO_DATASET) else error.message.removeprefix(f"{uri} ")
+        except PermanentError as error:
+            return f"is an index whose head cannot be read: {error.message}"
+        return ""
 
     def exists(self) -> bool:
         try:

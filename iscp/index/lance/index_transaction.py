@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
@@ -109,6 +110,15 @@ class IndexTransaction:
             vectors=self.head.vectors + sums.vectors,
             totals=tuple(totals),
         )
+
+    def count_again(self) -> None:
+        """Count all rows of the base, whatever its sums say; nothing else may be in the transaction."""
+        names = [KEY, FAULT, *words_columns(self._schema), *([VECTOR] if VECTOR in self._schema.names else [])]
+        self.head = replace(self.head.emptied(len(words_columns(self._schema))), probes=self.head.probes)
+        with lance_faults(f"read {self._root}"):
+            for batch in self._dataset.scanner(columns=names).to_batches():
+                rows = pa.Table.from_batches([batch])
+                self._count(rows.filter(pc.not_equal(rows[KEY], HEAD_KEY)), 1)
 
     def commit(self, message: str = "") -> LanceDataset:
         """Commit, and return the dataset at the new version. Raises Conflict if another writer was first."""

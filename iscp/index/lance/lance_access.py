@@ -33,6 +33,9 @@ os.environ.setdefault("LANCE_LOG", "error")
 _NOT_FOUND = ("was not found", "Not found:")
 
 
+NO_DATASET = "there is none"
+
+
 class NoIndexError(Exception):
     """There is no dataset at a place, or not that version of it."""
 
@@ -63,7 +66,7 @@ def lance_faults(what: str) -> Iterator[None]:
         raise storage_error(error, f"cannot {what}", first_line(error)[:MESSAGE_LENGTH_MAX]) from error
 
 
-def no_index(uri: str, why: str = "there is none") -> InvalidRequest:
+def no_index(uri: str, why: str = NO_DATASET) -> InvalidRequest:
     """Return the error for a place that is no index."""
     return InvalidRequest(
         f"{uri} is no index: {why}",

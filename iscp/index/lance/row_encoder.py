@@ -195,14 +195,7 @@ class RowEncoder:
         """Return a hash of each row's columns that are stored or indexed."""
         names = [each.name for each in self._schema if each.name not in _NOT_STORED and not _is_made(each.name)]
         further = [name for name in (*self._rules.texts, self._rules.vector, self._rules.embedded) if name]
-        parts = [_value_bytes(_column(rows, name)) for name in dict.fromkeys([*names, *further])]
-        made = []
-        for values in zip(*parts, strict=True):
-            digest = hashlib.blake2b(digest_size=_HASH_BYTES)
-            for value in values:
-                digest.update(_NULL if value is None else len(value).to_bytes(8, "big") + value)
-            made.append(digest.digest())
-        return pa.array(made, pa.binary(_HASH_BYTES))
+        return pa.array(row_digests(rows, list(dict.fromkeys([*names, *further]))), pa.binary(_HASH_BYTES))
 
     def _readable(self, rows: pa.Table) -> tuple[pa.Table, _Faults]:
         """Return rows whose texts are all UTF-8; a row with others has a fault, and U+FFFD in their place."""
@@ -214,6 +207,17 @@ class RowEncoder:
                 except pa.ArrowInvalid:
                     rows = rows.set_column(at, each, _repaired(rows[at], each.name, faults))
         return rows, faults
+
+
+def row_digests(rows: pa.Table, names: Sequence[str]) -> list[bytes]:
+    """Return a hash for each row of what it has in some columns, whose names count without regard to case."""
+    made = []
+    for values in zip(*[_value_bytes(_column(rows, name)) for name in names], strict=True):
+        digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+        for value in values:
+            digest.update(_NULL if value is None else len(value).to_bytes(8, "big") + value)
+        made.append(digest.digest())
+    return made
 
 
 _NOT_STORED = frozenset({KEY, ROW_HASH, FAULT, HEAD, VECTOR, TEXT_HASH})
@@ -246,7 +250,9 @@ def _value_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
         return list(numbers)
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    if not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
+        column = column.cast(pa.binary())
+    elif not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
         column = column.cast(pa.string()).cast(pa.binary())
     return list(column.to_pylist())
 

@@ -1,0 +1,148 @@
+"""The kinds `fulltext`, `vector` and `search`: indexes that have the source's rows, by key, and follow them.
+
+What cannot be followed by changes is repaired by difference: the keys and hashes of the index's rows against those of
+the source's. An index without its rows, or with another definition, is written again in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iscp.consumers.index.index_check import IndexCheck
+from iscp.consumers.index.index_consumer import IndexConsumer
+from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, where_columns
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import ConsumerSpec
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.index.embedding.embedding_services import EmbeddingServices
+from iscp.index.lance.index_columns import is_reserved
+from iscp.index.lance.index_store import IndexStore
+from iscp.index.model import definition_columns
+from iscp.index.model.definition_parsing import parse_definition
+from iscp.index.model.index_definition import IndexDefinition
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumerEnvironment, Needs
+
+_KEYLESS = ("float", "double")
+
+
+class IndexKindBase:
+    """What the kinds of indexes share (ports ConsumerKind, Checked)."""
+
+    name = ""
+    shared_target = False
+    takes_embeddings = True
+    needs = Needs(small_snapshots=True, delta_target=False)
+
+    def __init__(self, embeddings: EmbeddingServices) -> None:
+        self._embeddings = embeddings
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        if spec.columns:
+            raise InvalidRequest(
+                "are given, and an index takes its columns as an option",
+                field=f"{CONSUMER_PATH}.columns",
+                remedy="Name text columns in options.columns, and others to store in options.stored",
+            )
+        definition = parse_definition(self.name, spec.options)
+        target = check_target(spec, source, catalog)
+        check_columns(spec, source, catalog)
+        definition_columns.check_columns(definition, source.columns, spec.key)
+        _refuse_key(spec, source)
+        _refuse_reserved(definition, spec)
+        if definition.vector is not None and definition.vector.embed:
+            self._embeddings.registry.check(definition.vector.embed)
+        _refuse_unusable(target, catalog)
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        return catalog.normalize(spec.target) if spec.target else ""
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        by_name = {name.lower(): name for name in source}
+        wanted = [*parse_definition(self.name, spec.options).stored_columns(spec.key), *where_columns(spec.where)]
+        if lost := [name for name in wanted if name.lower() not in by_name]:
+            raise PermanentError(
+                f"the source has no column {', '.join(lost)} any more",
+                field=f"{CONSUMER_PATH}.options",
+                remedy="Bring it back and resume the job; or `iscp-admin job resync` it with a spec that does without",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+        return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
+
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> IndexConsumer:
+        return IndexConsumer(row, self._store(row, environment), self._plan(row), lambda: None)
+
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> IndexCheck:
+        return IndexCheck(self.open(row, environment), self._store(row, environment), self._plan(row))
+
+    def _store(self, row: JobRow, environment: ConsumerEnvironment) -> IndexStore:
+        failpoints = environment.failpoints
+        return environment.keep("index", row.spec.consumer.target, lambda uri: IndexStore(uri, failpoints))
+
+    def _plan(self, row: JobRow) -> IndexPlan:
+        spec = row.spec.consumer
+        definition = parse_definition(self.name, spec.options)
+        embed = definition.vector.embed if definition.vector is not None else ""
+        account = row.key.account
+        return IndexPlan(definition, spec.key, (lambda: self._embeddings.service(embed, account)) if embed else None)
+
+
+class FulltextKind(IndexKindBase):
+    """The kind `fulltext`: words of text columns, ranked by BM25."""
+
+    name = "fulltext"
+
+
+class VectorKind(IndexKindBase):
+    """The kind `vector`: nearest neighbours of vectors, which the source has or an embedder makes."""
+
+    name = "vector"
+
+
+class SearchKind(IndexKindBase):
+    """The kind `search`: words and vectors in one index."""
+
+    name = "search"
+
+
+def _refuse_key(spec: ConsumerSpec, source: TableDescription) -> None:
+    types = {name.lower(): kind for name, kind in source.columns.items()}
+    for name in spec.key:
+        if types[name.lower()] in _KEYLESS:
+            raise InvalidRequest(
+                f"names {name}, which has the type {types[name.lower()]}, by which rows cannot be identified",
+                field=f"{CONSUMER_PATH}.key",
+                remedy="Choose a key of whole numbers, texts, decimals, dates, times, booleans or binary values",
+            )
+
+
+def _refuse_reserved(definition: IndexDefinition, spec: ConsumerSpec) -> None:
+    if reserved := [name for name in definition.stored_columns(spec.key) if is_reserved(name)]:
+        raise InvalidRequest(
+            f"would store {', '.join(reserved)}, a name that an index has for something of its own",
+            field=f"{CONSUMER_PATH}.options",
+            remedy="Leave it out, or have the source give it another name",
+        )
+
+
+def _refuse_unusable(target: str, catalog: Catalog) -> None:
+    """Raise InvalidRequest unless a place is free, or has an index already."""
+    try:
+        catalog.describe(target)
+    except TableNotFound:
+        pass
+    else:
+        raise InvalidRequest(
+            f"{target} is a Delta table",
+            field=f"{CONSUMER_PATH}.target",
+            remedy="Choose a new path",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+    if fault := IndexStore.fault_of(target):
+        raise InvalidRequest(
+            f"{target} {fault}",
+            field=f"{CONSUMER_PATH}.target",
+            remedy="Choose a new path, or remove what is there",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )

@@ -1,0 +1,172 @@
+"""What an index is to be: the options of a job of the kinds `fulltext`, `vector` and `search`, which is both.
+
+The stored form is the options themselves, all of them, with the number of the format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class IndexKind(StrEnum):
+    FULLTEXT = "fulltext"
+    VECTOR = "vector"
+    SEARCH = "search"
+
+    @property
+    def has_text(self) -> bool:
+        return self is not IndexKind.VECTOR
+
+    @property
+    def has_vector(self) -> bool:
+        return self is not IndexKind.FULLTEXT
+
+
+class Tokenizer(StrEnum):
+    """The ways to cut a text into words, by Lance's names."""
+
+    ICU = "icu"
+    SIMPLE = "simple"
+    WHITESPACE = "whitespace"
+    RAW = "raw"
+    NGRAM = "ngram"
+
+    @property
+    def has_words(self) -> bool:
+        """Return whether its words are those of a language, which can be stemmed and left out."""
+        return self not in (Tokenizer.RAW, Tokenizer.NGRAM)
+
+
+class Metric(StrEnum):
+    COSINE = "cosine"
+    L2 = "l2"
+    DOT = "dot"
+
+
+class VectorPrecision(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+LANGUAGES = (
+    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian", "italian"),
+    *("norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "tamil", "turkish"),
+)
+"""The languages that Lance has stemmers of."""
+
+TOKEN_LENGTH_DEFAULT = 40
+"""Bytes of a word from which on it is not indexed, if a job does not say another number; that of Lance."""
+
+RECALL_DEFAULT = 0.99
+"""The share of the true nearest neighbours that a search is to find, if a job does not say another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of texts that is searched; `boost` multiplies its scores."""
+
+    name: str
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """How texts become words.
+
+    `language` is empty where there is neither stemming nor a list of stop words. The bounds of n-grams count for
+    Tokenizer.NGRAM only. Words of `max_token_length` bytes in UTF-8, or more, are not indexed. Without `positions`
+    no phrase can be searched for.
+    """
+
+    tokenizer: Tokenizer = Tokenizer.ICU
+    language: str = ""
+    stem: bool = False
+    stop_words: bool = False
+    lower_case: bool = True
+    ascii_folding: bool = True
+    max_token_length: int = TOKEN_LENGTH_DEFAULT
+    positions: bool = True
+    min_ngram: int = 3
+    max_ngram: int = 3
+    prefix_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOptions:
+    """Where vectors come from, and how they are compared: from `column`, or made of `text` by the embedder `embed`."""
+
+    column: str = ""
+    text: str = ""
+    embed: str = ""
+    metric: Metric = Metric.COSINE
+    precision: VectorPrecision = VectorPrecision.FLOAT32
+    recall: float = RECALL_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDefinition:
+    """The parsed options of a job. `analysis` is None without full text, `vector` without vectors.
+
+    `stored` names the columns that are kept for filters and answers besides the key and the indexed ones.
+    """
+
+    kind: IndexKind
+    columns: tuple[TextColumn, ...] = ()
+    analysis: Analysis | None = None
+    vector: VectorOptions | None = None
+    stored: tuple[str, ...] = ()
+
+    def boosts(self) -> dict[str, float]:
+        """Return the factor of each text column."""
+        return {each.name: each.boost for each in self.columns}
+
+    def text_names(self) -> tuple[str, ...]:
+        """Return the columns that full text is searched in."""
+        return tuple(each.name for each in self.columns)
+
+    def stored_columns(self, key: Sequence[str]) -> tuple[str, ...]:
+        """Return all columns that the index holds, each once: the key, the indexed ones and those that are stored."""
+        vector = (self.vector.column or self.vector.text,) if self.vector else ()
+        names = (*key, *self.text_names(), *vector, *self.stored)
+        first = {name.lower(): name for name in reversed(names)}
+        return tuple(first[each] for each in dict.fromkeys(name.lower() for name in names))
+
+    def options(self) -> dict[str, Any]:
+        """Return all options, with the values that they have by default: `parse_definition` gives the same index."""
+        options: dict[str, Any] = {"stored": list(self.stored)} if self.stored else {}
+        if self.analysis is not None:
+            options["columns"] = {each.name: each.boost for each in self.columns}
+            options |= _analysis_options(self.analysis)
+        if self.vector is not None:
+            given = {name: getattr(self.vector, name) for name in ("column", "text", "embed")}
+            options |= {name: value for name, value in given.items() if value}
+            options |= {"metric": self.vector.metric.value, "precision": self.vector.precision.value}
+            options["recall"] = self.vector.recall
+        return options
+
+    def to_json(self) -> str:
+        """Return the stored form (iscp.index.model.definition_parsing reads it)."""
+        return json.dumps(
+            {"format": FORMAT, "kind": self.kind.value, "options": self.options()},
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+
+
+FORMAT = 1
+"""The format of stored definitions. A newer one is refused; options that an older one lacks have their defaults."""
+
+
+def _analysis_options(analysis: Analysis) -> dict[str, Any]:
+    names = ("stem", "stop_words", "lower_case", "ascii_folding", "max_token_length", "positions")
+    options: dict[str, Any] = {name: getattr(analysis, name) for name in names}
+    options["tokenizer"] = analysis.tokenizer.value
+    if analysis.language:
+        options["language"] = analysis.language
+    if analysis.tokenizer is Tokenizer.NGRAM:
+        options |= {name: getattr(analysis, name) for name in ("min_ngram", "max_ngram", "prefix_only")}
+    return options
