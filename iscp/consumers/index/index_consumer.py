@@ -165,6 +165,7 @@ class IndexConsumer:
         added = encoder.encode(writes, known)
         found = seeking.result()
         _require_fit(found, keys, changes[OP])
+        added, found = _without_equal(added, found)
         commit.remove(found)
         commit.add(added)
 
@@ -307,6 +308,18 @@ def _require_fit(found: pa.Table, keys: pa.ChunkedArray, ops: pa.ChunkedArray) -
     expected = pc.is_in(ops, value_set=pa.array(_THERE))
     if not pc.all(pc.equal(there, expected), min_count=0).as_py() or len(found) != pc.sum(there, min_count=0).as_py():
         raise ChangesUnavailableError("the index has not the rows that the changes speak of")
+
+
+def _without_equal(added: pa.Table, found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that come and those that go, without rows that have not changed, as after an overwrite."""
+    before = dict(zip(found[KEY].to_pylist(), found[ROW_HASH].to_pylist(), strict=True))
+    keys, hashes = added[KEY].to_pylist(), added[ROW_HASH].to_pylist()
+    equal = {key for key, found_hash in zip(keys, hashes, strict=True) if before.get(key) == found_hash}
+    if not equal:
+        return added, found
+    some = pa.array(equal, pa.string())
+    come, go = (each.filter(pc.invert(pc.is_in(each[KEY], value_set=some))) for each in (added, found))
+    return come, go
 
 
 def _vectors_among(found: pa.Table, hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:

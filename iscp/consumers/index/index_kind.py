@@ -6,6 +6,7 @@ the source's. An index without its rows, or with another definition, is written 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from iscp.consumers.index.index_check import IndexCheck
@@ -48,7 +49,7 @@ class IndexKindBase:
         definition = parse_definition(self.name, spec.options)
         target = check_target(spec, source, catalog)
         check_columns(spec, source, catalog)
-        definition_columns.check_columns(definition, source.columns, spec.key)
+        definition_columns.check_columns(definition, _types(source), spec.key)
         _refuse_key(spec, source)
         _refuse_reserved(definition, spec)
         if definition.vector is not None and definition.vector.embed:
@@ -104,6 +105,16 @@ class SearchKind(IndexKindBase):
     """The kind `search`: words and vectors in one index."""
 
     name = "search"
+
+
+def _types(source: TableDescription) -> dict[str, str]:
+    """Return the types of columns by Spark's names, those of an array's elements among them."""
+    found = dict(source.columns)
+    for each in json.loads(source.schema_json)["fields"]:
+        kind = each["type"]
+        if isinstance(kind, dict) and kind.get("type") == "array" and isinstance(kind["elementType"], str):
+            found[each["name"]] = f"array<{kind['elementType']}>"
+    return found
 
 
 def _refuse_key(spec: ConsumerSpec, source: TableDescription) -> None:

@@ -20,7 +20,7 @@ from lance.fragment import write_fragments
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, TEXT_HASH, VECTOR, words_columns
+from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_lookup import ADDRESS, head_row, rows_with_keys
@@ -73,7 +73,7 @@ class IndexTransaction:
 
     def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
         """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""
-        needed = [KEY, FAULT, *words_columns(self._dataset.schema)]
+        needed = [KEY, ROW_HASH, FAULT, *words_columns(self._dataset.schema)]
         if VECTOR in self._dataset.schema.names:
             needed += [VECTOR, TEXT_HASH]
         with lance_faults(f"read {self._root}"):
