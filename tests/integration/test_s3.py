@@ -13,7 +13,7 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.fenced_table import FAILPOINT_COMMITTED
 from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
-from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
@@ -187,8 +187,8 @@ def tag(seq: int, base: int) -> CommitTag:
 
 
 def test_ranges_of_a_build_are_counted_once(uri: str) -> None:
-    def ranges(job_id: str) -> DeltaStagedRanges:
-        return DeltaStagedRanges(uri, BuildId(job_id, 1, "abcd"), EnvironmentFailpoints({}))
+    def ranges(job_id: str) -> FileStagedRanges:
+        return FileStagedRanges(uri, BuildId(job_id, 1, "abcd"), EnvironmentFailpoints({}))
 
     earlier, build = ranges("a0"), ranges("a1")
     earlier.begin()

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
 from iscp.adapters.delta.rows.schema_evolution import conformed
-from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.sink.staging import staged_rows
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.arrow_frame import spark_schema
@@ -78,8 +78,8 @@ class DeltaFeedSink:
         table = self._open()
         return not _touched(table.states(ranges.parts(range_id, table.description.shards)))
 
-    def ranges(self, build: BuildId) -> DeltaStagedRanges:
-        return DeltaStagedRanges(self._uri, build, self._failpoints, passing=True)
+    def ranges(self, build: BuildId) -> FileStagedRanges:
+        return FileStagedRanges(self._uri, build, self._failpoints, passing=True)
 
     def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
         with spark_faults(f"open what is staged for {self._uri}"):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.consumers.index.index_consumer import SHARED_KEY, IndexConsumer, index_tables
+from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.index.index_rows import SHARED_KEY, index_tables
 from iscp.consumers.shared_keys import find_shared_keys
 from iscp.core.job.verification import SAMPLES_MAX, Comparison, Sample
 from iscp.core.values.errors import ErrorCode, PermanentError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,9 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.rows.net_changes import has_own_keys
 from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
+from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_tables
+from iscp.consumers.index.staged_rows import IndexRowStager
 from iscp.consumers.shared_keys import ROWS_MAX, Shared, find_shared_keys
+from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
@@ -35,6 +39,7 @@ from iscp.index.lance.row_encoder import Known, RowEncoder, Vectors
 from iscp.index.lance.row_lookup import ADDRESS
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.rows import Rows
+from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -42,16 +47,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS_MAX = 50_000
-"""Rows that are analysed and written at once; their vectors are in memory too."""
-
-SHARED_KEY = "its key is shared by several rows"
 _THERE = (Op.UPDATE, Op.DELETE)
 _WRITES = (Op.INSERT, Op.UPDATE)
 
 
 class IndexConsumer:
-    """Maintains one index (ports Consumer, RenewingConsumer, TidyingConsumer). `maintain` is called after commits."""
+    """Maintains one index (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer).
+
+    `maintain` is called after commits.
+    """
 
     def __init__(self, row: JobRow, store: IndexStore, plan: IndexPlan, maintain: Callable[[], None]) -> None:
         self._row = row
@@ -74,19 +78,23 @@ class IndexConsumer:
         )
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        """Make the index, and no more: the snapshot that follows is one commit, and fails what is on its way too."""
-        if not self._store.exists():
-            context.guard.check()
-            schema = self._plan.schema(to_arrow_schema(source.schema), self._plan.dimension)
-            self._store.create(schema, self._head(schema))
-        return context.position
+        """Take over the index for this registration, and make it if it is not there. The rows that it has stay."""
+        if self._store.exists():
+            return self.commit_record(context, self._store.begin(), Watermark())
+        schema = self._plan.schema(to_arrow_schema(source.schema), self._plan.dimension)
+        record = self._next_record(context, Watermark())
+        context.guard.check()
+        self._store.create(schema, replace(self._head(), records={self._record: record.to_json()}))
+        return record.position
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         """Commit the watermark of versions that have changed no row, so that whoever waits for one is answered."""
         position = context.position
         if watermark.version <= position.watermark.version and watermark.at_s <= position.watermark.at_s:
             return position
-        return self.commit_record(context, self._store.begin(), watermark)
+        commit = self._store.begin()
+        commit.apply(watermark.version, watermark.at_s)
+        return self.commit_record(context, commit, watermark)
 
     def commit_record(self, context: ConsumeContext, commit: IndexTransaction, watermark: Watermark) -> Position:
         """Commit what a transaction has gathered under the next seq, and return the position after it.
@@ -96,25 +104,60 @@ class IndexConsumer:
         position = context.position
         if position_of(commit.get(self._record)).base_version != position.base_version:
             raise Conflict(f"{self._store.root} has moved: another writer has committed")
-        record = WatermarkRecord(
-            seq=position.seq + 1,
-            watermark=watermark,
-            job_id=context.row.job_id,
-            source_id=context.source_id,
-            from_version=position.watermark.version,
-            epoch=context.epoch,
-            attempt=uuid.uuid4().hex[:12],
-            origin=context.row.origin,
-        )
+        record = self._next_record(context, watermark)
         commit.put(self._record, record.to_json())
         context.guard.check()
         commit.commit()
         dead = DeadLetters(record.seq, commit.head.faults)
         return replace(record.position, dead=dead, column_ids=commit.head.column_ids)
 
+    def _next_record(self, context: ConsumeContext, watermark: Watermark) -> WatermarkRecord:
+        return WatermarkRecord(
+            seq=context.position.seq + 1,
+            watermark=watermark,
+            job_id=context.row.job_id,
+            source_id=context.source_id,
+            from_version=context.position.watermark.version,
+            epoch=context.epoch,
+            attempt=uuid.uuid4().hex[:12],
+            origin=context.row.origin,
+        )
+
     def stored_vectors(self, index: OpenIndex) -> Known | None:
         """Return what finds the vectors that the index has of this job's embedder; None where it has none."""
         return _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
+
+    def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
+        """Return whether ranges may be staged, once the index has the columns that their rows are to have."""
+        rows = Rows(lambda: source)
+        dimension = self._plan.dimension or self._plan.dimension_in_rows(rows)
+        schema = self._plan.schema(to_arrow_schema(source.schema), dimension)
+        index = self._store.open()
+        if index.dataset.schema.equals(schema):
+            return True
+        if index.head.rows:
+            return False  # they are seen until the others are there
+        commit = self._store.begin(index)
+        commit.replace_all(schema, self._head())
+        context.guard.check()
+        commit.commit()
+        return True
+
+    def ranges(self, build: BuildId) -> StagedRanges:
+        return FileStagedRanges(self._store.root, build, self._store.failpoints, self._stager())
+
+    def _stager(self) -> IndexRowStager:
+        dataset = self._store.open().dataset
+        return IndexRowStager(self._store.root, dataset, self._plan.encoder(dataset.schema))
+
+    def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
+        stager = self._stager()
+        if not stager.have_own_keys(manifests):
+            return None
+        commit = self._store.begin()
+        commit.replace_all(commit.dataset.schema, self._head())
+        stager.publish(commit, manifests)
+        return self._commit(context, commit, retriever, commit.head.rows)
 
     def tidy(self) -> None:
         self._maintain()
@@ -126,14 +169,19 @@ class IndexConsumer:
             rows = self._tail(commit, retriever, context)
         else:
             rows = self._whole(index, commit, retriever, context)
+        return self._commit(context, commit, retriever, rows)
+
+    def _commit(self, context: ConsumeContext, commit: IndexTransaction, retriever: Retriever, rows: int) -> Consumed:
+        """Commit what a transaction has gathered, and the iteration's record with it."""
         commit.head = replace(commit.head, column_ids=dict(context.column_ids))
+        commit.apply(retriever.to.version, retriever.to.at_s)
         retriever.update_watermark(commit)
         commit.commit()
         position = retriever.record.position
         dead = DeadLetters(position.seq, commit.head.faults)
         return Consumed(replace(position, dead=dead, column_ids=context.column_ids), rows, 0)
 
-    def _head(self, schema: pa.Schema) -> IndexHead:
+    def _head(self) -> IndexHead:
         return IndexHead(
             self._plan.definition,
             self._spec.key,
@@ -215,7 +263,7 @@ class IndexConsumer:
         letters: DataFrame | None,
         known: Known | None,
     ) -> int:
-        commit.replace_all(schema, self._head(schema))
+        commit.replace_all(schema, self._head())
         for table in index_tables(rows):
             commit.add(encoder.encode(table, known))
         for table in () if letters is None else index_tables(Rows(lambda: letters)):
@@ -274,24 +322,6 @@ class IndexConsumer:
             remedy="Choose a key that is unique, or repair the source",
             code=ErrorCode.DUPLICATE_KEY,
         )
-
-
-def index_tables(rows: Rows, rows_max: int = BATCH_ROWS_MAX) -> Iterator[pa.Table]:
-    """Yield rows in tables of about so many, as Spark's batches are small."""
-    if rows.table is not None:
-        for start in range(0, len(rows.table), rows_max):
-            yield rows.table.slice(start, rows_max)
-        return
-    gathered: list[pa.Table] = []
-    count = 0
-    for table in arrow_batches(rows.frame, rows_max):
-        gathered.append(table)
-        count += len(table)
-        if count >= rows_max:
-            yield pa.concat_tables(gathered)
-            gathered, count = [], 0
-    if count:
-        yield pa.concat_tables(gathered)
 
 
 def _chunks(arrays: Sequence[pa.ChunkedArray]) -> list[pa.Array]:

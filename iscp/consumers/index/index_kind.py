@@ -34,7 +34,7 @@ class IndexKindBase:
     name = ""
     shared_target = False
     takes_embeddings = True
-    needs = Needs(small_snapshots=True, delta_target=False)
+    needs = Needs(small_snapshots=True, delta_target=False, ranges=True)
 
     def __init__(self, embeddings: EmbeddingServices) -> None:
         self._embeddings = embeddings

@@ -36,6 +36,8 @@ class IndexHead:
 
     `definition` says what is indexed and how (iscp.index.model.index_definition has its form). `key` are the source's
     columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
+    `version` is that of the source which the rows are of, committed at `version_at_s` (Unix seconds); -1: there are
+    none yet. It stays while a later registration builds other rows, which a record says at once.
     `rows` counts rows of the source, those with a fault (`faults`) among them; `vectors` those that have a vector.
     `totals` belong to the text columns, by number, and `count_files` are named as iscp.index.lance.word_counts names
     them. `fingerprint` says by which embedder vectors were made (empty: they are the source's own), `column_ids` are
@@ -46,6 +48,8 @@ class IndexHead:
     definition: str
     key: tuple[str, ...]
     records: Mapping[str, str] = field(default_factory=dict)
+    version: int = -1
+    version_at_s: float = 0.0
     rows: int = 0
     faults: int = 0
     vectors: int = 0
@@ -78,6 +82,9 @@ def parse_head(text: str) -> IndexHead:
         head = IndexHead(**{**found, **lists, "totals": totals})
         for name in ("rows", "faults", "vectors", "probes"):
             exact_int(getattr(head, name), name)
+        exact_int(head.version, "version", -1)
+        if type(head.version_at_s) not in (int, float):
+            raise ValueError("version_at_s is no number")
         for mapping in (head.records, head.column_ids or {}):
             for name, value in mapping.items():
                 _text(name), _text(value)

@@ -70,7 +70,7 @@ class IndexStore:
 
     def __init__(self, uri: str, failpoints: Failpoints) -> None:
         self._root = place(uri)
-        self._failpoints = failpoints
+        self.failpoints = failpoints
 
     @property
     def root(self) -> str:
@@ -120,7 +120,7 @@ class IndexStore:
     def begin(self, at: OpenIndex | None = None) -> IndexTransaction:
         """Begin a commit on the version of `at`, or on the newest."""
         found = at or self.open()
-        return IndexTransaction(self._root, found.dataset, found.head, self._failpoints)
+        return IndexTransaction(self._root, found.dataset, found.head, self.failpoints)
 
     def _prepare(self, dataset: LanceDataset) -> None:
         if not self._root.startswith(S3):

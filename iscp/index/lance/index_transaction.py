@@ -47,7 +47,7 @@ class IndexTransaction:
         self._counts = WordCounts()
         self._fragments: list[FragmentMetadata] = []
         self._gone: dict[int, list[int]] = defaultdict(list)
-        self._replaces = False
+        self._replaces = self._rewrites = False
         self._put: dict[str, str] = {}
         self.head = head
 
@@ -65,11 +65,17 @@ class IndexTransaction:
     def replace_all(self, schema: pa.Schema, head: IndexHead) -> None:
         """Take away all rows that the index has: those that are added from now on are all.
 
-        They are of `schema`, and `head` says what else is new; the records stay.
+        They are of `schema`, and `head` says what else is new; records, and the version that was applied, stay.
         """
         self._replaces = True
+        self._rewrites = not schema.equals(self._schema)
         self._schema = schema
-        self.head = replace(head.emptied(len(words_columns(schema))), records=self.head.records)
+        there = {name: getattr(self.head, name) for name in ("records", "version", "version_at_s")}
+        self.head = replace(head.emptied(len(words_columns(schema))), **there)
+
+    def apply(self, version: int, at_s: float) -> None:
+        """Have the head say that the rows are of this version of the source, committed then (Unix seconds)."""
+        self.head = replace(self.head, version=version, version_at_s=at_s)
 
     def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
         """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""
@@ -96,20 +102,13 @@ class IndexTransaction:
 
     def write_rows(self, rows: pa.Table) -> list[FragmentMetadata]:
         """Write rows into files that no version has yet."""
-        return write_rows(self._root, self._dataset, rows.cast(self._schema), replaces=self._replaces)
+        return write_rows(self._root, self._dataset, rows.cast(self._schema), rewrites=self._rewrites)
 
-    def add_fragments(self, fragments: Sequence[FragmentMetadata], sums: IndexHead, counts: pa.Table) -> None:
+    def add_fragments(self, fragments: Sequence[FragmentMetadata], sums: RowSums, counts: pa.Table) -> None:
         """Add rows that `write_rows` has written, of which `sums` has the sums, and `counts` the counts of words."""
         self._fragments += fragments
         self._counts.add_table(counts)
-        totals = [one.plus((each.rows, each.words)) for one, each in zip(self.head.totals, sums.totals, strict=True)]
-        self.head = replace(
-            self.head,
-            rows=self.head.rows + sums.rows,
-            faults=self.head.faults + sums.faults,
-            vectors=self.head.vectors + sums.vectors,
-            totals=tuple(totals),
-        )
+        self._add_sums(sums, 1)
 
     def count_again(self) -> None:
         """Count all rows of the base, whatever its sums say; nothing else may be in the transaction."""
@@ -151,7 +150,7 @@ class IndexTransaction:
     def _operation(
         self, removed: list[int], updated: list[FragmentMetadata]
     ) -> LanceOperation.Overwrite | LanceOperation.Update:
-        if self._replaces:
+        if self._rewrites:
             return LanceOperation.Overwrite(self._schema, self._fragments)
         return LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=updated, new_fragments=self._fragments
@@ -160,7 +159,7 @@ class IndexTransaction:
     def _take_away(self) -> tuple[list[int], list[FragmentMetadata]]:
         """Return the fragments that have no row left, and those of which rows are marked as deleted."""
         if self._replaces:
-            return [], []
+            return [each.fragment_id for each in self._dataset.get_fragments()], []
         removed, updated = [], []
         with lance_faults(f"read {self._root}"):
             for address in head_row(self._dataset, [KEY])[ADDRESS].to_pylist():
@@ -176,14 +175,15 @@ class IndexTransaction:
         return removed, updated
 
     def _count(self, rows: pa.Table, sign: int) -> None:
-        summed = count_rows(rows, self._counts, sign)
-        totals = [each.plus(more, sign) for each, more in zip(self.head.totals, summed.totals, strict=True)]
+        self._add_sums(count_rows(rows, self._counts, sign), sign)
+
+    def _add_sums(self, sums: RowSums, sign: int) -> None:
         self.head = replace(
             self.head,
-            rows=self.head.rows + sign * summed.rows,
-            faults=self.head.faults + sign * summed.faults,
-            vectors=self.head.vectors + sign * summed.vectors,
-            totals=tuple(totals),
+            rows=self.head.rows + sign * sums.rows,
+            faults=self.head.faults + sign * sums.faults,
+            vectors=self.head.vectors + sign * sums.vectors,
+            totals=tuple(each.plus(more, sign) for each, more in zip(self.head.totals, sums.totals, strict=True)),
         )
 
 
@@ -207,14 +207,14 @@ def count_rows(rows: pa.Table, counts: WordCounts, sign: int = 1) -> RowSums:
     )
 
 
-def write_rows(root: str, dataset: LanceDataset, rows: pa.Table, *, replaces: bool = False) -> list[FragmentMetadata]:
-    """Write rows into files that no version has yet; with `replaces` their columns may be others than the dataset's."""
+def write_rows(root: str, dataset: LanceDataset, rows: pa.Table, *, rewrites: bool = False) -> list[FragmentMetadata]:
+    """Write rows into files that no version has yet; with `rewrites` their columns are others than the dataset's."""
     with lance_faults(f"write to {root}"):
         return list(
             write_fragments(
                 rows,
                 dataset,
-                mode="overwrite" if replaces else "append",
+                mode="overwrite" if rewrites else "append",
                 max_rows_per_file=ROWS_IN_FRAGMENT_MAX,
                 storage_options=table_options(root),
             )

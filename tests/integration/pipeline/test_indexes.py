@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.consumers.index.index_consumer import SHARED_KEY
+from iscp.consumers.index.index_rows import SHARED_KEY
 from iscp.core.job.iteration import DataType, Purpose
 from iscp.core.spec.spec import ChangeMode
 from iscp.core.values.errors import EngineError, ErrorCode
@@ -34,20 +34,20 @@ def _die() -> None:
 def test_an_index_follows_upserts_deletions_and_versions_without_rows(indexing: Indexing, kind: str) -> None:
     job = indexing.job(kind)
     (built,) = indexing.run(job)
-    assert (built.error_msg, built.data_type, built.seq) == ("", DataType.SNAPSHOT, 1)
+    assert (built.error_msg, built.data_type, built.seq) == ("", DataType.SNAPSHOT, 2)
     indexing.assert_equal(job)
 
     indexing.upsert(documents([1, 2, 3, 77], turn=1))
     indexing.delete("id BETWEEN 20 AND 24")
     (followed,) = indexing.run(job)
-    assert (followed.error_msg, followed.data_type, followed.seq, followed.rows) == ("", DataType.TAIL, 2, 9)
+    assert (followed.error_msg, followed.data_type, followed.seq, followed.rows) == ("", DataType.TAIL, 3, 9)
     indexing.assert_equal(job)
 
     version = DeltaTable(indexing.source).version()
     DeltaTable(indexing.source).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
     assert DeltaTable(indexing.source).version() == version + 1
     (renewed,) = indexing.run(job)
-    assert (renewed.error_msg, renewed.seq) == ("", 3)
+    assert (renewed.error_msg, renewed.seq) == ("", 4)
     indexing.assert_equal(job)
 
 
@@ -79,12 +79,12 @@ def test_a_resync_and_another_definition_embed_nothing_again(indexing: Indexing)
     embedded = indexing.embedded()
     indexing.forget_vectors()
     (again,) = indexing.run(indexing.job("search", registration=2))
-    assert (again.error_msg, again.data_type, again.seq) == ("", DataType.SNAPSHOT, 2)
+    assert (again.error_msg, again.data_type, again.seq) == ("", DataType.SNAPSHOT, 4)
     assert indexing.embedded() == embedded
     wider = {"columns": "body,title", "text": "body", "embed": "hashed", "language": "english"}
     job = indexing.job("search", registration=3, options=wider)
     (other,) = indexing.run(job)
-    assert (other.error_msg, other.seq) == ("", 3)
+    assert (other.error_msg, other.seq) == ("", 6)
     assert indexing.embedded() == embedded
     assert len(indexing.index(job).head.totals) == 2
 
@@ -159,9 +159,9 @@ def test_a_late_writer_of_one_seq_loses_and_starts_over(indexing: Indexing) -> N
     other = indexing.other_runner()
     indexing.failpoints.once("index.commit.before", lambda: indexing.run(job, runner=other))
     (outcome,) = indexing.run(job)
-    assert (outcome.error_msg, outcome.seq) == ("", 2)
+    assert (outcome.error_msg, outcome.seq) == ("", 3)
     indexing.assert_equal(job)
-    assert indexing.run(indexing.job("fulltext", registration=2))[0].seq == 3
+    assert indexing.run(indexing.job("fulltext", registration=2))[0].seq == 5
     assert indexing.run(job)[0].error_code == ErrorCode.SUPERSEDED
 
 

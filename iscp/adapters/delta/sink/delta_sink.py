@@ -36,7 +36,7 @@ from iscp.adapters.delta.sink.column_features import enable_features
 from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.sink.staged_keys import have_own_keys
-from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.sink.staging import add_actions, stage, staged_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
@@ -224,8 +224,8 @@ class DeltaSink:
         """Write the rows under the target as a table of their own, whose log is the manifest."""
         return stage(rows, self._uri, tag, self._failpoints)
 
-    def ranges(self, build: BuildId) -> DeltaStagedRanges:
-        return DeltaStagedRanges(self._uri, build, self._failpoints)
+    def ranges(self, build: BuildId) -> FileStagedRanges:
+        return FileStagedRanges(self._uri, build, self._failpoints)
 
     def staged_rows(self, session: SparkSession, manifests: Sequence[Manifest]) -> DataFrame:
         with spark_faults(f"open what is staged for {self._uri}"):

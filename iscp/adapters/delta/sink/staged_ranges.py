@@ -1,9 +1,10 @@
-"""Stages the ranges of a build under their target (port StagedRanges).
+"""Stages the ranges of a build under their target (port StagedRanges), whatever the target is.
 
-The rows lie in folders like those of other staged tables, one for each attempt: once published they are the target's
-files, and those of attempts that did not count VACUUM takes. What says that they count, a manifest for each range, lies
-in a folder that neither readers nor VACUUM open. So a build may take as long as VACUUM retains files that are in no
-commit, a week if nobody has changed that; one whose files are gone is noticed before it is published.
+What says that rows count, a manifest for each range, lies in a folder that neither readers nor VACUUM open. How the
+rows themselves are staged is the target's matter (RowStager). Those of a Delta table lie in folders like those of other
+staged tables, one for each attempt: once published they are the target's files, and those of attempts that did not
+count VACUUM takes. So a build may take as long as VACUUM retains files that are in no commit, a week if nobody has
+changed that; one whose files are gone is noticed before it is published.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Protocol
 
 from iscp.adapters.delta.log.nested_tables import STAGED
 from iscp.adapters.delta.sink.staging import stage_in, staged_adds
@@ -37,19 +39,54 @@ _FOLDER = "_iscp-build"
 _FORMAT = 1
 _BEGUN = "begun.json"
 _NO_ROWS = Manifest(0, 0)
-_FILES = ("adds", "protocol", "metadata")
+_SUMS = ("format", "rows", "bytes", "schema")
 
 
-class DeltaStagedRanges:
+class RowStager(Protocol):
+    """Writes the rows of ranges under a target, where no reader sees them."""
+
+    def stage(self, rows: Rows, folder: str) -> Manifest:
+        """Write rows, into this folder below the target if they are files of their own."""
+
+    def are_there(self, manifests: Sequence[Manifest], folder: str) -> bool:
+        """Return whether all files that manifests name are there still."""
+
+
+class DeltaRowStager:
+    """Stages rows as the files of a Delta table (port RowStager)."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def stage(self, rows: Rows, folder: str) -> Manifest:
+        return stage_in(rows, self._uri, folder)
+
+    def are_there(self, manifests: Sequence[Manifest], folder: str) -> bool:
+        there = {*files.names_below(f"{place(self._uri)}/{folder}", FILES_LISTED_MAX)}
+        named = (str(add["path"]) for manifest in manifests for add in staged_adds(manifest))
+        return all(path.removeprefix(f"{folder}/") in there for path in named)
+
+
+class FileStagedRanges:
     """Stages the ranges of one build and one target (port StagedRanges).
 
-    `passing`: the rows of all of its builds are deleted with them, whatever their terms say.
+    `stager` writes rows (None: as those of a Delta table). `passing`: the rows of all of its builds are deleted with
+    them, whatever their terms say.
     """
 
-    def __init__(self, uri: str, build: BuildId, failpoints: Failpoints, *, passing: bool = False) -> None:
+    def __init__(
+        self,
+        uri: str,
+        build: BuildId,
+        failpoints: Failpoints,
+        stager: RowStager | None = None,
+        *,
+        passing: bool = False,
+    ) -> None:
         self._uri = uri
         self._build = build
         self._failpoints = failpoints
+        self._stager = stager or DeltaRowStager(uri)
         self._passing = passing
         self._name = f"{build.version}-{build.digest}"
         self._all = f"{place(uri)}/{_FOLDER}"
@@ -76,13 +113,13 @@ class DeltaStagedRanges:
 
     def stage(self, range_id: int, rows: Rows | None) -> None:
         folder = f"{self._rows}/{range_id}-{uuid.uuid4().hex[:12]}"
-        staged = _NO_ROWS if rows is None else stage_in(rows, self._uri, folder)
+        staged = _NO_ROWS if rows is None else self._stager.stage(rows, folder)
         self._failpoints.reach("range.staged")
         document = {
             "rows": staged.rows,
             "bytes": staged.bytes,
             "schema": staged.schema_json,
-            **{name: staged.files.get(name, ()) for name in _FILES},
+            **staged.files,
         }
         self._mark(f"{range_id}.json", document)
         self._failpoints.reach("range.counted")
@@ -90,15 +127,12 @@ class DeltaStagedRanges:
     def manifests(self, ranges: Sequence[int]) -> list[Manifest] | None:
         with ThreadPoolExecutor(MANIFESTS_AT_ONCE, "iscp-manifests") as pool:
             found = list(pool.map(self._read, ranges))
+        whole = [manifest for manifest in found if manifest is not None]
+        if len(whole) < len(found):
+            return None
+        some = [manifest for manifest in whole if manifest.files]
         with storage_faults(f"list {self._rows}"):
-            there = {*files.names_below(f"{place(self._uri)}/{self._rows}", FILES_LISTED_MAX)}
-        whole: list[Manifest] = []
-        for manifest in found:
-            named = [] if manifest is None else [str(add["path"]) for add in staged_adds(manifest)]
-            if manifest is None or not all(path.removeprefix(f"{self._rows}/") in there for path in named):
-                return None
-            whole.append(manifest)
-        return [each for each in whole if staged_adds(each)]
+            return some if self._stager.are_there(some, self._rows) else None
 
     def remove(self) -> None:
         self._remove(but="")
@@ -108,9 +142,9 @@ class DeltaStagedRanges:
         try:
             with storage_faults(f"read {path}"):
                 found = json.loads(files.read(path)[0])
-            files_found = {name: found[name] for name in _FILES}
-            return Manifest(found["rows"], found["bytes"], found["schema"], files_found)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            files_found = {name: value for name, value in found.items() if name not in _SUMS}
+            return Manifest(found["rows"], found["bytes"], found["schema"], files_found if found["rows"] else {})
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _read_terms(self, marks: str) -> BuildTerms | None:

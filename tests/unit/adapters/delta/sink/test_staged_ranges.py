@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.log.nested_tables import table_around
-from iscp.adapters.delta.sink.staged_ranges import DeltaStagedRanges
+from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.core.build.build_request import BuildId, BuildRequest, build_id
 from iscp.core.build.build_terms import BuildTerms
 from iscp.core.values.errors import PlanOutdated
@@ -19,8 +19,8 @@ from tests.fakes.guards import ScriptedFailpoints
 BUILD = BuildId("0000000000a1", 7, "abcd")
 
 
-def ranges(uri: str, build: BuildId = BUILD) -> DeltaStagedRanges:
-    return DeltaStagedRanges(uri, build, ScriptedFailpoints())
+def ranges(uri: str, build: BuildId = BUILD) -> FileStagedRanges:
+    return FileStagedRanges(uri, build, ScriptedFailpoints())
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_rows_that_are_not_published_themselves_go_with_their_build(uri: str, pa
     folders = [Path(uri, f"iscp-staged-{each.job_id}-{each.digest}", "4-x") for each in (BUILD, of_others)]
     for folder in folders:
         folder.mkdir(parents=True)
-    build = DeltaStagedRanges(uri, BUILD, ScriptedFailpoints(), passing=passing)
+    build = FileStagedRanges(uri, BUILD, ScriptedFailpoints(), passing=passing)
     ranges(uri, of_others).begin()
     build.begin()
     build.remove()
