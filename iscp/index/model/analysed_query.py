@@ -11,8 +11,8 @@ from iscp.core.values.untrusted_values import shown
 from iscp.index.model.query import Boolean, Fuzzy, Leaf, Phrase, Prefix, Query, Words
 
 EXPANSIONS_MAX = 50
-"""Words of a column that a prefix or a fuzzy word stands for; more are left out, and the answer says so. What would
-exclude more is refused.
+"""Words of a column that a prefix or a fuzzy word stands for; more are left out, and the answer says so. A
+clause that would exclude more is refused.
 """
 
 QUERY_TERMS_MAX = 4_096
@@ -130,14 +130,22 @@ def _terms(node: AnalysedNode | None, *, scoring: bool) -> Iterator[tuple[str, s
 
 
 def expand(
-    query: Query, analyse: Analyse, normalise: Normalise, vocabulary: Vocabulary, boosts: Mapping[str, float]
+    query: Query,
+    analyse: Analyse,
+    normalise: Normalise,
+    vocabulary: Vocabulary,
+    *,
+    boosts: Mapping[str, float],
+    positions: bool = True,
 ) -> AnalysedQuery:
-    """Return the query in the words of an index. `boosts` has the factors of columns that do not count once.
+    """Return the query in the words of an index.
 
-    A clause of which the analyser leaves nothing, as of stop words, is dropped, as Lucene does. Raises InvalidRequest
-    (field `query`) for a prefix or a fuzzy word that is several words to the analyser, and for too many words.
+    `boosts` has the factors of columns that do not count once, `positions` says whether the index keeps the places of
+    words. A clause of which the analyser leaves nothing, as of stop words, is dropped, as Lucene does. Raises
+    InvalidRequest (field `query`) for a prefix or a fuzzy word that is several words to the analyser, for a phrase
+    without positions, and for too many words.
     """
-    expansion = _Expansion(analyse, normalise, vocabulary, boosts)
+    expansion = _Expansion(analyse, normalise, vocabulary, boosts, positions)
     return AnalysedQuery(expansion.node(query, excluded=False), tuple(dict.fromkeys(expansion.cut)))
 
 
@@ -147,6 +155,7 @@ class _Expansion:
     normalise: Normalise
     vocabulary: Vocabulary
     boosts: Mapping[str, float]
+    positions: bool
     cut: list[str] = field(default_factory=list)
     count: int = 0
 
@@ -180,7 +189,7 @@ class _Expansion:
                 case Phrase(text, slop):
                     words = _from_first(self.analyse(column, text))
                     self._count(len(words))
-                    parts += [_phrase(column, words, slop, boost)] if words else []
+                    parts += [self._phrase(column, words, slop, boost)] if words else []
                     empty = empty and not words
                 case Prefix() | Fuzzy():
                     beginning = self._one_word(column, leaf.text)
@@ -189,6 +198,19 @@ class _Expansion:
                 case _ as never:
                     assert_never(never)
         return None if empty else AnalysedLeaf(tuple(parts))
+
+    def _phrase(
+        self, column: str, words: tuple[AnalysedWord, ...], slop: int, boost: float
+    ) -> AnalysedTerm | AnalysedPhrase:
+        if len(words) == 1:
+            return AnalysedTerm(column, words[0].term, boost)
+        if not self.positions:
+            raise InvalidRequest(
+                "has a phrase, and the index does not keep the places of words",
+                field="query",
+                remedy="Search for its words, as in +a +b; or build the index with positions=true",
+            )
+        return AnalysedPhrase(column, words, slop, boost)
 
     def _expanded(
         self, leaf: Prefix | Fuzzy, column: str, text: str, boost: float, *, excluded: bool
@@ -246,17 +268,11 @@ def _from_first(words: Sequence[AnalysedWord]) -> tuple[AnalysedWord, ...]:
     return tuple(sorted(placed, key=lambda word: (word.position, word.term)))
 
 
-def _phrase(column: str, words: tuple[AnalysedWord, ...], slop: int, boost: float) -> AnalysedTerm | AnalysedPhrase:
-    if len(words) == 1:
-        return AnalysedTerm(column, words[0].term, boost)
-    return AnalysedPhrase(column, words, slop, boost)
-
-
 def fuzzy_scale(wanted: str, found: str, distance: int) -> float:
     """Return by which factor a fuzzy word's score is less than that of the word itself: 1 − changes / length.
 
-    The length is that of the shorter word, as in Lucene. It is 0 for a word beyond `distance`, or with no character
-    in common.
+    The length is that of the shorter word, as in Lucene. The factor is 0 for a word beyond `distance`, or with no
+    character in common.
     """
     if abs(len(wanted) - len(found)) > distance:
         return 0.0

@@ -54,7 +54,7 @@ class Listed:
 
 
 def expanded(text: str, columns: Sequence[str] = ("t",), terms: Sequence[str] = TERMS) -> AnalysedQuery:
-    return expand(parse_query(text, columns), analyse, normalise, Listed(terms), {"title": 2.0})
+    return expand(parse_query(text, columns), analyse, normalise, Listed(terms), boosts={"title": 2.0})
 
 
 def terms(*words: str, boost: float = 1.0) -> AnalysedLeaf:
@@ -105,6 +105,15 @@ def test_words_beyond_the_bound_are_left_out_and_reported_or_refused() -> None:
     with pytest.raises(InvalidRequest, match="excludes more than 50 words of t by 'w'"):
         expanded("x -w*", terms=many)
     assert expanded("x -w*", terms=many[:-1]).cut == ()
+
+
+def test_phrases_without_positions_are_refused() -> None:
+    def without(text: str) -> AnalysedQuery:
+        return expand(parse_query(text, ("t",)), analyse, normalise, Listed(()), boosts={}, positions=False)
+
+    with pytest.raises(InvalidRequest, match="does not keep the places of words"):
+        without('"delta lake"')
+    assert without('"the lakes"').root == terms("lake")
 
 
 def test_a_query_that_stands_for_too_many_words_is_refused() -> None:
