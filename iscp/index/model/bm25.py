@@ -27,15 +27,16 @@ from iscp.index.model.analysed_query import (
     AnalysedTerm,
 )
 
-K1 = 1.2
-B = 0.75
+BM25_K1 = 1.2
+BM25_B = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The live documents of a column: those in which it is not null.
+    """The live documents of a column: those that have a word in it, as Lucene and Lance count them.
 
-    `total_length` is the number of all their words; `counts` gives for a word the number of documents that have it.
+    A document whose column is null, empty or made of stop words alone is none of them. `total_length` is the number of
+    all their words; `counts` gives for a word the number of documents that have it.
     """
 
     documents: int
@@ -62,7 +63,7 @@ class Corpus:
 def frequency_weight(frequency: float, length: int, average_length: float) -> float:
     """Return the weight of a word that a text of `length` words has `frequency` times."""
     relative = length / average_length if average_length else 1.0
-    return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * relative)) if frequency else 0.0
+    return frequency * (BM25_K1 + 1) / (frequency + BM25_K1 * (1 - BM25_B + BM25_B * relative)) if frequency else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ScorePart:
-    """What one word or phrase adds to a score. `idfs` has that of each of its words."""
+    """The part of a score that one word or phrase adds. `idfs` has that of each of its words."""
 
     part: AnalysedTerm | AnalysedPhrase
     frequency: float
@@ -115,8 +116,8 @@ class ScorePart:
                 Explanation(self.frequency, f"frequency of {_shown(self.part)}"),
                 Explanation(self.length, f"length of {self.part.column} in words"),
                 Explanation(average, f"average length of {self.part.column}"),
-                Explanation(K1, "k1"),
-                Explanation(B, "b"),
+                Explanation(BM25_K1, "k1"),
+                Explanation(BM25_B, "b"),
             ),
         )
         idfs = tuple(self._explained_idf(term, idf) for term, idf in self.idfs)

@@ -35,7 +35,7 @@ def document(**texts: list[str] | None) -> AnalysedDocument:
 
 
 def corpus(texts: list[list[str] | None]) -> Corpus:
-    live = [text for text in texts if text is not None]
+    live = [text for text in texts if text]
     return Corpus(len(live), sum(map(len, live)), {each: sum(each in text for text in live) for each in LETTERS})
 
 
@@ -45,7 +45,7 @@ def term(letter: str, column: str = "t", boost: float = 1.0) -> AnalysedLeaf:
 
 def reference(letter: str, text: list[str] | None, texts: list[list[str] | None]) -> float:
     """The formula once more, written in another way: as in Robertson's paper, with exact fractions."""
-    live = [each for each in texts if each is not None]
+    live = [each for each in texts if each]
     if not text or letter not in text:
         return 0.0
     having = len([None for each in live if letter in each])
@@ -77,7 +77,7 @@ def test_columns_add_up_with_their_boosts(
 
 
 def test_the_figures_are_those_of_lance() -> None:
-    """As `_score` of pylance 14.0.2, with the tokenizer `simple` and without stemming and stop words."""
+    """The figures are `_score` of pylance 14.0.2, with the tokenizer `simple`, without stemming and stop words."""
     texts = ["apache arrow apache", "arrow rust", "apache spark is fast", "fast arrow flight arrow apache arrow"]
     split = [each.split() for each in [*texts, "nothing here at all"]]
     counts = {"apache": 3, "arrow": 3, "fast": 2}
@@ -171,6 +171,8 @@ def test_counts_that_contradict_the_corpus_are_refused() -> None:
     for wrong in (3, -1):
         with pytest.raises(ValueError, match="of 2 documents have 'a'"):
             Corpus(2, 4, {"a": wrong}).idf("a")
+    assert Corpus(2, 4, {}).count("a") == 0
+    assert Corpus(2, 4, {"a": 2}).count("a") == 2
     assert Corpus(0, 0, {}).average_length == 0
     assert frequency_weight(0, 0, 0) == 0
     assert frequency_weight(1, 3, 0) == frequency_weight(1, 3, 3) == 1
