@@ -12,7 +12,7 @@ from iscp.index.model.index_definition import IndexDefinition
 from iscp.index.model.option_values import fault
 
 VECTOR_TYPES = ("array<float>", "array<double>")
-"""The types of a column of vectors, by Spark's names. Those of doubles are stored with the definition's precision."""
+"""The types of a column of vectors, by Spark's names. Doubles are stored with the definition's precision."""
 
 STORABLE_TYPES = (
     *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "date", "timestamp"),

@@ -1,4 +1,4 @@
-"""What a search answers: rows by their keys, and at which version of the source they are."""
+"""The answer of a search: rows by their keys, and the version of the source that they are of."""
 
 from __future__ import annotations
 
