@@ -45,7 +45,7 @@ class TokenSpan:
 
 @dataclass(frozen=True, slots=True)
 class HighlightOptions:
-    """How fragments are made. With `html` the text is escaped for HTML, and the marks are not.
+    """The way in which fragments are made. If `html` is set, the text is escaped for HTML, and the marks are not.
 
     Raises InvalidRequest for numbers out of bounds.
     """
@@ -123,7 +123,7 @@ def highlight(
 
 
 def _hits(text: str, spans: Sequence[TokenSpan], matched: frozenset[str], chars: int) -> list[_Hit]:
-    """Return the matched places in order. Those that touch, overlap or have only blanks between them are one.
+    """Return the matched places in order. Places that touch, overlap or have only blanks between them are one.
 
     They remain several where they would be longer than a fragment.
     """

@@ -108,10 +108,10 @@ def parse_query(text: str, columns: Sequence[str]) -> Query:
         )
     if (found := re.search("[\ud800-\udfff]", text)) is not None:
         _refuse("is half a character, which no text has", found.start(), "Leave it out")
-    return _Reader(text, tuple(columns)).whole()
+    return _QueryReader(text, tuple(columns)).whole()
 
 
-class _Reader:
+class _QueryReader:
     """A reader of one query. `_at` is the place of the next character."""
 
     def __init__(self, text: str, columns: tuple[str, ...]) -> None:
@@ -245,7 +245,7 @@ class _Reader:
         while (sign := self._next()) != '"':
             if not sign:
                 _refuse("the quotation mark is not closed", begin, 'Write " behind the phrase, or \\"')
-            parts.append(self._escaped() if sign == "\\" else sign)
+            parts.append(self._read_escaped() if sign == "\\" else sign)
             self._at += sign != "\\"
         self._at += 1
         text = " ".join("".join(parts).split())
@@ -264,14 +264,14 @@ class _Reader:
             _refuse(f"`{self._next()}` {_NO_START[self._next()]}", at, f"Write \\{self._next()} if it is meant")
         parts: list[str] = []
         while (sign := self._next()) and not sign.isspace() and sign not in _ENDS_WORD:
-            parts.append(self._escaped() if sign == "\\" else sign)
+            parts.append(self._read_escaped() if sign == "\\" else sign)
             self._at += sign != "\\"
         text = " ".join("".join(parts).split())
         if not text:
             _refuse("the word is empty", at, "Write a word")
         return text
 
-    def _escaped(self) -> str:
+    def _read_escaped(self) -> str:
         """Read a backslash and what it makes a plain character."""
         sign = self._text[self._at + 1 : self._at + 2]
         if not sign:

@@ -67,7 +67,7 @@ def test_a_phrase_counts_by_how_far_its_words_were_moved(phrase: str, slop: int,
 
 
 def is_there(phrase: Sequence[AnalysedWord], slop: int, text: Sequence[str]) -> bool:
-    """Whether some choice of different places has shifts that differ by at most `slop`."""
+    """Return whether some choice of different places has shifts that differ by at most `slop`."""
     places = [[at for at, word in enumerate(text) if word == each.term] for each in phrase]
     for choice in product(*places):
         shifts = [at - each.position for at, each in zip(choice, phrase, strict=True)]

@@ -16,8 +16,8 @@ from iscp.index.model.fusion import RANK_CONSTANT, RANKINGS_MAX, FusedHit, Ranki
 def test_scores_are_the_sums_of_the_formula() -> None:
     hits = fuse([Ranking(["a", "b", "c"]), Ranking(["b", "d"], 2.0)])
     assert [hit.key for hit in hits] == ["b", "d", "a", "c"]
-    assert hits[0] == FusedHit("b", pytest.approx(1 / 62 + 2 / 61), (2, 1))
-    assert hits[1] == FusedHit("d", pytest.approx(2 / 62), (None, 2))
+    assert hits[0] == FusedHit("b", 1 / 62 + 2 / 61, (2, 1))
+    assert hits[1] == FusedHit("d", 2 / 62, (None, 2))
     assert hits[3].score == pytest.approx(1 / (RANK_CONSTANT + 3))
     assert fuse([Ranking(["a"])], k=1)[0].score == 0.5
 

@@ -17,6 +17,7 @@ FAMILY = "👨‍👩‍👧‍👦"
 CLUSTERS = [
     *("a", "数", "é", "e\u0301", "\r\n", "👍", "👍🏽", "❤\ufe0f", FAMILY, "🇩🇪", "🏴\U000e0067\U000e0062\U000e007f"),
     *("한", "\u1112\u1161\u11ab", "가\u11a8", "न\u0940", "\u0915\u094d\u0937", "か\u3099", "ｶ\uff9e", "g\u0308\u0323"),
+    *("👍🏻", "👍🏿", "🇦🇿", "🏴\U000e0020", "\u1100\u1160", "\ua960\ud7b0\ud7cb", "각\u11a8", "\u115f\ud7c6\ud7fb"),
 ]
 
 
@@ -50,7 +51,13 @@ def test_what_is_no_text_is_a_boundary() -> None:
     assert is_boundary("ab", -1)
     assert is_boundary("ab", 3)
     assert is_boundary("\u0301a", 0)
-    assert is_boundary("\n\u0301", 1)
+    assert all(is_boundary(f"{control}\u0301", 1) for control in "\n\r\x07\u2028\u2029")
+    assert is_boundary("\u0300\r", 1)
+
+
+@pytest.mark.parametrize("pair", ["각\u1161", "\u1100\u11a8", "\u11a8\u1161", "가가", "a\u1161", "\u11ff\u1100"])
+def test_parts_of_different_syllables_are_cut(pair: str) -> None:
+    assert is_boundary(pair, 1)
 
 
 def test_marks_without_end_are_cut() -> None:

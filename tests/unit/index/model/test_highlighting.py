@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,8 +28,8 @@ def spans(text: str) -> list[TokenSpan]:
     return [TokenSpan(found.start(), found.end(), found[0].lower()) for found in re.finditer(r"\w+", text)]
 
 
-def shown(text: str, *terms: str, **options: int) -> tuple[str, ...]:
-    return highlight(text, spans(text), terms, HighlightOptions("[", "]", **options))
+def shown(text: str, *terms: str, **options: Any) -> tuple[str, ...]:
+    return highlight(text, spans(text), terms, replace(HighlightOptions("[", "]"), **options))
 
 
 def test_matched_words_are_marked() -> None:

@@ -185,22 +185,27 @@ WORD = st.one_of(
 TEXT = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 COLUMN = st.sampled_from([COLUMNS, TITLE, ("body",)])
 BOOST = st.one_of(st.just(1.0), st.floats(0.001, 1000))
-LEAF: st.SearchStrategy[Query] = st.one_of(
-    st.builds(Words, TEXT, COLUMN, BOOST),
-    st.builds(Phrase, TEXT, st.integers(0, 100), COLUMN, BOOST),
-    st.builds(Prefix, TEXT, COLUMN, BOOST),
-    st.builds(Fuzzy, WORD, st.integers(1, 2), COLUMN, BOOST),
-)
 
 
-def groups(queries: st.SearchStrategy[Query]) -> st.SearchStrategy[Query]:
-    some = st.lists(queries, max_size=3)
-    return (
-        st.tuples(some, some, some).filter(lambda parts: bool(parts[0] or parts[1])).map(lambda parts: boolean(*parts))
-    )
+@st.composite
+def single(draw: st.DrawFn) -> Query:
+    text, columns, boost = draw(TEXT), draw(COLUMN), draw(BOOST)
+    kinds: list[Query] = [
+        Words(text, columns, boost),
+        Phrase(text, draw(st.integers(0, 100)), columns, boost),
+        Prefix(text, columns, boost),
+        Fuzzy(text, draw(st.integers(1, 2)), columns, boost),
+    ]
+    return draw(st.sampled_from(kinds))
 
 
-@given(st.recursive(LEAF, groups, max_leaves=12))
+@st.composite
+def groups(draw: st.DrawFn, queries: st.SearchStrategy[Query]) -> Query:
+    must, should, must_not = (draw(st.lists(queries, max_size=3)) for _ in range(3))
+    return boolean(must, should if must else [*should, draw(queries)], must_not)
+
+
+@given(st.recursive(single(), groups, max_leaves=12))
 def test_a_tree_has_a_text_that_gives_it_back(tree: Query) -> None:
     assert parse_query(to_text(tree), COLUMNS) == tree
 
