@@ -41,6 +41,9 @@ def test_matched_words_are_marked() -> None:
 
 def test_neighbours_are_marked_as_one() -> None:
     assert shown("a data  lake, house", "data", "lake", "house") == ("a [data  lake], [house]",)
+    touching = [TokenSpan(0, 2, "数据"), TokenSpan(2, 3, "库")]
+    assert highlight("数据库索引", touching, {"数据", "库"}, HighlightOptions("[", "]")) == ("[数据库]索引",)
+    assert shown("abcde abcde abcdefgh", "abcde", "abcdefgh", fragment_chars=20) == ("[abcde abcde abcdefgh]",)
     grams = [TokenSpan(at, at + 3, "x") for at in range(4)]
     assert highlight("abcdefgh", grams, {"x"}, HighlightOptions("[", "]")) == ("[abcdef]gh",)
 
@@ -89,7 +92,9 @@ def test_emoji_and_marks_stay_whole() -> None:
 
 def test_a_word_that_is_longer_than_a_fragment_is_cut() -> None:
     text = f"a {'👍🏽' * 100} b"
-    (found,) = highlight(text, [TokenSpan(2, 202, "x")], {"x"}, HighlightOptions("[", "]", fragment_chars=21))
+    (found,) = highlight(
+        text, [TokenSpan(2, 202, "x"), TokenSpan(4, 202, "x")], {"x"}, HighlightOptions("[", "]", fragment_chars=21)
+    )
     assert found == f"[{'👍🏽' * 10}]"
 
 
@@ -148,6 +153,15 @@ def test_the_places_of_overlapping_grams_are_found() -> None:
     grams = ["aa", "aaa", "aa", "aab", "ab"]
     found = token_spans(text, grams, grams, overlapping=True)
     assert [(each.start, each.end) for each in found] == [(0, 2), (0, 3), (1, 3), (1, 4), (2, 4)]
+    assert [each.start for each in token_spans("aaa", ["aa", "aa"], ["aa", "aa"], overlapping=True)] == [0, 1]
+    assert [each.start for each in token_spans("aa a", ["aa", "a"], ["aa", "a"])] == [0, 3]
+    with pytest.raises(ValueError, match="zip"):
+        token_spans("aa a", ["aa", "a"], ["aa"])
+
+
+def test_options_at_their_bounds_are_taken() -> None:
+    assert HighlightOptions("x" * 200, "y" * 200, FRAGMENTS_MAX, FRAGMENT_CHARS_MAX).html is False
+    assert HighlightOptions("", "", 1, 20).fragments == 1
 
 
 @pytest.mark.parametrize(
