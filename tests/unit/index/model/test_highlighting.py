@@ -36,6 +36,7 @@ def test_matched_words_are_marked() -> None:
     assert highlight("The Lake.", spans("The Lake."), {"lake"}) == ("The <em>Lake</em>.",)
     assert shown("a lake of data", "lake", "data") == ("a [lake] of [data]",)
     assert shown("no such word", "lake") == ()
+    assert shown("  a lake  \n", "lake") == ("a [lake]",)
     assert shown("", "lake") == ()
 
 
@@ -69,6 +70,11 @@ def test_the_best_fragments_are_taken_in_the_order_of_the_text() -> None:
     assert shown(text, "lake", "data", fragments=4, fragment_chars=30)[3].endswith("filler [data]")
 
 
+def test_more_different_words_are_better_than_more_of_one() -> None:
+    text = f"data lake {'filler ' * 20} house house house"
+    assert shown(text, "data", "lake", "house", fragments=1, fragment_chars=20) == ("[data lake] filler",)
+
+
 def test_words_are_not_cut_where_blanks_are_near() -> None:
     text = "abcdefgh ijklmnop lake qrstuvwx yzabcdef"
     assert shown(text, "lake", fragment_chars=20) == ("[lake] qrstuvwx",)
@@ -96,6 +102,18 @@ def test_a_word_that_is_longer_than_a_fragment_is_cut() -> None:
         text, [TokenSpan(2, 202, "x"), TokenSpan(4, 202, "x")], {"x"}, HighlightOptions("[", "]", fragment_chars=21)
     )
     assert found == f"[{'👍🏽' * 10}]"
+
+
+def test_a_character_that_is_longer_than_a_fragment_is_cut() -> None:
+    text = "e" + "\u0301" * 40
+    options = HighlightOptions("[", "]", fragment_chars=20)
+    assert highlight(text, [TokenSpan(0, 1, "x")], {"x"}, options) == (f"[{text[:20]}]",)
+
+
+def test_blanks_within_a_marked_word_do_not_shorten_it() -> None:
+    text = "abcde abcde abcdefghij"
+    options = HighlightOptions("[", "]", fragment_chars=20)
+    assert highlight(text, [TokenSpan(0, 20, "x")], {"x"}, options) == ("[abcde abcde abcdefgh]",)
 
 
 def test_spans_that_are_not_in_the_text_are_left_out() -> None:
