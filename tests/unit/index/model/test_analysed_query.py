@@ -122,6 +122,8 @@ def test_a_query_that_stands_for_too_many_words_is_refused() -> None:
     assert len(expanded(" ".join(["w*"] * 4), columns, many).terms()) == 20 * EXPANSIONS_MAX
     with pytest.raises(InvalidRequest, match="more than 4096 words of the index"):
         expanded(" ".join(["w*"] * 5), columns, many)
+    assert len(expanded("x " * 256, [f"c{number}" for number in range(16)]).terms()) == 16
+    assert expanded("a" * FUZZY_CHARS_MAX + "~").root == AnalysedLeaf(())
     with pytest.raises(InvalidRequest, match="a fuzzy word of 201 characters"):
         expanded("a" * (FUZZY_CHARS_MAX + 1) + "~")
 
@@ -139,6 +141,10 @@ def test_a_fuzzy_word_scores_less_the_more_it_differs() -> None:
     assert fuzzy_scale("ab", "abcd", 2) == 0.0
     assert fuzzy_scale("abcdef", "abcd", 1) == 0.0
     assert fuzzy_scale("ab", "cd", 1) == 0.0
+    assert fuzzy_scale("abcd", "abxy", 1) == 0.0
+    assert fuzzy_scale("abc", "abcd", 1) == 1 - 1 / 3
+    assert fuzzy_scale("", "a", 1) == 0.0
+    assert expanded("ab~", terms=["abcd"]).root == AnalysedLeaf(())
 
 
 @given(st.text("abc", max_size=7), st.text("abc", max_size=7))
