@@ -1,4 +1,4 @@
-"""The settings of embedders, which turn texts into vectors. See docs/embedders.md.
+"""Settings say which embedders turn texts into vectors. See docs/embedders.md.
 
 Jobs name an embedder, and nothing else of it: URLs, files and models are the node's to say.
 """
@@ -14,7 +14,7 @@ from iscp.core.values.setting_fields import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderConfig:
-    """An embedder that jobs may name: an entry point of `iscp.embedders` (`kind`) with its options.
+    """Jobs may name an embedder that is defined: an entry point of `iscp.embedders` (`kind`) with its options.
 
     A number that is 0 and a text that is empty leave the choice to the kind. `embedder_faults` says which options a
     kind has. `options` are those of kinds that are not iscp's own.
@@ -38,7 +38,7 @@ class EmbedderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
-    """The settings that all embedders share."""
+    """All embedders share these settings."""
 
     allow: tuple[str, ...] = setting(
         (), "Entry points of `iscp.embedders` that may be used in addition to iscp's own, as `kind` or by jobs"

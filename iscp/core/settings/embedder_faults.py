@@ -20,7 +20,7 @@ BATCH_MAX = 2_048
 """Texts that an embedder is given at once; a greater `batch` is refused."""
 
 MINILM_BATCH_MAX = 32
-"""Texts that run through MiniLM at once; more need more than 650 MB, and a greater `batch` is refused."""
+"""Texts that run through MiniLM at once; a greater `batch` is refused."""
 
 THREADS_MAX = 64
 """Threads on which a model of a node computes; a greater `threads` is refused."""
@@ -57,7 +57,7 @@ _OF_ALL = frozenset({"kind", "batch", "requests_per_s", "revision"})
 
 @dataclass(frozen=True, slots=True)
 class KindRule:
-    """The options of a kind besides those of all, which of them must be given, and bounds of its own."""
+    """A kind has options besides those of all, some of which must be given, and bounds of its own."""
 
     options: frozenset[str]
     required: tuple[str, ...] = ()
