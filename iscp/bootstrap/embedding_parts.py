@@ -13,7 +13,7 @@ from iscp.core.settings.embedder_config import EmbeddingConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
 from iscp.index.embedding.embedder_registry import EmbedderRegistry
-from iscp.index.embedding.embedding_attempts import Waiting
+from iscp.index.embedding.embedding_attempts import Patience
 from iscp.index.embedding.embedding_services import EmbeddingServices
 from iscp.index.embedding.openai_embedder import read_key
 from iscp.index.embedding.vector_cache import VectorCache
@@ -37,7 +37,7 @@ def default_embeddings() -> EmbeddingServices:
 
 def _services(registry: EmbedderRegistry, config: EmbeddingConfig, clock: Clock) -> EmbeddingServices:
     return EmbeddingServices(
-        registry, VectorCache(config.cache_mb * 1024**2), Waiting(clock, time.sleep, random.random)
+        registry, VectorCache(config.cache_mb * 1024**2), Patience(clock, time.sleep, random.random)
     )
 
 

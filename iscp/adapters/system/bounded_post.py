@@ -1,4 +1,4 @@
-"""One HTTP request with a body, whose answer comes within a bounded time and size. Redirects are not followed."""
+"""Post a body by HTTP, and read the answer within a bounded time and size. Redirects are not followed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iscp.adapters.system.bounded_reader import BoundedReader
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The status, the headers by their names in lower case, and the body of an answer."""
+    """An answer has a status, headers by their names in lower case, and a body."""
 
     status: int
     headers: Mapping[str, str]
@@ -25,7 +25,7 @@ class Answer:
 
 
 class BoundedAnswer:
-    """The part of a socket by which `http.client` reads an answer; raises OSError beyond the bounds."""
+    """`http.client` reads an answer by this part of a socket, which raises OSError beyond the bounds."""
 
     def __init__(self, connection: socket.socket, timeout_s: float, bytes_max: int) -> None:
         self._reader = BoundedReader(connection, timeout_s, bytes_max)

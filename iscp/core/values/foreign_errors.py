@@ -1,4 +1,4 @@
-"""Errors of iscp's own classes that other people's code has raised: which may be shown, and their plain form."""
+"""Other people's code may raise errors of iscp's own classes; some of these count, in a plain form."""
 
 from __future__ import annotations
 

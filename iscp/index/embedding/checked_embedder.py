@@ -1,4 +1,4 @@
-"""An embedder behind a check of all that it answers and raises, as it may be other people's code or endpoint.
+"""Check all that an embedder answers and raises, as it may be other people's code or endpoint.
 
 Whatever it does is the fault of the jobs that use it alone (compare `iscp.consumers.custom.custom_kind`).
 """
@@ -27,7 +27,7 @@ RETRY_AFTER_S_MOST = 86_400.0
 
 
 class CheckedEmbedder:
-    """An embedder that keeps to its contract, or fails by its name.
+    """A checked embedder keeps to the contract, or fails by its name.
 
     `dimension`, `fingerprint` and `batch` are taken once. `revision` becomes a part of the fingerprint, so that
     whoever runs a node can have everything embedded again. Raises PermanentError where the embedder has no dimension
@@ -37,7 +37,7 @@ class CheckedEmbedder:
     def __init__(self, name: str, embedder: Embedder, *, batch: int = 0, revision: str = "") -> None:
         self.name = name
         self._embedder = embedder
-        with self._translated("said what it is"):
+        with self._translate("said what it is"):
             dimension, fingerprint = embedder.dimension, embedder.fingerprint
             own_batch: object = getattr(embedder, "batch_max", BATCH_DEFAULT)
         try:
@@ -55,7 +55,7 @@ class CheckedEmbedder:
         """Return the vectors of up to `batch` texts. Raises TemporaryError, or PermanentError also for wrong
         answers.
         """
-        with self._translated("embedded texts"):
+        with self._translate("embedded texts"):
             answer: object = self._embedder.embed(texts)
         return self._checked(answer, len(texts))
 
@@ -76,7 +76,7 @@ class CheckedEmbedder:
         return answer
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def _translate(self, doing: str) -> Iterator[None]:
         """Turn whatever the embedder raises, an exit included, into an error that can be stored and shown."""
         try:
             yield

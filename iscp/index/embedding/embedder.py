@@ -1,4 +1,4 @@
-"""The interface that embedders implement (docs/embedders.md), and the errors by which they say more than others."""
+"""Embedders implement this interface (docs/embedders.md), and say more than others by these errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """A model that turns texts into vectors. Several threads may call it at a time."""
+    """An embedder turns texts into vectors. Several threads may call it at a time."""
 
     @property
     def dimension(self) -> int:

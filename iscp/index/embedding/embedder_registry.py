@@ -21,10 +21,11 @@ from iscp.index.embedding.checked_embedder import CheckedEmbedder
 GROUP = "iscp.embedders"
 EMBED_FIELD = "spec.iteration.consumer.options.embed"
 _OURS = "iscp.index.embedding."
+_REQUIRED = ("dimension", "fingerprint", "embed")
 
 
 class EmbedderRegistry:
-    """The embedders that this node can run, each made at its first use and then kept. Thread-safe."""
+    """Makes each embedder that this node can run at its first use, and keeps it. Thread-safe."""
 
     def __init__(self, allow: Collection[str] = (), definitions: Mapping[str, EmbedderConfig] | None = None) -> None:
         found = list(entry_points(group=GROUP))
@@ -107,6 +108,7 @@ def _lacking(name: str) -> str:
 def _make(name: str, entry: EntryPoint, config: EmbedderConfig, field: str) -> CheckedEmbedder:
     try:
         made = entry.load()(config)
+        lacking = [each for each in _REQUIRED if not hasattr(made, each)]
     except InvalidRequest as error:
         raise _of_field(error, field) from error
     except BaseException as error:  # whatever its code does, it is no fault of others' jobs
@@ -116,6 +118,13 @@ def _make(name: str, entry: EntryPoint, config: EmbedderConfig, field: str) -> C
             remedy="Set it right in embedders of the node's settings, or repair its package, and restart the nodes",
             code=ErrorCode.EMBEDDER_BROKEN,
         ) from error
+    if lacking:
+        raise InvalidRequest(
+            f"{name!r} is no embedder: it has no {', '.join(lacking)}",
+            field=field,
+            remedy=f"Repair its package, which names {entry.value} in {GROUP}, and restart the nodes",
+            code=ErrorCode.EMBEDDER_BROKEN,
+        )
     try:
         return CheckedEmbedder(name, made, batch=config.batch, revision=config.revision)
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""One batch of texts to an embedder: at its pace, and again where it fails for now."""
+"""Give an embedder batches of texts at its pace, and again where it fails for now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REST_S_MAX = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingTimes:
-    """The times and counts by which a failing embedder is tried again."""
+    """A failing embedder is tried again by these times and counts."""
 
     attempts_max: int = 5
     """Attempts with one batch; then its error ends the call, and the job's backoff counts."""
@@ -39,8 +39,8 @@ class EmbeddingTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """The time and the chance by which one waits: a clock, a sleep, and numbers in [0, 1)."""
+class Patience:
+    """Whoever waits has a clock, a sleep, and chance: numbers in [0, 1)."""
 
     clock: Clock
     sleep: Callable[[float], None]
@@ -56,23 +56,23 @@ class Waiting:
 
 
 class EmbeddingAttempts:
-    """Attempts with batches on one embedder."""
+    """Makes attempts with batches on one embedder; any thread may call it."""
 
     def __init__(
-        self, embedder: CheckedEmbedder, pace: RequestPace, waiting: Waiting, times: EmbeddingTimes | None = None
+        self, embedder: CheckedEmbedder, pace: RequestPace, patience: Patience, times: EmbeddingTimes | None = None
     ) -> None:
         self._embedder = embedder
         self._pace = pace
-        self._waiting = waiting
+        self._patience = patience
         self._times = times or EmbeddingTimes()
 
     def embed(self, texts: Sequence[str], guard: Guard | None) -> Vectors:
         """Return the vectors of one batch. Raises the last TemporaryError when attempts or time are used up, and a
         PermanentError at once.
         """
-        clock, until_s = self._waiting.clock, 0.0
+        clock, until_s = self._patience.clock, 0.0
         for attempt in range(1, self._times.attempts_max + 1):
-            self._waiting.rest(self._pace.reserve(), guard)
+            self._patience.rest(self._pace.reserve(), guard)
             if guard is not None:
                 guard.check()
             try:
@@ -91,11 +91,11 @@ class EmbeddingAttempts:
                         "error": one_line(str(error)),
                     },
                 )
-            self._waiting.rest(pause_s, guard)
+            self._patience.rest(pause_s, guard)
         raise AssertionError("the last attempt returns or raises")
 
     def _pause_s(self, attempt: int, error: TemporaryError) -> float:
         """Half of the pause is by chance, so that those who failed together do not come back together."""
         backoff_s = min(self._times.pause_first_s * 2.0 ** (attempt - 1), self._times.pause_max_s)
         requested_s = error.retry_after_s if isinstance(error, EmbedderBusy) else 0.0
-        return max(backoff_s * (0.5 + self._waiting.random()), requested_s)
+        return max(backoff_s * (0.5 + self._patience.random()), requested_s)

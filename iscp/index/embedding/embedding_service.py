@@ -1,4 +1,4 @@
-"""Embedding for jobs and searches: batches, attempts, pace, and no text twice.
+"""Embed texts for jobs and searches: in batches, with attempts, at a pace, and none twice.
 
 A vector is looked up by the embedder's fingerprint and the text's hash: in the cache, then wherever the caller has
 stored vectors (`known`). Only what is nowhere is embedded. A call that fails midway has put into the cache what it has
@@ -40,7 +40,7 @@ def text_hash(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingCounts:
-    """The texts that a service was given, by where their vectors came from; each text counts once.
+    """Texts that a service was given are counted by where their vectors came from, each once.
 
     `repeated` are texts that a call has more than once, beyond the first. `requests` are batches that the embedder has
     answered.
@@ -61,8 +61,8 @@ class EmbeddingCounts:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The answer to a call: a row for each text in order, zeros where the text is in `refused`, by its number and
-    with what is wrong.
+    """The answer to a call has a row for each text in order. Rows of texts in `refused`, which has what is wrong by the
+    number of the text, are zeros.
     """
 
     vectors: Vectors
@@ -71,7 +71,7 @@ class Embedded:
 
 
 class EmbeddingService:
-    """An embedder as jobs and searches of one account use it. Thread-safe."""
+    """Jobs and searches of one account use an embedder by a service. Thread-safe."""
 
     def __init__(
         self, embedder: CheckedEmbedder, attempts: EmbeddingAttempts, cache: VectorCache, account: str
@@ -144,7 +144,7 @@ class EmbeddingService:
 
 
 class _Call:
-    """The state of one call: which hash is in which row, and what is still missing."""
+    """One call knows which hash is in which rows, and what is still missing."""
 
     def __init__(self, texts: Sequence[str], dimension: int) -> None:
         self.from_cache = self.from_known = self.embedded = self.requests = 0

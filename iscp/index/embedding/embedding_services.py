@@ -1,25 +1,25 @@
-"""All embedders of a node or a program, as jobs and searches use them: one cache, and one pace for each embedder."""
+"""Jobs and searches of a node or a program share one cache, and one pace for each embedder."""
 
 from __future__ import annotations
 
 import threading
 
 from iscp.index.embedding.embedder_registry import EMBED_FIELD, EmbedderRegistry
-from iscp.index.embedding.embedding_attempts import EmbeddingAttempts, EmbeddingTimes, Waiting
+from iscp.index.embedding.embedding_attempts import EmbeddingAttempts, EmbeddingTimes, Patience
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.embedding.request_pace import RequestPace
 from iscp.index.embedding.vector_cache import VectorCache
 
 
 class EmbeddingServices:
-    """Services by embedder and account. Thread-safe."""
+    """Makes services by embedder and account. Thread-safe."""
 
     def __init__(
-        self, registry: EmbedderRegistry, cache: VectorCache, waiting: Waiting, times: EmbeddingTimes | None = None
+        self, registry: EmbedderRegistry, cache: VectorCache, patience: Patience, times: EmbeddingTimes | None = None
     ) -> None:
         self.registry = registry
         self._cache = cache
-        self._waiting = waiting
+        self._patience = patience
         self._times = times
         self._lock = threading.Lock()
         self._paces: dict[str, RequestPace] = {}
@@ -34,6 +34,6 @@ class EmbeddingServices:
             pace = self._paces.get(name)
             if pace is None:
                 per_s = self.registry.definition(name).requests_per_s
-                pace = self._paces[name] = RequestPace(per_s, self._waiting.clock)
-        attempts = EmbeddingAttempts(embedder, pace, self._waiting, self._times)
+                pace = self._paces[name] = RequestPace(per_s, self._patience.clock)
+        attempts = EmbeddingAttempts(embedder, pace, self._patience, self._times)
         return EmbeddingService(embedder, attempts, self._cache, account)

@@ -1,4 +1,4 @@
-"""Vectors of hashed character n-grams ("feature hashing", Weinberger et al. 2009): no model, and always the same.
+"""Make vectors of hashed character n-grams ("feature hashing", Weinberger et al. 2009), without a model.
 
 Texts are near to each other if they share many runs of three characters. Meaning is not known: for tests, and for
 small uses such as names with misspellings.
@@ -33,7 +33,7 @@ _Numbers = npt.NDArray[np.uint64]
 
 
 class HashedEmbedder:
-    """The embedder `hashed`. Upper and lower case, and forms of Unicode that mean the same, are not distinguished.
+    """The embedder `hashed` distinguishes neither case, nor forms of Unicode that mean the same.
 
     A vector has the length 1, that of a text without characters too.
     """

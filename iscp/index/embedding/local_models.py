@@ -1,4 +1,4 @@
-"""Models in a directory of the node, by the libraries sentence-transformers and model2vec, if they are installed.
+"""Run models in a directory of the node, by the libraries sentence-transformers and model2vec, if these are installed.
 
 Nothing is downloaded: `path` is a directory, and a name of a model in some hub is refused by the settings.
 """
@@ -36,7 +36,7 @@ _PROBE = "text"
 
 
 class Encoding(Protocol):
-    """A model of a library, loaded. It is called by one thread at a time."""
+    """A model that a library has loaded is called by one thread at a time."""
 
     def encode(self, texts: Sequence[str]) -> Any:
         """Return an array of numpy with a row for each of the texts."""
@@ -46,7 +46,7 @@ Load = Callable[[Path], Encoding]
 
 
 class LocalModel:
-    """An embedder whose model is loaded from `path` when it is made. One batch is computed at a time.
+    """The model is loaded from `path` when the embedder is made. One batch is computed at a time.
 
     Raises InvalidRequest where the library is not installed, or the directory has no model that it loads.
     """
@@ -85,7 +85,7 @@ class LocalModel:
 
 
 class SentenceTransformersEmbedder(LocalModel):
-    """The embedder `sentence_transformers`: any model that the library loads without code of the model's own."""
+    """The embedder `sentence_transformers` runs any model that the library loads without code of the model's own."""
 
     kind = "sentence_transformers"
     distribution = "sentence-transformers"
@@ -95,7 +95,7 @@ class SentenceTransformersEmbedder(LocalModel):
 
 
 class Model2VecEmbedder(LocalModel):
-    """The embedder `model2vec`: static vectors of tokens, thousands of texts a second on one core."""
+    """The embedder `model2vec` adds up static vectors of tokens: thousands of texts a second on one core."""
 
     kind = "model2vec"
     distribution = "model2vec"

@@ -1,4 +1,4 @@
-"""Vectors from an HTTP endpoint with OpenAI's API for embeddings (`/v1/embeddings`), as many servers offer it.
+"""Get vectors from an HTTP endpoint with OpenAI's API for embeddings (`/v1/embeddings`), as many servers offer it.
 
 The answer comes over a network from somebody else: its time, its size and each of its values are bounded and checked.
 """
@@ -54,7 +54,7 @@ _OF_THE_KEY = frozenset({401, 403})
 
 
 class OpenAiEmbedder:
-    """The embedder `openai`. The key is read from its file for each request, so that it may be replaced."""
+    """The embedder `openai` reads its key from the file for each request, so that the key may be replaced."""
 
     def __init__(self, config: EmbedderConfig, clock: Clock | None = None) -> None:
         parts = urlsplit(config.url)

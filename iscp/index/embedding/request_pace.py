@@ -1,4 +1,4 @@
-"""The pace of requests to one embedder, shared by all jobs and searches of a node."""
+"""All jobs and searches of a node share the pace of requests to one embedder."""
 
 from __future__ import annotations
 

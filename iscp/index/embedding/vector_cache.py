@@ -1,4 +1,4 @@
-"""Vectors of texts that were embedded before, in bounded memory, apart for each account.
+"""Hold vectors of texts that were embedded before, in bounded memory, apart for each account.
 
 An account's texts are found by that account alone: nobody learns by the time of an answer which texts others have. The
 account that holds the most loses its oldest vectors first, so that none can displace those of others as long as these
@@ -25,9 +25,9 @@ Key = tuple[str, bytes]
 
 
 class VectorCache:
-    """Vectors by account, fingerprint of the embedder and hash of the text. All methods may be called by any thread.
+    """Holds vectors by account, fingerprint of the embedder and hash of the text. Any thread may call all methods.
 
-    `bytes_max` is for all accounts together; with 0 nothing is stored.
+    `bytes_max` is for all accounts together; with 0 nothing is stored. `bytes_held` are counted now.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,12 +35,7 @@ class VectorCache:
         self._lock = threading.Lock()
         self._accounts: dict[str, OrderedDict[Key, bytes]] = {}
         self._held: dict[str, int] = {}
-        self._bytes = 0
-
-    @property
-    def bytes_held(self) -> int:
-        """Return the bytes that are counted now; at most `bytes_max`."""
-        return self._bytes
+        self.bytes_held = 0
 
     def get(self, account: str, fingerprint: str, hashes: Iterable[bytes]) -> dict[bytes, Vectors]:
         """Return the vectors that are there, by hash; they become the account's newest. They cannot be written to."""
@@ -64,7 +59,7 @@ class VectorCache:
             entries = self._accounts.setdefault(account, OrderedDict())
             for each, vector in vectors.items():
                 self._replace(account, entries, (fingerprint, each), vector.astype(np.float32).tobytes())
-                if self._bytes > self._bytes_max:
+                if self.bytes_held > self._bytes_max:
                     self._evict()
 
     def _replace(self, account: str, entries: OrderedDict[Key, bytes], key: Key, content: bytes) -> None:
@@ -73,18 +68,18 @@ class VectorCache:
             more -= len(old) + ENTRY_BYTES
         entries[key] = content
         self._held[account] = self._held.get(account, 0) + more
-        self._bytes += more
+        self.bytes_held += more
 
     def _evict(self) -> None:
-        while self._bytes > self._bytes_max:
+        while self.bytes_held > self._bytes_max:
             greatest = max(self._held, key=self._held.__getitem__)
             entries = self._accounts[greatest]
             for _ in range(EVICTED_AT_ONCE):
-                if self._bytes <= self._bytes_max or not entries:
+                if self.bytes_held <= self._bytes_max or not entries:
                     break
                 _, content = entries.popitem(last=False)
                 self._held[greatest] -= len(content) + ENTRY_BYTES
-                self._bytes -= len(content) + ENTRY_BYTES
+                self.bytes_held -= len(content) + ENTRY_BYTES
             if not entries:
                 # An account without entries costs nothing; `put` may be about to fill it again.
                 self._held[greatest] = 0
