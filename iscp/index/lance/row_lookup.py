@@ -44,13 +44,14 @@ def rows_with_keys(dataset: LanceDataset, keys: Sequence[str], columns: Sequence
 def head_row(dataset: LanceDataset, columns: Sequence[str]) -> pa.Table:
     """Return the row with the head; none where there is no such row.
 
-    The last commit has mostly written it into the last fragment; otherwise the whole dataset is searched.
+    Each commit writes it into a fragment of its own, and a compaction leaves that alone, but has the last place itself.
+    So all fragments of one row are read; if the head is in none of them, the whole dataset is searched.
     """
-    fragments = dataset.get_fragments()
+    single = [each for each in dataset.get_fragments() if each.physical_rows == 1]
     condition = f"{KEY} = {quoted_text(HEAD_KEY)}"
-    if fragments:
+    if single:
         found = dataset.scanner(
-            columns=list(columns), filter=condition, with_row_address=True, fragments=fragments[-1:]
+            columns=list(columns), filter=condition, with_row_address=True, fragments=single
         ).to_table()
         if len(found):
             return found
