@@ -55,6 +55,21 @@ class DurableFiles:
             for each in (folder, folder.parent, self._root):
                 self._sync(each)
 
+    def sync_written(self, since: float) -> None:
+        """Sync all files of data, deletions and indexes that were written since a Unix time in seconds."""
+        if self._root is None:
+            return
+        indices = self._root / _INDICES
+        with suppress(FileNotFoundError):
+            for folder in list(indices.iterdir()):
+                if folder.is_dir() and self._sync_newer(folder, since):
+                    self._sync(folder)
+        for each in (self._root / _DATA, self._root / _DELETIONS):
+            self._sync_newer(each, since)
+            self._sync(each)
+        self._sync(indices)
+        self._sync(self._root)
+
     def sync_commit(self, dataset: LanceDataset) -> None:
         """Sync the transaction and the manifest of a dataset's version, and what names them."""
         if self._root is None:
@@ -71,7 +86,7 @@ class DurableFiles:
         found = False
         with suppress(FileNotFoundError):
             for path in folder.iterdir():
-                if path.stat().st_mtime >= before:
+                if path.is_file() and path.stat().st_mtime >= before:
                     self._sync(path)
                     found = True
         return found

@@ -41,8 +41,9 @@ class IndexHead:
     `rows` counts rows of the source, those with a fault (`faults`) among them; `vectors` those that have a vector.
     `totals` belong to the text columns, by number, and `count_files` are named as iscp.index.lance.word_counts names
     them. `fingerprint` says by which embedder vectors were made (empty: they are the source's own), `column_ids` are
-    those of the source at the watermark. A calibration found that so many `probes` (partitions) reach the recall; 0:
-    there was none.
+    those of the source at the watermark. A calibration found that so many `probes` (partitions) and `refine` times as
+    many candidates as hits reach the recall, while the largest segment of vectors had `calibrated_rows`; 0: there was
+    none.
     """
 
     definition: str
@@ -58,13 +59,17 @@ class IndexHead:
     fingerprint: str = ""
     column_ids: Mapping[str, str] | None = None
     probes: int = 0
+    refine: int = 0
+    calibrated_rows: int = 0
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
     def emptied(self, texts: int) -> IndexHead:
         """Return the head of the same index without rows, and with so many text columns."""
-        return replace(self, rows=0, faults=0, vectors=0, totals=(FieldTotals(),) * texts, count_files=(), probes=0)
+        totals = (FieldTotals(),) * texts
+        emptied = replace(self, rows=0, faults=0, vectors=0, totals=totals, count_files=())
+        return replace(emptied, probes=0, refine=0, calibrated_rows=0)
 
 
 def parse_head(text: str) -> IndexHead:
@@ -80,7 +85,7 @@ def parse_head(text: str) -> IndexHead:
         )
         lists = {name: tuple(map(_text, found[name])) for name in ("key", "count_files")}
         head = IndexHead(**{**found, **lists, "totals": totals})
-        for name in ("rows", "faults", "vectors", "probes"):
+        for name in ("rows", "faults", "vectors", "probes", "refine", "calibrated_rows"):
             exact_int(getattr(head, name), name)
         exact_int(head.version, "version", -1)
         if type(head.version_at_s) not in (int, float):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +24,14 @@ from iscp.core.values.errors import StorageError
 FOLDER = "_iscp"
 """The folder below a dataset in which files of iscp's own lie; Lance never opens it."""
 
+COUNTS_PREFIX = "words-"
+"""Names of files of counts begin so."""
+
 COUNT_FILE_BYTES_MAX = 2 * 1024**3
 """Bytes of one file of counts; a larger one is refused."""
 
 _SCHEMA = pa.schema([("column", pa.int16()), ("word", pa.string()), ("rows", pa.int64())])
+_ROWS, _WORDS = b"iscp.rows", b"iscp.words"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -65,7 +69,7 @@ class WordCounts:
 
 
 class CountFile:
-    """One file of counts in memory, sorted by column and word."""
+    """One file of counts in memory, sorted by column and word. `totals` are those that the file was written with."""
 
     def __init__(self, table: pa.Table) -> None:
         self._words: dict[int, pa.StringArray] = {}
@@ -75,6 +79,7 @@ class CountFile:
             self._words[column] = part["word"].chunk(0)
             self._rows[column] = part["rows"].chunk(0)
         self.bytes = table.nbytes
+        self.totals = _totals_of(table.schema.metadata or {})
 
     def rows(self, column: int, word: str) -> int:
         """Return the count of one word."""
@@ -118,12 +123,17 @@ class LiveCounts:
         return [word for _, word in sorted((-rows, word) for rows, word in counted if rows > 0)[:most]]
 
 
-def write_counts(root: str, table: pa.Table) -> str:
-    """Write the result of `merged_counts` into a new file below the dataset at `root`; return the file's name."""
+def write_counts(root: str, table: pa.Table, name: str = "", totals: tuple[int, int] | None = None) -> str:
+    """Write the result of `merged_counts` into a file below the dataset at `root`; return the file's name.
+
+    The name is a new one if none is given; a file that has it already is left as it is. `totals` are rows and words.
+    """
+    if totals is not None:
+        table = table.replace_schema_metadata({_ROWS: str(totals[0]), _WORDS: str(totals[1])})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=_COMPRESSED) as writer:
         writer.write_table(table)
-    name = f"words-{uuid.uuid4().hex}.arrow"
+    name = name or f"{COUNTS_PREFIX}{uuid.uuid4().hex}.arrow"
     with storage_faults(f"write {root}/{FOLDER}/{name}"):
         files.create(f"{root}/{FOLDER}/{name}", sink.getvalue().to_pybytes())
     return name
@@ -131,6 +141,15 @@ def write_counts(root: str, table: pa.Table) -> str:
 
 def read_table(root: str, name: str) -> pa.Table:
     """Return a file of counts as a table (column, word, rows). Raises StorageError, also where it is gone."""
+    if (found := find_table(root, name)) is None:
+        raise StorageError(
+            f"{root}/{FOLDER}/{name} is gone, which the index needs", remedy="Rebuild it by `job resync`"
+        )
+    return found
+
+
+def find_table(root: str, name: str) -> pa.Table | None:
+    """Return a file of counts as a table; None where there is no such file. Raises StorageError."""
     path = f"{root}/{FOLDER}/{name}"
     try:
         with storage_faults(f"read {path}"):
@@ -140,10 +159,18 @@ def read_table(root: str, name: str) -> pa.Table:
         if table.schema != _SCHEMA:
             raise StorageError(f"{path} is no file of counts: its columns are {', '.join(table.schema.names)}")
         return table
-    except FileNotFoundError as error:
-        raise StorageError(f"{path} is gone, which the index needs", remedy="Rebuild it by `job resync`") from error
+    except FileNotFoundError:
+        return None
     except pa.ArrowException as error:
         raise StorageError(f"{path} cannot be read: {error}", remedy="Rebuild the index by `job resync`") from error
+
+
+def _totals_of(metadata: Mapping[bytes, bytes]) -> tuple[int, int] | None:
+    """Return rows and words as `write_counts` has written them; None where it has not, or somebody else has."""
+    try:
+        return int(metadata[_ROWS]), int(metadata[_WORDS])
+    except (KeyError, ValueError):
+        return None
 
 
 def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:

@@ -230,6 +230,17 @@ def rename(path: str, to: str) -> None:
     os.unlink(path)
 
 
+def remove(path: str) -> None:
+    """Remove a file; nothing happens where it is gone already."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults(), suppress(FileNotFoundError):
+            obstore.delete(client, key)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def remove_tree(directory: str) -> None:
     """Remove everything below a directory, in no order."""
     if directory.startswith(S3):

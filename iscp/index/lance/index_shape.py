@@ -1,0 +1,136 @@
+"""Reads the shape of an index: what its maintenance has to know, without reading rows."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.index.lance.count_cache import cached_counts
+from iscp.index.lance.index_columns import KEY, VECTOR
+from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
+from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.row_lookup import ADDRESS, head_row
+from iscp.index.lance.segments import Segment, segment_statistics, segments_of
+from iscp.index.model.maintenance_policy import (
+    KEY_ROWS_MIN,
+    TEXT_ROWS_MIN,
+    VECTOR_ROWS_MIN,
+    GroupShape,
+    IndexShape,
+    PartShape,
+    SegmentShape,
+)
+
+if TYPE_CHECKING:
+    from iscp.index.lance.index_store import OpenIndex
+
+VERSIONS = "_versions"
+"""The folder below a dataset with the manifests of its versions."""
+
+_MANIFEST = re.compile(r"(\d+)\.manifest")
+_FRAGMENT_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    rows: int
+    dead: int
+
+
+def read_shape(at: OpenIndex, keep_s: float, now_s: float) -> IndexShape:
+    """Return the shape of an index, whose versions are kept for `keep_s` seconds, at a Unix time.
+
+    The fragment with the head alone is no part of it: each commit writes another. Raises StorageError.
+    """
+    segments = segments_of(at.dataset)
+    fragments = fragments_of(at)
+    parts = tuple(_part(at, name, rows, least, segments, fragments) for name, rows, least in _names(at))
+    versions, oldest = _versions(at.root, at.version)
+    return IndexShape(
+        parts=parts,
+        groups=_groups(segments, fragments),
+        count_files=tuple(cached_counts(at.root, name).bytes for name in at.head.count_files),
+        versions=versions,
+        oldest_s=max(0.0, now_s - oldest),
+        keep_s=keep_s,
+        vector=next((part for part in parts if part.name == VECTOR_INDEX), None),
+        calibrated_rows=at.head.calibrated_rows,
+    )
+
+
+def fragments_of(at: OpenIndex) -> dict[int, _Fragment]:
+    """Return the rows of each fragment, but for one that has nothing but the head."""
+    with lance_faults(f"read {at.root}"):
+        heads = {each >> _FRAGMENT_BITS for each in head_row(at.dataset, [KEY])[ADDRESS].to_pylist()}
+        return {
+            each.fragment_id: _Fragment(each.physical_rows, each.num_deletions)
+            for each in at.dataset.get_fragments()
+            if each.fragment_id not in heads or each.physical_rows - each.num_deletions > 1
+        }
+
+
+def version_numbers(root: str) -> dict[int, str]:
+    """Return the versions of the dataset at `root` that are there, with the names of their manifests."""
+    with storage_faults(f"list {root}/{VERSIONS}"):
+        names = files.names(f"{root}/{VERSIONS}")
+    found = {}
+    for name in names:
+        if match := _MANIFEST.fullmatch(name):
+            number = int(match[1])
+            # Manifests are named so that the newest is listed first.
+            found[2**64 - 1 - number if number >= 2**63 else number] = name
+    return found
+
+
+def _names(at: OpenIndex) -> list[tuple[str, int, int]]:
+    """Return the names of the parts, the rows of each, and from how many on it is indexed."""
+    head = at.head
+    texts = [(words_index(number), each.rows, TEXT_ROWS_MIN) for number, each in enumerate(head.totals)]
+    vectors = [(VECTOR_INDEX, head.vectors, VECTOR_ROWS_MIN)] if VECTOR in at.dataset.schema.names else []
+    return [(KEY_INDEX, head.rows, KEY_ROWS_MIN), *texts, *vectors]
+
+
+def _part(
+    at: OpenIndex, name: str, rows: int, least: int, segments: list[Segment], fragments: dict[int, _Fragment]
+) -> PartShape:
+    own = [each for each in segments if each.name == name]
+    covered = {number for each in own for number in each.fragments}
+    fresh = [each for number, each in fragments.items() if number not in covered]
+    shapes = tuple(
+        SegmentShape(
+            uuid=each.uuid,
+            rows=sum(fragments[number].rows for number in each.fragments if number in fragments),
+            stated=words_number(name) is None or segment_statistics(at.root, each.uuid) is not None,
+        )
+        for each in own
+    )
+    return PartShape(name, rows, least, shapes, sum(each.rows - each.dead for each in fresh), len(fresh))
+
+
+def _groups(segments: list[Segment], fragments: dict[int, _Fragment]) -> tuple[GroupShape, ...]:
+    by_cover: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number in fragments:
+        by_cover[tuple(sorted(each.uuid for each in segments if number in each.fragments))].append(number)
+    return tuple(
+        GroupShape(
+            fragments=tuple(numbers),
+            rows=sum(fragments[each].rows for each in numbers),
+            dead=sum(fragments[each].dead for each in numbers),
+            covered=bool(cover),
+        )
+        for cover, numbers in sorted(by_cover.items())
+    )
+
+
+def _versions(root: str, newest: int) -> tuple[int, float]:
+    """Return how many versions there are up to the newest, and the Unix time of the oldest of them in seconds."""
+    numbers = {number: name for number, name in version_numbers(root).items() if number <= newest}
+    if not numbers:
+        return 1, float("inf")
+    with storage_faults(f"read {root}/{VERSIONS}"):
+        found = files.stamp(f"{root}/{VERSIONS}/{numbers[min(numbers)]}")
+    return len(numbers), found[1] / 1e9 if found else float("inf")

@@ -1,0 +1,234 @@
+"""Keeps an index fast and small: carries out what the policy says is due, one commit after another.
+
+Nothing here changes a row, so searches and commits go on meanwhile. An action that loses against another commit has
+done nothing, and is due again at the next time. A process may be killed at any place: each action is one commit, and
+what it has written before means nothing without. The one exception is a compaction, which Lance commits with segments
+of its own making. Their statistics are written right after: until then a search takes all matches, and if that never
+happens, the next maintenance writes them or builds these segments again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+from lance.optimize import Compaction, CompactionOptions
+
+from iscp.core.values.errors import Conflict, StorageError
+from iscp.index.lance.calibration import calibrate
+from iscp.index.lance.clean_up import IN_FLIGHT_S, clean_up
+from iscp.index.lance.durable_files import DurableFiles
+from iscp.index.lance.index_names import words_number
+from iscp.index.lance.index_shape import fragments_of, read_shape
+from iscp.index.lance.index_store import OpenIndex, open_index
+from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.segments import (
+    Segment,
+    build_segments,
+    commit_segments,
+    segment_statistics,
+    segments_of,
+    state_segment,
+)
+from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
+from iscp.index.model.maintenance_policy import Action, Upkeep, largest, next_action, next_due_s
+
+if TYPE_CHECKING:
+    from iscp.index.lance.index_store import IndexStore
+    from iscp.ports.system import Clock, Failpoints
+
+KEEP_S = 600.0
+"""Seconds for which a version that is no longer the newest may be read, unless a setting says otherwise."""
+
+ACTIONS_MAX = 64
+"""Actions of one call; what is due then still is done by the next."""
+
+_CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceLimits:
+    """What an index's definition and the node's settings say.
+
+    Versions are kept for `keep_s` seconds, longer than the longest reader reads. `metric` is that of the vectors
+    (cosine, l2, dot), of which a search finds the share `recall` of the nearest. A file that no version names is left
+    alone for `in_flight_s` seconds.
+    """
+
+    keep_s: float = KEEP_S
+    metric: str = "cosine"
+    recall: float = 0.99
+    in_flight_s: float = IN_FLIGHT_S
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceDone:
+    """What a call did: `actions` were committed, `lost` were overtaken by other commits. `next_due_s` seconds from now
+    something is due though nothing changes; None for never.
+    """
+
+    actions: tuple[Upkeep, ...] = ()
+    lost: tuple[Upkeep, ...] = ()
+    next_due_s: float | None = None
+
+
+def maintain(
+    store: IndexStore, limits: MaintenanceLimits, clock: Clock, failpoints: Failpoints, budget_s: float
+) -> MaintenanceDone:
+    """Carry out what is due, until nothing is or `budget_s` seconds are over; the action that runs then is finished.
+
+    Raises InvalidRequest where there is no index, StorageError, and PermanentError for a head that cannot be read.
+    """
+    began_s = clock.monotonic_s()
+    done: list[Upkeep] = []
+    lost: list[Upkeep] = []
+    idle: set[Upkeep] = set()
+    while True:
+        at = store.open()
+        shape = read_shape(at, limits.keep_s, clock.now_s())
+        action = next_action(shape, idle)
+        if action is None:
+            return MaintenanceDone(tuple(done), tuple(lost), 0.0 if lost else next_due_s(shape))
+        if len(done) >= ACTIONS_MAX or (done and clock.monotonic_s() - began_s >= budget_s):
+            return MaintenanceDone(tuple(done), tuple(lost), 0.0)
+        failpoints.reach(f"maintain.{action.kind.value}.before")
+        try:
+            effective = _Upkeeper(store, at, limits, failpoints).carry_out(action)
+        except Conflict:
+            lost.append(action.kind)
+            effective = False
+        if effective:
+            failpoints.reach(f"maintain.{action.kind.value}.after")
+            done.append(action.kind)
+        if not effective or action.kind is Upkeep.CLEAN_UP:
+            idle.add(action.kind)  # not again in this call: it would have the same effect
+
+
+@contextmanager
+def _conflicts(what: str) -> Iterator[None]:
+    """Turn what Lance raises where a compaction has lost into Conflict."""
+    try:
+        with lance_faults(what):
+            yield
+    except StorageError as error:
+        if _CONFLICT in str(error).lower():
+            raise Conflict(str(error)) from error
+        raise
+
+
+class _Upkeeper:
+    """Carries out one action on one version. Each method returns whether anything has changed."""
+
+    def __init__(self, store: IndexStore, at: OpenIndex, limits: MaintenanceLimits, failpoints: Failpoints) -> None:
+        self._store = store
+        self._at = at
+        self._limits = limits
+        self._failpoints = failpoints
+
+    def carry_out(self, action: Action) -> bool:
+        match action.kind:
+            case Upkeep.SEGMENTS:
+                return self._cover()
+            case Upkeep.STATE:
+                return self._state(action.segments)
+            case Upkeep.MERGE:
+                return self._build_again(action.segments)
+            case Upkeep.COMPACT:
+                return self._compact(action.fragments)
+            case Upkeep.CALIBRATE:
+                return self._calibrate()
+            case Upkeep.COUNTS:
+                return self._merge_counts(action.files)
+            case Upkeep.CLEAN_UP:
+                clean_up(self._at, self._limits.keep_s, self._failpoints, self._limits.in_flight_s)
+                return True
+            case _ as never:
+                assert_never(never)
+
+    def _cover(self) -> bool:
+        shape = read_shape(self._at, self._limits.keep_s, 0.0)
+        fragments, segments = set(fragments_of(self._at)), segments_of(self._at.dataset)
+        wanted = {}
+        for part in shape.parts:
+            covered = {number for each in segments if each.name == part.name for number in each.fragments}
+            if part.wanted and (fresh := sorted(fragments - covered)):
+                wanted[part.name] = fresh
+        return self._replace(wanted, ())
+
+    def _build_again(self, uuids: Iterable[str]) -> bool:
+        """Replace segments by one segment for each index that has several of them."""
+        chosen = [each for each in segments_of(self._at.dataset) if each.uuid in set(uuids)]
+        present = set(fragments_of(self._at))
+        wanted = {
+            name: sorted({number for each in chosen if each.name == name for number in each.fragments} & present)
+            for name in dict.fromkeys(each.name for each in chosen)
+        }
+        return self._replace(wanted, chosen)
+
+    def _replace(self, wanted: Mapping[str, list[int]], replaced: Iterable[Segment]) -> bool:
+        built = build_segments(self._at, {name: each for name, each in wanted.items() if each}, self._limits.metric)
+        gone = list(replaced)
+        if not built and not gone:
+            return False
+        self._failpoints.reach("maintain.segments.built")
+        commit_segments(self._at, built, gone)
+        return True
+
+    def _state(self, uuids: Iterable[str]) -> bool:
+        segments = [each for each in segments_of(self._at.dataset) if each.uuid in set(uuids)]
+        unstated = [each.uuid for each in segments if not state_segment(self._at, each)]
+        return self._build_again(unstated) if unstated else bool(segments)
+
+    def _compact(self, fragments: tuple[int, ...]) -> bool:
+        others = [each.fragment_id for each in self._at.dataset.get_fragments() if each.fragment_id not in fragments]
+        # All rows that are deleted go, so that what the new segments are built of can be read from their fragments.
+        options: CompactionOptions = {"excluded_fragment_ids": others, "materialize_deletions_threshold": 0.0}
+        durable, began_s = DurableFiles(self._at.root), time.time()
+        with _conflicts(f"compact {self._at.root}"):
+            plan = Compaction.plan(self._at.dataset, options)
+            written = [task.execute(self._at.dataset) for task in plan.tasks]
+            if not written:
+                return False
+            durable.sync_written(began_s - 1)
+            self._failpoints.reach("maintain.compact.written")
+            Compaction.commit(self._at.dataset, written, options)
+            committed = self._at.dataset.version
+        self._failpoints.reach("maintain.compact.committed")
+        # At the compaction's own version, as a later one may have deleted rows again.
+        compacted = open_index(self._at.root, committed)
+        for segment in segments_of(compacted.dataset):
+            if words_number(segment.name) is not None and segment_statistics(compacted.root, segment.uuid) is None:
+                state_segment(compacted, segment)
+        durable.sync_written(began_s - 1)
+        durable.sync_commit(compacted.dataset)
+        return True
+
+    def _calibrate(self) -> bool:
+        shape = read_shape(self._at, self._limits.keep_s, 0.0)
+        if shape.vector is None or not shape.vector.segments:
+            return False
+        segment = largest(shape.vector)
+        found = calibrate(self._at, self._limits.metric, self._limits.recall, segment.rows)
+        if found is None:
+            return False
+        self._failpoints.reach("maintain.calibrate.found")
+        changes = self._store.begin(self._at)
+        changes.head = replace(
+            changes.head, probes=found.probes, refine=found.refine, calibrated_rows=max(1, segment.rows)
+        )
+        changes.commit("calibrate the search of vectors")
+        return True
+
+    def _merge_counts(self, numbers: tuple[int, ...]) -> bool:
+        names = self._at.head.count_files
+        merged = [names[each] for each in numbers]
+        table = merged_counts([read_table(self._at.root, name) for name in merged])
+        written = [write_counts(self._at.root, table)] if len(table) else []
+        self._failpoints.reach("maintain.counts.written")
+        changes = self._store.begin(self._at)
+        changes.head = replace(changes.head, count_files=(*(name for name in names if name not in merged), *written))
+        changes.commit("merge counts of words")
+        return True

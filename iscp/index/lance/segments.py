@@ -1,0 +1,185 @@
+"""Builds segments of an index over fragments, and keeps the statistics of what is in those of words.
+
+A search asks Lance for candidates, whose ranks follow from all rows that the present segments were built of, the
+deleted among them. What these rows were is written to a file beside the segment, before the segment is committed, and
+never changes (`word_counts` has the format). A segment that somebody else has made has no such file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset, LanceOperation
+from lance.bitmap import Bitmap
+from lance.dataset import Index
+
+from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.index.lance.count_cache import found_counts
+from iscp.index.lance.durable_files import DurableFiles
+from iscp.index.lance.index_columns import KEY, VECTOR, words_column
+from iscp.index.lance.index_names import KEY_INDEX, TEXT_OPTIONS, VECTOR_KIND, VECTOR_OPTIONS, partitions, words_number
+from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.word_counts import CountFile, WordCounts, merged_counts, read_table, write_counts
+
+if TYPE_CHECKING:
+    from iscp.index.lance.index_store import OpenIndex
+
+SEGMENT_PREFIX = "segment-"
+"""Names of files with a segment's statistics begin so."""
+
+BATCH_ROWS = 32_768
+"""Rows whose words are counted at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of the index `name`, as a version of the dataset has it; some of its fragments may be gone."""
+
+    name: str
+    uuid: str
+    fragments: frozenset[int]
+    fields: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatistics:
+    """What a segment was built of: so many rows had words, so many words; `counts` has the rows of each word."""
+
+    rows: int
+    words: int
+    counts: CountFile
+
+
+def segments_of(dataset: LanceDataset) -> list[Segment]:
+    """Return all segments of a dataset's version. Raises StorageError."""
+    with lance_faults(f"read the indexes of {dataset.uri}"):
+        return [
+            Segment(index.name, segment.uuid, frozenset(segment.fragment_ids), tuple(index.fields))
+            for index in dataset.describe_indices()
+            for segment in index.segments
+        ]
+
+
+def statistics_name(uuid: str) -> str:
+    """Return the name of the file with a segment's statistics."""
+    return f"{SEGMENT_PREFIX}{uuid}.arrow"
+
+
+def segment_statistics(root: str, uuid: str) -> SegmentStatistics | None:
+    """Return what a segment of words of the dataset at `root` was built of; None where nothing says so.
+
+    Raises StorageError. A segment never changes, so a process caches what it has read within a bound.
+    """
+    counts = found_counts(root, statistics_name(uuid))
+    if counts is None or counts.totals is None:
+        return None
+    return SegmentStatistics(*counts.totals, counts)
+
+
+def build_segments(at: OpenIndex, wanted: Mapping[str, Sequence[int]], metric: str) -> list[Index]:
+    """Return new segments of the indexes that are named, over these fragments each; none is committed yet.
+
+    An index whose column has no values there gets none. Raises StorageError.
+    """
+    built = []
+    for name, fragments in wanted.items():
+        with lance_faults(f"build an index of {at.root}"):
+            if (segment := _built(at, name, list(fragments), metric)) is not None:
+                built.append(segment)
+    return built
+
+
+def commit_segments(at: OpenIndex, built: Sequence[Index], replaced: Iterable[Segment] = ()) -> LanceDataset:
+    """Add segments to the index, in place of others, in one commit. Raises Conflict and StorageError."""
+    # Lance removes what has the UUID and nothing else of this.
+    removed = [Index(each.uuid, each.name, list(each.fields), 0, Bitmap(each.fragments), 0) for each in replaced]
+    durable = DurableFiles(at.root)
+    for each in built:
+        durable.sync_index(each.uuid)
+    with lance_faults(f"commit to {at.root}"):
+        committed = LanceDataset.commit(
+            at.dataset,
+            LanceOperation.CreateIndex(list(built), removed),
+            read_version=at.version,
+            max_retries=0,
+            storage_options=table_options(at.root),
+        )
+    durable.sync_commit(committed)
+    return committed
+
+
+def state_segment(at: OpenIndex, segment: Segment) -> bool:
+    """Write the statistics of a segment that has none, and return whether that was possible.
+
+    It is while none of its fragments has lost a row: then what it was built of can still be read. Raises StorageError.
+    """
+    fragments = [each for each in at.dataset.get_fragments() if each.fragment_id in segment.fragments]
+    number = words_number(segment.name)
+    if number is None or len(fragments) < len(segment.fragments) or any(each.num_deletions for each in fragments):
+        return False
+    write_statistics(at, segment.uuid, number, sorted(segment.fragments))
+    return True
+
+
+def write_statistics(at: OpenIndex, uuid: str, number: int, fragments: Sequence[int]) -> None:
+    """Write what a segment that is built now over these fragments has. Raises StorageError."""
+    table, rows, words = live_counts(at, number, fragments)
+    write_counts(at.root, table, statistics_name(uuid), (rows, words))
+
+
+def live_counts(at: OpenIndex, number: int, fragments: Sequence[int]) -> tuple[pa.Table, int, int]:
+    """Return the counts of the words of the live rows in these fragments, how many rows have words, and how many words
+    these are.
+    """
+    chosen = [each for each in at.dataset.get_fragments() if each.fragment_id in set(fragments)]
+    if at.head.count_files and sum(each.count_rows() for each in chosen) == at.head.rows:
+        return _counts_of_all(at, number)
+    counts, rows, words, name = WordCounts(), 0, 0, words_column(number)
+    for batch in at.dataset.scanner(columns=[name], fragments=chosen, batch_size=BATCH_ROWS).to_batches():
+        found = counts.add(number, pa.chunked_array([batch[name]]), 1)
+        rows, words = rows + found[0], words + found[1]
+    return counts.table(), rows, words
+
+
+def _counts_of_all(at: OpenIndex, number: int) -> tuple[pa.Table, int, int]:
+    """Return the counts of all live rows, which the head's files have: a tenth of the time."""
+    totals = at.head.totals[number]
+    summed = merged_counts([read_table(at.root, name) for name in at.head.count_files])
+    return summed.filter(pc.equal(summed["column"], number)), totals.rows, totals.words
+
+
+def _built(at: OpenIndex, name: str, fragments: list[int], metric: str) -> Index | None:
+    number = words_number(name)
+    if number is not None:
+        if not _values(at, words_column(number), fragments):
+            return None
+        staged = _build(at.dataset, words_column(number), "INVERTED", name, fragments, TEXT_OPTIONS)
+        # Lance leaves the files of such a segment in a folder where no search finds them, until segments are merged.
+        segment: Index = at.dataset.merge_existing_index_segments([staged])
+        write_statistics(at, segment.uuid, number, fragments)
+        return segment
+    if name == KEY_INDEX:
+        return _build(at.dataset, KEY, "BTREE", name, fragments, {})
+    if not (rows := _values(at, VECTOR, fragments)):
+        return None
+    options = {**VECTOR_OPTIONS, "metric": metric, "num_partitions": partitions(rows)}
+    return _build(at.dataset, VECTOR, VECTOR_KIND, name, fragments, options)
+
+
+def _build(
+    dataset: LanceDataset, column: str, kind: str, name: str, fragments: list[int], options: Mapping[str, Any]
+) -> Index:
+    # Without `replace` Lance refuses a second segment of a name. Nothing is replaced before a commit says so.
+    return dataset.create_index_uncommitted(column, kind, name=name, fragment_ids=fragments, replace=True, **options)
+
+
+def _values(at: OpenIndex, column: str, fragments: Sequence[int]) -> int:
+    """Return how many live rows of fragments have a value."""
+    chosen = [each for each in at.dataset.get_fragments() if each.fragment_id in set(fragments)]
+    return int(
+        at.dataset.scanner(columns=[], filter=f"{column} IS NOT NULL", fragments=chosen, with_row_id=True).count_rows()
+    )
