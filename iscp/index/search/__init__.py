@@ -1,0 +1,1 @@
+"""Searches of indexes: by words, by vectors, by both, and filters on stored columns."""

@@ -1,0 +1,116 @@
+"""`iscp.search`: searches of an index wherever it is, without a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchRequest, SearchWeights
+from iscp.index.search.found_hits import FoundHits, key_columns, rows_at, shown_columns
+from iscp.index.search.hybrid_search import FoundRows, HybridSearch
+from iscp.index.search.index_opening import ReadyIndex, open_ready
+from iscp.index.search.marked_texts import MarkedTexts
+from iscp.index.search.query_embedding import EmbedderOf, own_embedder
+from iscp.index.search.searched_index import SearchedIndex
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCORE, VERSION = "_score", "_version"
+"""The columns of `search_frame` beside those of the source: a hit's score, and the source's version."""
+
+
+def search(
+    uri: str,
+    text: str = "",
+    *,
+    vector: Sequence[float] | None = None,
+    k: int = 10,
+    filter: str = "",  # as users of other libraries of this kind know it
+    min_version: int | None = None,
+    wait_s: float = WAIT_S,
+    columns: Sequence[str] | None = None,
+    highlight: bool = False,
+    explain: bool = False,
+    weights: SearchWeights | None = None,
+) -> SearchAnswer:
+    """Return the best `k` rows of the index at `uri` for a text, a vector, or both.
+
+    `filter` is a SQL condition on stored columns, `columns` are those that hits show (None: all). With `min_version`
+    the search waits up to `wait_s` seconds for that version of the source. Raises InvalidRequest for what is no index
+    or no query of it, IndexNotReady for an index that is being built or behind `min_version`, and StorageError.
+    """
+    return run_search(
+        SearchRequest(
+            uri,
+            text,
+            tuple(map(float, vector)) if vector is not None else (),
+            k,
+            filter,
+            tuple(columns) if columns is not None else None,
+            min_version,
+            wait_s,
+            highlight,
+            explain,
+            weights or SearchWeights(),
+        )
+    )
+
+
+def run_search(request: SearchRequest, embedder_of: EmbedderOf = own_embedder) -> SearchAnswer:
+    """Return the answer to a request; raises as `search`. `embedder_of` gives the embedders of queries' texts."""
+    began_s = time.perf_counter()
+    opened = _opened(request, embedder_of)
+    marked = None
+    if request.highlight and opened.search.query is not None:
+        marked = MarkedTexts(opened.searched, opened.search.query)
+    found = opened.search.found()
+    hits = FoundHits(opened.searched, opened.columns, opened.search.query, marked).of(found, request.explain)
+    query = opened.search.query
+    return SearchAnswer(
+        hits,
+        version=opened.ready.watermark.version,
+        version_at_s=opened.ready.watermark.at_s,
+        index_version=opened.ready.index.version,
+        proven=found.proven,
+        cut=() if query is None else query.cut,
+        took_ms=1000 * (time.perf_counter() - began_s - opened.ready.waited_s),
+        waited_ms=1000 * opened.ready.waited_s,
+    )
+
+
+def search_frame(spark: SparkSession, request: SearchRequest, embedder_of: EmbedderOf = own_embedder) -> DataFrame:
+    """Return the rows of a search's answer, for joins: the key, the columns, the score and the source's version.
+
+    Raises as `search`. The rows are those of now, however late the frame is evaluated.
+    """
+    opened = _opened(request, embedder_of)
+    found = opened.search.found()
+    names = list(dict.fromkeys((*key_columns(opened.searched), *opened.columns)))
+    table = _with_scores(rows_at(opened.searched, [row.address for row in found.rows], names), found, opened.ready)
+    return spark.createDataFrame(table)
+
+
+def _with_scores(rows: pa.Table, found: FoundRows, ready: ReadyIndex) -> pa.Table:
+    scores = pa.array([row.score for row in found.rows], pa.float64())
+    versions = pa.array([ready.watermark.version] * len(found.rows), pa.int64())
+    return rows.append_column(SCORE, scores).append_column(VERSION, versions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    ready: ReadyIndex
+    searched: SearchedIndex
+    search: HybridSearch
+    columns: tuple[str, ...]
+
+
+def _opened(request: SearchRequest, embedder_of: EmbedderOf) -> _Opened:
+    ready = open_ready(request.uri, request.min_version, request.wait_s)
+    searched = SearchedIndex(ready.index)
+    columns = shown_columns(searched, request.columns)
+    return _Opened(ready, searched, HybridSearch(searched, request, embedder_of), columns)

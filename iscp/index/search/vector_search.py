@@ -1,0 +1,161 @@
+"""The nearest vectors, by exact distances of candidates that Lance finds.
+
+Without an index Lance compares all vectors. With one it compares those of the partitions that are nearest to the query:
+as many as a calibration found to reach the recall, or all where a filter keeps few rows, as these may lie in any. Rows
+that no segment has are compared in either case. The numbers of the candidates are then read, and their scores computed
+in double precision: these do not depend on the index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from iscp.core.values.errors import InvalidRequest
+from iscp.index.lance.index_columns import KEY, VECTOR
+from iscp.index.lance.index_names import VECTOR_INDEX
+from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.row_lookup import ADDRESS
+from iscp.index.model.index_definition import Metric
+from iscp.index.search.filters import TRUE
+from iscp.index.search.ranked_rows import BestRows, RankedRow
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+    from iscp.index.search.searched_index import SearchedIndex
+
+REFINED = 10
+"""Candidates for each hit, whose distances are compared exactly: their quantized ones are rough."""
+
+REFINED_LEAST = 100
+"""Candidates whose distances are compared exactly, at least."""
+
+FEW_SHARE = 0.05
+"""The share of the rows from which on a filter keeps many; of fewer, all partitions are searched."""
+
+PROBES_WITHOUT_CALIBRATION = 20
+"""Partitions that are searched while no calibration has said how many reach the recall."""
+
+ALL_PROBES = 2**20
+"""More partitions than an index has: Lance searches all of them."""
+
+_FIELD = "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRanking:
+    """The nearest rows, and whether all rows were compared."""
+
+    rows: Sequence[RankedRow]
+    exact: bool
+
+
+def checked_vector(vector: Sequence[float], dimension: int, metric: Metric) -> npt.NDArray[np.float64]:
+    """Return a query's numbers. Raises InvalidRequest for those that no row of an index can be compared with."""
+    numbers = np.asarray(vector, np.float64)
+    if len(numbers) != dimension:
+        raise InvalidRequest(
+            f"has {len(numbers)} numbers, and those of the index have {dimension}",
+            field=_FIELD,
+            remedy="Give a vector of the same model as the rows'",
+        )
+    if not np.isfinite(numbers.astype(np.float32)).all():
+        raise InvalidRequest(
+            "has a number that is NaN, infinite or too large", field=_FIELD, remedy="Give finite numbers alone"
+        )
+    if metric is not Metric.L2 and not numbers.any():
+        raise InvalidRequest(
+            "is all zeros, which has no direction", field=_FIELD, remedy=f"Give another one: the metric is {metric}"
+        )
+    return numbers
+
+
+class VectorSearch:
+    """Searches by vectors in one version of an index. `condition` is a filter of Lance's."""
+
+    def __init__(self, searched: SearchedIndex, condition: str = TRUE) -> None:
+        vector = searched.definition.vector
+        if vector is None or not searched.has_vectors:
+            raise InvalidRequest(
+                "is given, and the index has no vectors" + ("" if vector is None else " yet"),
+                field=_FIELD,
+                remedy="Search it by words, or search an index of the kind vector or search",
+            )
+        self._metric = vector.metric
+        self._searched = searched
+        self._dataset: LanceDataset = searched.index.dataset
+        self._condition = None if condition == TRUE else condition
+
+    @property
+    def dimension(self) -> int:
+        """Return how many numbers the vectors of rows have."""
+        return int(self._dataset.schema.field(VECTOR).type.list_size)
+
+    def nearest(self, vector: Sequence[float], most: int) -> VectorRanking:
+        """Return the best `most` rows. Raises InvalidRequest for a vector that fits none, and StorageError."""
+        query = checked_vector(vector, self.dimension, self._metric)
+        with lance_faults(f"search {self._searched.index.root}"):
+            indexed = any(each.name == VECTOR_INDEX for each in self._dataset.describe_indices())
+            probes = self._probes() if indexed else 0
+            best = BestRows(most)
+            self._take(self._candidates(query, probes, max(REFINED_LEAST, REFINED * most)), query, best)
+            return VectorRanking(best.rows, exact=not indexed)
+
+    def _probes(self) -> int:
+        if self._condition is not None:
+            kept = self._dataset.count_rows(self._condition)
+            if kept < FEW_SHARE * self._searched.index.head.rows:
+                return ALL_PROBES
+        return self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
+
+    def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
+        nearest: dict[str, Any] = {
+            "column": VECTOR,
+            "q": query.astype(np.float32),
+            "k": most,
+            "metric": self._metric.value,
+        }
+        nearest |= {"nprobes": probes} if probes else {"use_index": False}
+        found = self._dataset.scanner(
+            columns=[KEY, "_distance"],
+            nearest=nearest,
+            filter=self._condition,
+            prefilter=True,
+            with_row_address=True,
+        ).to_table()
+        return found
+
+    def _take(self, found: pa.Table, query: npt.NDArray[np.float64], best: BestRows) -> None:
+        if len(found):
+            addresses = found[ADDRESS].to_pylist()
+            rows = self._dataset._take_rows(addresses, columns=[KEY, VECTOR])
+            best.add(vector_scores(rows[VECTOR], query, self._metric), rows[KEY].to_pylist(), addresses)
+
+
+def vector_scores(
+    vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric
+) -> npt.NDArray[np.float64]:
+    """Return the scores of vectors, NaN for null: the cosine of the angle, the inner product, or minus the distance."""
+    flat = vectors.combine_chunks()
+    there = flat.is_valid().to_numpy(zero_copy_only=False)
+    matrix = flat.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, len(query))
+    scores = np.full(len(flat), np.nan)
+    # A sum over rows of the same numbers is the same wherever they are: a product of matrices is not.
+    match metric:
+        case Metric.L2:
+            scores[there] = -np.sqrt(np.square(matrix - query).sum(axis=1))
+        case Metric.DOT:
+            scores[there] = (matrix * query).sum(axis=1)
+        case Metric.COSINE:
+            norms = np.sqrt(np.square(matrix).sum(axis=1)) * math.sqrt(float(np.square(query).sum()))
+            scores[there] = (matrix * query).sum(axis=1) / norms
+        case _ as never:
+            assert_never(never)
+    return scores
