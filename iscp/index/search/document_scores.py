@@ -19,7 +19,7 @@ from iscp.index.model.analysed_query import (
     AnalysedPhrase,
     AnalysedQuery,
 )
-from iscp.index.model.bm25 import K1, B, Corpus
+from iscp.index.model.bm25 import BM25_B, BM25_K1, Corpus
 from iscp.index.search.document_words import DocumentWords
 
 CELLS_MAX = 4_000_000
@@ -103,7 +103,7 @@ class _Scoring:
         """Return idf and weight of a word in each document."""
         if (known := self._terms.get((column, word))) is None:
             frequencies = self._documents[column].frequencies(word)
-            weights = frequencies * (K1 + 1) / (frequencies + self._norm(column))
+            weights = frequencies * (BM25_K1 + 1) / (frequencies + self._norm(column))
             known = self._terms[column, word] = self._statistics[column].idfs[word] * weights
         return known
 
@@ -111,7 +111,7 @@ class _Scoring:
         if (known := self._norms.get(column)) is None:
             average = self._statistics[column].average_length
             relative = self._documents[column].lengths / average if average else np.ones(self._rows)
-            known = self._norms[column] = K1 * (1 - B + B * relative)
+            known = self._norms[column] = BM25_K1 * (1 - BM25_B + BM25_B * relative)
         return known
 
     def node(self, node: AnalysedNode) -> tuple[Flags, Reals]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.segments import SegmentStatistics
 from iscp.index.search.document_scores import Statistics
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-
-    from iscp.index.lance.segments import SegmentStatistics
 
 
 ReadSegment = Callable[[str, str], SegmentStatistics | None]

@@ -83,7 +83,8 @@ class SearchedIndex:
             lambda _, part: placed_words(words_list(self.analyse([part])[0])),
             lambda _, part: words_list(whole_words([part])[0]),
             vocabulary,
-            self.definition.boosts(),
+            boosts=self.definition.boosts(),
+            positions=self.definition.analysis.positions,
         )
 
 
