@@ -19,8 +19,8 @@ from iscp.cli.cluster.build_commands import build
 from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
 from iscp.cli.cluster.context_commands import context
 from iscp.cli.cluster.token_commands import token
-from iscp.cli.job.apply import apply, export
 from iscp.cli.job.explain_command import explain
+from iscp.cli.job.export_command import export
 from iscp.cli.job.job_commands import job
 from iscp.cli.job.show_logs import job_logs, node_logs
 from iscp.cli.shell import render
@@ -34,6 +34,7 @@ from iscp.cli.shell.man_pages import write_pages
 from iscp.cli.shell.root_group import RootGroup
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
+from iscp.cli.view.apply_command import apply
 from iscp.cli.view.view_commands import view
 from iscp.core.values.errors import ConfigurationError, IscpError
 from iscp.core.values.extras import extra_missing

@@ -1,4 +1,4 @@
-"""`iscp-admin view apply` and `view import`: the views of files of SQL, and of projects of other tools."""
+"""`iscp-admin view apply` and `view import`: views and indexes of SQL files, and views of projects of other tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import click
 from iscp.cli.shell.arguments import TARGET, account_option, files_option, invocation, timeout_option
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.cli.view.view_options import TABLE_OPTION, read_text
+from iscp.cli.view.view_options import TABLE_OPTION
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
-    from iscp.cli.view.view_statements import ImportedViews, ViewStatement
+    from iscp.cli.job.apply_plan import Wanted
+    from iscp.cli.view.sql_files import Statement
+    from iscp.cli.view.view_statements import ImportedViews
+    from iscp.client.admin_client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-FILE_CHARS_MAX = 10_000_000
-"""Characters of a file of views; a longer one is refused."""
 
 _OPTIONS = (
     TABLE_OPTION,
@@ -46,16 +46,18 @@ def project_options(command: F) -> F:
 
 
 @click.command(name="apply")
-@files_option("A file of CREATE MATERIALIZED VIEW statements, a directory of *.sql, or -.")
+@files_option("A file of CREATE MATERIALIZED VIEW and CREATE … INDEX statements, a directory of *.sql, or -.")
 @project_options
 @invocation
 def apply_views_of_files(invocation: Invocation, /, paths: tuple[str, ...], **options: Any) -> None:
-    """Make the views as files of SQL say: create, update, and leave alone what is so already.
+    """Make the views and indexes as files of SQL say: create, update, and leave alone what is so already.
 
-    A view may read another one by its name. All is checked before anything is written, but for a view on a new view: it
-    is registered once that one is built. Applying the same files again changes nothing.
+    A view may read another one by its name, and an index may be on one. All is checked before anything is written, but
+    for what reads a new view: it is registered once that one is built. Applying the same files again changes nothing.
     """
-    _apply(invocation, _statements(paths), **options)
+    from iscp.cli.view.sql_files import read_statements
+
+    _apply(invocation, read_statements(paths), **options)
 
 
 @click.command(name="import")
@@ -85,7 +87,7 @@ def import_views(invocation: Invocation, /, project: str, **options: Any) -> Non
 
 def _apply(
     invocation: Invocation,
-    statements: Sequence[ViewStatement],
+    statements: Sequence[Statement],
     aliases: Mapping[str, str] = MappingProxyType({}),
     *,
     tables: Mapping[str, str],
@@ -94,48 +96,35 @@ def _apply(
     **flags: Any,
 ) -> None:
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
-    from iscp.cli.view.view_order import wanted_views
 
     with invocation.client() as client:
-        wanted = wanted_views(statements, client.views(account=account), target_root, tables, aliases, account)
-        if invocation.output != "json":
-            _warn_of_ignored(statements)
+        wanted = jobs_of_statements(invocation, client, statements, target_root, tables, account, aliases)
         apply_jobs(invocation, client, wanted, ApplyOptions(**flags))
 
 
-def _statements(paths: Sequence[str]) -> list[ViewStatement]:
-    """Raises InvalidRequest for the first that cannot be taken over."""
-    from iscp.cli.view.sql_tokens import SqlSource
-    from iscp.cli.view.view_statements import STATEMENT, parse_statements
+def jobs_of_statements(
+    invocation: Invocation,
+    client: Client,
+    statements: Sequence[Statement],
+    target_root: str,
+    tables: Mapping[str, str],
+    account: str,
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> list[Wanted]:
+    """Return the jobs that statements want, and warn of what has no effect in them. Raises InvalidRequest."""
+    from iscp.cli.view.view_order import wanted_jobs
 
-    found: list[ViewStatement] = []
-    for path in (file for each in paths for file in _files(each)):
-        name = "stdin" if path == "-" else path
-        for statement in parse_statements(SqlSource(read_text(path, name, FILE_CHARS_MAX), name)):
-            if isinstance(statement, InvalidRequest):
-                raise statement
-            found.append(statement)
-    if not found:
-        raise InvalidRequest(
-            "holds no view", field="stdin" if paths[0] == "-" else paths[0] or "--file", remedy=f"Write {STATEMENT}"
-        )
-    return found
-
-
-def _files(path: str) -> list[str]:
-    try:
-        if path != "-" and Path(path).is_dir() and path:
-            return sorted(str(file) for file in Path(path).rglob("*.sql") if file.is_file())
-    except OSError:  # a name that is too long, which reading says
-        return [path]
-    return [path]
+    wanted = wanted_jobs(statements, client.views(account=account), target_root, tables, aliases, account)
+    if invocation.output != "json":
+        _warn_of_ignored(statements)
+    return wanted
 
 
-def _warn_of_ignored(statements: Sequence[ViewStatement]) -> None:
+def _warn_of_ignored(statements: Sequence[Statement]) -> None:
     """Warn on stderr of what statements say that has no effect here."""
     for each in statements:
-        if each.ignored:
-            clauses = ", ".join(dict.fromkeys(each.ignored))
+        if ignored := getattr(each, "ignored", ()):
+            clauses = ", ".join(dict.fromkeys(ignored))
             say(f"warning: {each.place}: of {each.name} not kept: {clauses}", err=True)
 
 

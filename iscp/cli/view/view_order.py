@@ -1,17 +1,23 @@
-"""Views of one project as jobs: the places of their tables, and the order in which they can be registered."""
+"""Views and indexes of one project as jobs: the places of their tables, and the order in which they can be
+registered.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from iscp.cli.job.apply_plan import Wanted
+from iscp.cli.shell.arguments import absolute_table, absolute_target
+from iscp.cli.view.index_statements import IndexStatement
 from iscp.cli.view.query_tables import tables_read
+from iscp.cli.view.sql_files import Statement
 from iscp.cli.view.view_statements import ViewStatement
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
+from iscp.core.spec.spec_fields import to_spec_json
 from iscp.core.spec.view_fields import ViewFields, view_of
 from iscp.core.values.errors import InvalidRequest
 
@@ -31,13 +37,19 @@ class TablePlaces:
     registered: Mapping[str, str]
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def target_of(self, view: ViewStatement) -> str:
-        """Raises InvalidRequest for a name that cannot be one of a directory."""
+    def target_of(self, view: Statement) -> str:
+        """Raises InvalidRequest for a name that cannot be one of a directory, and where there is no root."""
         if not _TARGET_NAME.fullmatch(view.name):
             raise InvalidRequest(
                 f"{view.name!r:.80} cannot be the name of its target",
                 field=view.place,
                 remedy="Use letters, digits, _, - and dots",
+            )
+        if not self.root:
+            raise InvalidRequest(
+                f"{view.name!r:.80} has no place",
+                field=view.place,
+                remedy="Give --target-root, below which targets are",
             )
         return f"{self.root.rstrip('/')}/{view.name}"
 
@@ -52,18 +64,33 @@ class TablePlaces:
         return self.aliases.get(name.casefold(), name.casefold())
 
 
-def wanted_views(
-    statements: Sequence[ViewStatement],
+def wanted_jobs(
+    statements: Sequence[Statement],
     registered: Sequence[JobView],
     root: str,
     given: Mapping[str, str],
     aliases: Mapping[str, str],
     account: str,
 ) -> list[Wanted]:
-    """Return the jobs of the views, each after those that it reads; `registered`: all views that are there.
+    """Return the jobs of views and indexes, each after those whose targets it reads; `registered`: all views that are
+    there.
 
     Raises InvalidRequest, with the place, where one cannot be had.
     """
+    views = [each for each in statements if isinstance(each, ViewStatement)]
+    places, by_name = _known_places(views, registered, root, given, aliases)
+    indexes = (each for each in statements if isinstance(each, IndexStatement))
+    return [*_wanted_views(by_name, registered, places, account), *_wanted_indexes(indexes, by_name, places, account)]
+
+
+def _known_places(
+    statements: Sequence[ViewStatement],
+    registered: Sequence[JobView],
+    root: str,
+    given: Mapping[str, str],
+    aliases: Mapping[str, str],
+) -> tuple[TablePlaces, dict[str, ViewStatement]]:
+    """Return the places of tables, and the views by their names."""
     targets = {job.name.casefold(): view.target for job in registered if (view := view_of(job.spec_json))}
     places = TablePlaces(root, {name.casefold(): uri for name, uri in given.items()}, targets, aliases)
     by_name: dict[str, ViewStatement] = {}
@@ -79,6 +106,12 @@ def wanted_views(
                 field=each.place,
                 remedy="Leave out --table for it, or name the view otherwise",
             )
+    return places, by_name
+
+
+def _wanted_views(
+    by_name: Mapping[str, ViewStatement], registered: Sequence[JobView], places: TablePlaces, account: str
+) -> list[Wanted]:
     found = {key: _fields(view, by_name, places) for key, view in by_name.items()}
     reads = {
         key: [read for name in fields.tables if (read := places.view_key(name)) in by_name]
@@ -133,3 +166,43 @@ def _wanted(statement: ViewStatement, fields: ViewFields, there: Sequence[JobVie
         )
     job = JobName(on[0].table if on else fields.table, statement.name, account)
     return Wanted(RegisterRequest(job, fields.spec_json()), statement.place, statement.replace, statement.if_missing)
+
+
+def _wanted_indexes(
+    statements: Iterable[IndexStatement], views: Mapping[str, ViewStatement], places: TablePlaces, account: str
+) -> list[Wanted]:
+    first: dict[tuple[str, str], IndexStatement] = {}
+    wanted = []
+    for each in statements:
+        table = _table_of(each, views, places)
+        before = first.setdefault((table, each.name.casefold()), each)
+        if before is not each:
+            raise InvalidRequest(
+                f"{each.name!r} is an index at {before.place} already", field=each.place, remedy="Name each index once"
+            )
+        spec = index_spec(each, absolute_target(each.target) or places.target_of(each))
+        request = RegisterRequest(JobName(table, each.name, account), spec)
+        wanted.append(Wanted(request, each.place, each.replace, each.if_missing))
+    return wanted
+
+
+def _table_of(index: IndexStatement, views: Mapping[str, ViewStatement], places: TablePlaces) -> str:
+    if index.is_place:
+        return absolute_table(index.table)
+    view = views.get(places.view_key(index.table))
+    if uri := places.target_of(view) if view else places.of_table(index.table):
+        return uri
+    raise InvalidRequest(
+        f"{index.name!r} is on {index.table!r}, which is neither a view nor given by --table",
+        field=index.place,
+        remedy=f"Say where it is, as in --table {index.table}=/lake/{index.table}, or ON '/lake/{index.table}'",
+    )
+
+
+def index_spec(index: IndexStatement, target: str) -> str:
+    """Return the job_spec of an index. `every` or `cron` alone makes a trigger periodic."""
+    run = dict(index.run)
+    if not run.keys().isdisjoint(("every", "cron")):
+        run.setdefault("trigger", "periodic")
+    fields = {"consumer": index.kind, "target": target, "key": list(index.key), "where": index.where or None}
+    return to_spec_json({**fields, "options": dict(index.options), **run})
