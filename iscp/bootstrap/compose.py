@@ -66,7 +66,13 @@ def compose(foundation: Foundation) -> Node:
     services = compose_services(foundation, cluster, coordination, nodes, target_probes, builder)
     forwarding = _forward(foundation, coordination)
     parts = NodeParts(
-        server=_serve(foundation, services.admin, [served, services.operator, services.builds], forwarding, access),
+        server=_serve(
+            foundation,
+            services.admin,
+            [served, services.operator, services.builds, services.search],
+            forwarding,
+            access,
+        ),
         keeper=keeper,
         owner=owner,
         worker=worker,

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.adapters.webhook.http_post import webhooks_of
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
 from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.search_parts import compose_search
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.cluster_views import ClusterViews
@@ -39,6 +41,7 @@ class Services:
     admin: OwnerAdmin
     operator: OperatorServer
     builds: BuildServer
+    search: SearchServer
 
 
 def compose_services(
@@ -51,16 +54,16 @@ def compose_services(
 ) -> Services:
     config, clock, kind, owner = foundation.config, foundation.clock, foundation.kinds.kind, coordination.owner
     catalog = DeltaCatalog.of(foundation.spark.root, foundation.analysis, s3=config.storage.s3.used)
-    validator = RequestValidator(
-        catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, compose_places(config)
-    )
+    places = compose_places(config)
+    validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
     views = JobViews(owner, nodes, kind, clock, config.probe)
+    waiter = JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault)
     admin = OwnerAdmin(
         owner,
         catalog,
         validator,
         views,
-        JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault),
+        waiter,
         nodes,
         ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
         SourceReleases(catalog, kind),
@@ -68,7 +71,8 @@ def compose_services(
     resharder = Resharder(owner, catalog, kind, validator)
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)
     builds = OwnerBuilds(owner, catalog, BuilderAccess(builder, clock), admin.change, clock)
-    return Services(admin=admin, operator=OperatorServer(operator), builds=BuildServer(builds))
+    search = compose_search(foundation, owner, catalog, waiter, places)
+    return Services(admin=admin, operator=OperatorServer(operator), builds=BuildServer(builds), search=search)
 
 
 def compose_alerts(foundation: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:

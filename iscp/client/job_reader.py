@@ -1,8 +1,8 @@
-"""The part of the Python client that reads: jobs and their history, waits for them, comparisons."""
+"""The part of the Python client that reads: jobs and their history, waits for them, comparisons, searches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
@@ -10,13 +10,22 @@ from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REP
 from iscp.adapters.grpc.codec.message_codec import to_message
 from iscp.adapters.grpc.codec.query_messages import explanation_from_wire
 from iscp.adapters.grpc.codec.request_messages import JOB_FILTER, JOB_NAME
+from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to_wire
 from iscp.adapters.tls.endpoint import FORMAT_VERSION
-from iscp.client.request_parts import answer_within_s, job_filter, require_positive, with_wait
+from iscp.client.request_parts import (
+    SEARCH_ANSWER_S,
+    answer_within_s,
+    job_filter,
+    require_positive,
+    search_request,
+    with_wait,
+)
 from iscp.core.api.api_requests import (
     JobFilter,
     JobName,
 )
 from iscp.core.api.api_views import JobView
+from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchWeights
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, Reason
 from iscp.core.job.name_patterns import is_pattern
@@ -27,6 +36,7 @@ from iscp.core.spec.view_fields import ViewFields, view_of
 from iscp.core.values.argument_checks import require
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+from iscp.wire.v1 import search_pb2_grpc
 
 VIEWS_MAX = 1_000_000
 """Jobs among which views are searched; those beyond are not found."""
@@ -41,6 +51,7 @@ class JobReader:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._admin = pb_grpc.AdminStub(caller.channel)
+        self._search = search_pb2_grpc.SearchStub(caller.channel)
 
     def jobs(
         self,
@@ -180,3 +191,31 @@ class JobReader:
         request = to_message(pb.HistoryRequest, format_version=FORMAT_VERSION, job=job, limit=limit)
         pages = self._caller.call(listing(self._admin.History), request)
         return [HISTORY_ENTRY.from_wire(entry) for page in pages for entry in page.entries]
+
+    def search(
+        self,
+        uri: str,
+        text: str = "",
+        *,
+        vector: Sequence[float] = (),
+        k: int = 10,
+        filter: str = "",  # noqa: A002  (as the library names it)
+        min_version: int | None = None,
+        wait_s: float = WAIT_S,
+        columns: Sequence[str] | None = None,
+        highlight: bool = False,
+        explain: bool = False,
+        weights: SearchWeights | None = None,
+        account: str = "",
+    ) -> SearchAnswer:
+        """Return the best `k` rows of the index at `uri`, the target of a job, for a text, a vector, or both.
+
+        `filter` is a SQL condition on stored columns, and `columns` are those that hits show (None: all). With
+        `min_version` the call waits up to `wait_s` seconds until the index has this version of its source. Keys and
+        columns are as JSON has them. Raises TableNotFound where no job maintains an index there, InvalidRequest for a
+        search that it cannot answer, TimedOut, JobFailed.
+        """
+        wanted = search_request(uri, text, vector, k, filter, min_version, wait_s, columns, highlight, explain, weights)
+        within_s = answer_within_s(wait_s, "wait_s", SEARCH_ANSWER_S)
+        method = with_wait(self._search.Search, SEARCH_ANSWER_S)
+        return answer_from_wire(self._caller.call(method, search_to_wire(wanted, account), timeout_s=within_s))

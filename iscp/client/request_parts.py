@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from types import NoneType
@@ -12,8 +12,9 @@ from uuid import uuid4
 from iscp.core.api.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPlace
+from iscp.core.api.search_views import SearchRequest, SearchWeights
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.argument_checks import require, require_seconds
+from iscp.core.values.argument_checks import column_names, require, require_seconds
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import shown
 
@@ -23,6 +24,11 @@ Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 
 WAIT_MARGIN_S = 5.0
 """Seconds that the answer to a wait may take beyond the wait itself; then the call has failed."""
+
+SEARCH_ANSWER_S = 35.0
+"""Seconds that the answer to a search may take beyond the wait for a version; then the call has failed. A node gives a
+search up before that, unless its `search.timeout_s` is greater.
+"""
 
 
 def new_request_id() -> str:
@@ -72,21 +78,63 @@ def require_positive(number: int, field: str) -> None:
         raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field, remedy="Give one, as 100")
 
 
-def answer_within_s(wait_s: float, field: str) -> float:
+def answer_within_s(wait_s: float, field: str, margin_s: float = WAIT_MARGIN_S) -> float:
     """Return within how many seconds a node that waits for up to `wait_s` has answered. Raises InvalidRequest."""
-    return require_seconds(wait_s, field) + WAIT_MARGIN_S
+    return require_seconds(wait_s, field) + margin_s
 
 
-def with_wait(method: Callable[..., T]) -> Callable[..., T]:
-    """Return a method that waits, its request changed to wait for as long as leaves its answer WAIT_MARGIN_S of the
+def with_wait(method: Callable[..., T], margin_s: float = WAIT_MARGIN_S) -> Callable[..., T]:
+    """Return a method that waits, its request changed to wait for as long as leaves its answer `margin_s` of the
     call.
     """
 
     def attempt(request: Any, *, timeout: float, **how: Any) -> T:
-        request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+        request.timeout_s = max(0.0, timeout - margin_s)
         return method(request, timeout=timeout, **how)
 
     return attempt
+
+
+def search_request(
+    uri: str,
+    text: str,
+    vector: Sequence[float],
+    k: int,
+    condition: str,
+    min_version: int | None,
+    wait_s: float,
+    columns: Sequence[str] | None,
+    highlight: bool,
+    explain: bool,
+    weights: SearchWeights | None,
+) -> SearchRequest:
+    """Return a search, whose values have the kinds that it needs. Raises InvalidRequest."""
+    for name, value in (("uri", uri), ("text", text), ("filter", condition)):
+        require(value, str, name, "a text")
+    require(k, int, "k", "a whole number")
+    require(min_version, (int, NoneType), "min_version", "a version, or None")
+    require(weights, (SearchWeights, NoneType), "weights", "a SearchWeights, or None")
+    return SearchRequest(
+        uri=uri,
+        text=text,
+        vector=_numbers(vector, "vector"),
+        k=k,
+        filter=condition,
+        columns=None if columns is None else tuple(column_names(columns, "columns")),
+        min_version=min_version,
+        wait_s=require_seconds(wait_s, "wait_s"),
+        highlight=bool(highlight),
+        explain=bool(explain),
+        weights=weights or SearchWeights(),
+    )
+
+
+def _numbers(values: Iterable[float], field: str) -> tuple[float, ...]:
+    """Return the numbers, which may be those of an array. Raises InvalidRequest."""
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"is {shown(values)}: must be a list of numbers", field=field) from error
 
 
 def place_after(event: EventView | None) -> tuple[int, int]:

@@ -6,12 +6,10 @@ them.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import date, datetime, time
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from iscp.cli.shell.arguments import DURATION, TABLE, WholeNumber
 from iscp.cli.shell.drawing import table
 from iscp.cli.shell.terminal import say
 from iscp.core.values.errors import InvalidRequest, Unavailable
+from iscp.core.values.json_values import json_value
 
 if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
@@ -206,28 +205,7 @@ def _line(row: Mapping[str, Any], output: str) -> str:
     """Return the line of a change, without what all changes of a feed have in common."""
     shown = {"ulid": row["ulid_text"]} | {n: v for n, v in row.items() if n not in ("ulid", "ulid_text", "feed")}
     if output == "json":
-        return json.dumps(_plain(shown), ensure_ascii=False)
+        return json.dumps(json_value(shown), ensure_ascii=False)
     moment = render.moment(ulid_time_ms(parse_ulid(row["ulid_text"])) / 1000)
-    what = json.dumps(_plain(row["row"]), ensure_ascii=False)
+    what = json.dumps(json_value(row["row"]), ensure_ascii=False)
     return f"{moment}  {row['shard']:>4}  {row['ulid_text']}  {row['operation']:16} {what}"
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON has it: bytes in base64, times as ISO 8601, decimals and numbers that are none as
-    text.
-    """
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case dict():
-            return {str(name): _plain(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime() | date() | time():
-            return value.isoformat()
-        case _:
-            return str(value)

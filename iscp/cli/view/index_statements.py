@@ -11,10 +11,8 @@ from typing import Any
 
 from iscp.cli.view.sql_tokens import SqlSource, SqlToken, TokenKind
 from iscp.cli.view.statement_reader import StatementReader
+from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import InvalidRequest
-
-INDEX_KINDS = ("fulltext", "vector", "search")
-"""The kinds of consumers that maintain indexes, as statements name them in capitals."""
 
 INDEX_STATEMENT = (
     "CREATE [OR REPLACE] FULLTEXT|VECTOR|SEARCH INDEX [IF NOT EXISTS] name ON table (column [BOOST number], …) "

@@ -38,6 +38,8 @@ class Foreign(Enum):
     """The answer is empty, or MISSING where a table is named."""
     UNCHANGED = auto()
     """The answer is that nothing has changed, as there was nothing."""
+    NO_INDEX = auto()
+    """The answer is that of a place that no job of the account has an index at."""
     REFUSED = auto()
     """The answer is that the caller may not do this there; methods that make something give it."""
 
@@ -138,6 +140,14 @@ _BUILDS = ServiceRow(
     forwarded=True,
 )
 
+_SEARCH = ServiceRow(
+    "iscp.wire.v1.Search",
+    # The owner answers: its book alone says whose target a place is. As often as users search: not audited.
+    {"Search": _ACCOUNT(foreign=Foreign.NO_INDEX, waits=True)},
+    forwarded=True,
+    gateway=True,
+)
+
 _ACCESS = ServiceRow(
     "iscp.wire.v1.Access",
     {
@@ -161,6 +171,7 @@ SERVICES: tuple[ServiceRow, ...] = (
     _ADMIN,
     _OPERATOR,
     _BUILDS,
+    _SEARCH,
     _ACCESS,
     _NODE,
     ServiceRow("grpc.health.v1.Health", dict.fromkeys(("Check", "List", "Watch"), _OPEN)),

@@ -14,6 +14,7 @@ from typing import ClassVar
 from iscp.core.access.security_config import AccountConfig, SecurityConfig
 from iscp.core.job.iteration import Bounds
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
+from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.setting_fields import about, setting
 
@@ -290,6 +291,7 @@ class NodeConfig:
     upkeep: MaintenanceConfig = field(default_factory=MaintenanceConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
     waits: WaitBounds = field(default_factory=WaitBounds)
+    search: SearchBounds = field(default_factory=SearchBounds)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

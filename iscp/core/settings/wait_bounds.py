@@ -9,7 +9,9 @@ from iscp.core.values.setting_fields import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitBounds:
-    """Calls of WaitJob, VerifyJob and GetEvents that wait at the owner, also those by JSON or from other nodes."""
+    """Calls of WaitJob, VerifyJob, GetEvents and Search, which wait at the owner, also those by JSON or from other
+    nodes.
+    """
 
     node_max: int = setting(200, "Calls that wait at a time; one more is refused with QUEUE_FULL", least=1)
     account_max: int = setting(100, "Of these, calls of one account", least=1)

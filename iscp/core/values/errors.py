@@ -301,5 +301,14 @@ def no_jobs_on(table: str) -> TableNotFound:
     return TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
 
 
+def no_index_at(uri: str) -> TableNotFound:
+    """Return the error for a place that is the target of no index's job, also where other accounts' jobs have it."""
+    return TableNotFound(
+        f"{uri} is the target of no job that maintains an index",
+        field="uri",
+        remedy="Name the target of a job of the kind fulltext, vector or search; see `iscp-admin job list`",
+    )
+
+
 class InvariantBroken(IscpError):
     """An invariant is broken: the node stops rather than write on."""

@@ -31,7 +31,7 @@ from iscp.adapters.grpc.channel.method_kinds import behaviour_of, handler_around
 from iscp.core.access.role_authorizer import ForeignAccount
 from iscp.core.access.service_table import Foreign, Rule, Scope
 from iscp.core.values.access_roles import Principal
-from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_jobs_on
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized, no_index_at, no_jobs_on
 from iscp.ports.access.authorizer import Authenticator, Authorizer
 from iscp.ports.access.token_ports import AuditSink
 from iscp.ports.system import Clock
@@ -192,6 +192,8 @@ class _GuardedCall:
                 pass
             case Foreign.NOTHING | Foreign.MISSING:
                 abort(context, no_jobs_on(table))
+            case Foreign.NO_INDEX:
+                abort(context, no_index_at(table))
             case Foreign.UNCHANGED:
                 pass
         if descriptor.server_streaming:

@@ -1,0 +1,80 @@
+"""Searches of indexes, answered by the owner: it alone knows whose target an index is (port Searching).
+
+A search goes to the owner as other calls do. Whoever needs more searches than one node can carry out reads the index by
+the library, which needs no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.core.api.search_views import SearchAnswer, SearchRequest
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.index_kinds import INDEX_KINDS
+from iscp.core.values.errors import InvalidRequest, no_index_at
+from iscp.ports.catalog import Catalog
+from iscp.ports.searching import IndexSearch
+from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.admin.job_wait import JobWaiter
+from iscp.runtime.admin.search_turns import SearchTurns
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+
+class OwnerSearch:
+    """Searches of what jobs maintain: no other place of the node's machine or stores is opened for a caller."""
+
+    def __init__(
+        self,
+        owner: OwnerLoop,
+        catalog: Catalog,
+        waiter: JobWaiter,
+        search: IndexSearch,
+        turns: SearchTurns,
+        places: PlaceGuard = ANYWHERE,
+    ) -> None:
+        self._owner = owner
+        self._catalog = catalog
+        self._waiter = waiter
+        self._search = search
+        self._turns = turns
+        self._places = places
+
+    def search(self, request: SearchRequest, account: str, alive: Callable[[], bool]) -> SearchAnswer:
+        row = self._job_of(request.uri, account)
+        target = row.spec.consumer.target
+        # A link that was put there since leads nowhere else.
+        self._places.require_target(row.key.account, target, "uri")
+        if request.min_version is not None:
+            self._waiter.wait(row, request.min_version, request.wait_s, alive)
+        # The job has applied the version: what the index says of itself has to agree at once.
+        of_target = replace(request, uri=target, wait_s=0.0)
+        return self._turns.run(row.key.account, lambda: self._search(of_target), alive)
+
+    def close(self) -> None:
+        self._turns.close()
+
+    def _job_of(self, uri: str, account: str) -> JobRow:
+        """Return the job that maintains the index. Raises TableNotFound where the account (empty: any) has none."""
+        writer = self._owner.current_writer()
+        found = writer.read(lambda book: _jobs_at(book, uri))
+        if not found:
+            place = self._normalized(uri)
+            found = writer.read(lambda book: _jobs_at(book, place))
+        row = next((each for each in found if account in ("", each.key.account)), None)
+        if row is None or row.spec.consumer.kind not in INDEX_KINDS:
+            raise no_index_at(uri)
+        return row
+
+    def _normalized(self, uri: str) -> str:
+        try:
+            return self._catalog.normalize(uri)
+        except InvalidRequest:
+            # No job has such a place; why it is none is said to nobody who may not know what is there.
+            return uri
+
+
+def _jobs_at(book: JobBook, place: str) -> list[JobRow]:
+    rows = map(book.by_id, book.targets().at(place))
+    return [row for row in rows if row is not None]

@@ -1,0 +1,106 @@
+"""Bounds the searches that are carried out at a time, of all and of each account, and how long each may take."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from iscp.core.settings.search_bounds import SearchBounds
+from iscp.core.values.errors import TimedOut, Unavailable
+from iscp.ports.system import Clock
+
+T = TypeVar("T")
+
+ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether a caller who waits for a turn is still there."""
+
+
+class SearchTurns:
+    """Carries searches out on threads of its own, so that one which hangs blocks no other call.
+
+    Invariant: at most `at_once` searches are under way, and `account_at_once` of one account. A search whose caller has
+    given it up keeps its turn until it ends.
+    """
+
+    def __init__(self, bounds: SearchBounds, clock: Clock) -> None:
+        self._bounds = bounds
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._running: Counter[str] = Counter()
+        self._closed = False
+        self._pool = ThreadPoolExecutor(bounds.at_once, "iscp-search")
+
+    def run(self, account: str, search: Callable[[], T], alive: Callable[[], bool]) -> T:
+        """Return what `search` returns, once it is the account's turn.
+
+        Raises what it raises; TimedOut where its turn and itself take longer than `timeout_s`; Unavailable where the
+        caller is gone, or the node stops.
+        """
+        until_s = self._clock.monotonic_s() + self._bounds.timeout_s
+        self._take_turn(account, until_s, alive)
+        try:
+            future = self._pool.submit(search)
+        except RuntimeError as error:  # the pool was closed meanwhile
+            self._end_turn(account)
+            raise self._given_up() from error
+        future.add_done_callback(lambda _: self._end_turn(account))
+        return self._result(future, until_s, alive)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take_turn(self, account: str, until_s: float, alive: Callable[[], bool]) -> None:
+        with self._changed:
+            while not self._is_turn_of(account):
+                self._wait_until(until_s, alive)
+            if self._closed:
+                raise self._given_up()
+            self._running[account] += 1
+
+    def _is_turn_of(self, account: str) -> bool:
+        if self._closed:
+            return True
+        bounds = self._bounds
+        return self._running.total() < bounds.at_once and self._running[account] < bounds.account_at_once
+
+    def _wait_until(self, until_s: float, alive: Callable[[], bool]) -> None:
+        """Wait, under the lock, for a turn to end. Raises TimedOut, and Unavailable where the caller is gone."""
+        if not alive():
+            raise self._given_up()
+        if (left_s := until_s - self._clock.monotonic_s()) <= 0:
+            raise self._late("did not get its turn")
+        self._changed.wait(min(left_s, ALIVE_LOOK_S))
+
+    def _end_turn(self, account: str) -> None:
+        with self._changed:
+            self._running[account] -= 1
+            self._running = +self._running  # accounts without a search leave no entry
+            self._changed.notify_all()
+
+    def _result(self, future: Future[T], until_s: float, alive: Callable[[], bool]) -> T:
+        while True:
+            left_s = until_s - self._clock.monotonic_s()
+            try:
+                return future.result(max(0.0, min(left_s, ALIVE_LOOK_S)))
+            except TimeoutError:
+                if future.done():  # it has just ended, or the error is its own
+                    return future.result()
+                if left_s <= 0:
+                    raise self._late("took too long") from None
+                if not alive():
+                    raise self._given_up() from None
+
+    def _late(self, what: str) -> TimedOut:
+        return TimedOut(
+            f"the search {what} within {self._bounds.timeout_s:.3g} s",
+            remedy="Retry, search for less, or raise `search.at_once` and `search.timeout_s`",
+        )
+
+    def _given_up(self) -> Unavailable:
+        return Unavailable("the search was given up: the node stops, or the caller is gone")
