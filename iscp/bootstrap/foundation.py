@@ -12,7 +12,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
-from iscp.bootstrap.embedding_parts import embedding_services
+from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
@@ -57,7 +57,7 @@ class Foundation:
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used."""
         clock = SystemClock()
-        kinds = ConsumerRegistry(config.consumers.allow, cache(lambda: embedding_services(config, clock)))
+        kinds = ConsumerRegistry(config.consumers.allow, cache(lambda: index_services(config, clock, failpoints)))
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
         return cls(

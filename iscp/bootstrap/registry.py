@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 
-from iscp.bootstrap.embedding_parts import default_embeddings
+from iscp.bootstrap.index_parts import default_index_services
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
+from iscp.consumers.index.index_services import IndexServices
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.core.values.untrusted_values import named_error, shown
-from iscp.index.embedding.embedding_services import EmbeddingServices
 from iscp.ports.consumer import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"
@@ -26,9 +26,9 @@ class ConsumerRegistry:
     """The kinds that this node can run, each loaded at its first use."""
 
     def __init__(
-        self, allowed: Collection[str] = (), embeddings: Callable[[], EmbeddingServices] = default_embeddings
+        self, allowed: Collection[str] = (), services: Callable[[], IndexServices] = default_index_services
     ) -> None:
-        self._embeddings = embeddings
+        self._services = services
         found = list(entry_points(group=GROUP))
         ours = {entry.name: entry for entry in found if entry.value.startswith(_OURS)}
         # Nobody else's takes the name of one of ours.
@@ -58,18 +58,18 @@ class ConsumerRegistry:
                 code=ErrorCode.CONSUMER_NOT_ALLOWED,
             )
         if name not in self._loaded:
-            self._loaded[name] = _load_kind(self._entries[name], self._embeddings)
+            self._loaded[name] = _load_kind(self._entries[name], self._services)
         return self._loaded[name]
 
 
-def _load_kind(entry: EntryPoint, embeddings: Callable[[], EmbeddingServices]) -> ConsumerKind:
+def _load_kind(entry: EntryPoint, services: Callable[[], IndexServices]) -> ConsumerKind:
     try:
         found = entry.load()
         if issubclass(found, CustomConsumer):
             return CustomKind(entry.name, found)
         # Only iscp's own kinds are handed the node's embedders, whose keys are secrets.
-        embeds = entry.value.startswith(_OURS) and getattr(found, "takes_embeddings", False)
-        kind: ConsumerKind = found(embeddings()) if embeds else found()
+        served = entry.value.startswith(_OURS) and getattr(found, "takes_services", False)
+        kind: ConsumerKind = found(services()) if served else found()
         lacking = [name for name in _REQUIRED_OF_A_KIND if not hasattr(kind, name)]
         if not lacking and not isinstance(kind.needs, Needs):
             raise ValueError(f"its needs are {shown(kind.needs)}, which are no Needs")

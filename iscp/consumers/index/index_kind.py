@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from iscp.consumers.index.index_check import IndexCheck
 from iscp.consumers.index.index_consumer import IndexConsumer
+from iscp.consumers.index.index_maintainer import IDLE_S, IndexMaintainer
 from iscp.consumers.index.index_plan import IndexPlan
+from iscp.consumers.index.index_services import IndexServices
 from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, where_columns
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
-from iscp.index.embedding.embedding_services import EmbeddingServices
 from iscp.index.lance.index_columns import is_reserved
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.model import definition_columns
@@ -29,15 +30,17 @@ _KEYLESS = ("float", "double")
 
 
 class IndexKindBase:
-    """What the kinds of indexes share (ports ConsumerKind, Checked)."""
+    """What the kinds of indexes share (ports ConsumerKind, Checked, RefreshHandler)."""
 
     name = ""
     shared_target = False
-    takes_embeddings = True
+    takes_services = True
     needs = Needs(small_snapshots=True, delta_target=False, ranges=True)
 
-    def __init__(self, embeddings: EmbeddingServices) -> None:
-        self._embeddings = embeddings
+    def __init__(self, services: IndexServices) -> None:
+        self._embeddings = services.embeddings
+        self._failpoints = services.failpoints
+        self._maintainer = IndexMaintainer(services.clock)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.columns:
@@ -72,7 +75,14 @@ class IndexKindBase:
         return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> IndexConsumer:
-        return IndexConsumer(row, self._store(row, environment), self._plan(row), lambda: None)
+        store, plan = self._store(row, environment), self._plan(row)
+        return IndexConsumer(row, store, plan, lambda: self._maintainer.hasten(store, plan.options))
+
+    def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
+        """Maintain the job's index, which takes no rows of any table; return when to come again (Unix seconds)."""
+        store = IndexStore(job.spec.consumer.target, self._failpoints)
+        wait_s = self._maintainer.maintain(store, self._plan(job).options) if store.exists() else IDLE_S
+        return (), self._maintainer.clock.now_s() + wait_s
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> IndexCheck:
         return IndexCheck(self.open(row, environment), self._store(row, environment), self._plan(row))

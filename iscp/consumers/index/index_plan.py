@@ -31,20 +31,20 @@ class IndexPlan:
         self, definition: IndexDefinition, key: Sequence[str], embedding: Callable[[], EmbeddingService] | None
     ) -> None:
         self.key = tuple(key)
-        self._definition = definition
+        self.options = definition
         self._embedding = embedding
 
     @cached_property
     def definition(self) -> str:
-        return self._definition.to_json()
+        return self.options.to_json()
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return self._definition.text_names()
+        return self.options.text_names()
 
     @property
     def vectors(self) -> bool:
-        return self._definition.vector is not None
+        return self.options.vector is not None
 
     @property
     def embeds(self) -> bool:
@@ -66,14 +66,14 @@ class IndexPlan:
     @property
     def stored(self) -> tuple[str, ...]:
         """Return the columns that are stored as the source has them: a column of vectors is not."""
-        vector = self._definition.vector
+        vector = self.options.vector
         column = vector.column.lower() if vector is not None else ""
-        return tuple(name for name in self._definition.stored_columns(self.key) if name.lower() != column)
+        return tuple(name for name in self.options.stored_columns(self.key) if name.lower() != column)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return all columns that have to be read of the source."""
-        return self._definition.stored_columns(self.key)
+        return self.options.stored_columns(self.key)
 
     def quoted_columns(self, source: Sequence[str]) -> list[str]:
         """Return the columns that are read, as the source spells them, for Spark's SQL."""
@@ -84,7 +84,7 @@ class IndexPlan:
         """Return the dataset's schema for rows of these columns."""
         by_name = {each.name.lower(): each for each in source}
         stored = [pa.field(name, _stored_type(by_name[name.lower()].type)) for name in self.stored]
-        vector = self._definition.vector
+        vector = self.options.vector
         half = vector is not None and vector.precision is VectorPrecision.FLOAT16
         return dataset_schema(stored, len(self.texts), dimension, half)
 
@@ -112,7 +112,7 @@ class IndexPlan:
 
     def dimension_in(self, rows: pa.Table) -> int:
         """Return how many numbers the first vector of some rows has; 0 where there is none."""
-        vector = self._definition.vector
+        vector = self.options.vector
         if vector is None or not vector.column:
             return 0
         name = next(each for each in rows.schema.names if each.lower() == vector.column.lower())
@@ -122,7 +122,7 @@ class IndexPlan:
 
     def dimension_in_rows(self, rows: Rows) -> int:
         """Return the same of all rows of a source."""
-        vector = self._definition.vector
+        vector = self.options.vector
         if vector is None or not vector.column:
             return 0
         if rows.table is not None:
@@ -134,7 +134,7 @@ class IndexPlan:
 
     def encoder(self, schema: pa.Schema, guard: Guard | None = None) -> RowEncoder:
         """Return what encodes rows for a dataset of this schema."""
-        vector, service = self._definition.vector, self._service
+        vector, service = self.options.vector, self._service
 
         def embed(texts: Sequence[str], known: Known | None) -> EmbeddedTexts:
             assert service is not None
@@ -155,7 +155,7 @@ class IndexPlan:
 
     @cached_property
     def _analyse(self) -> Analyse:
-        analysis = self._definition.analysis
+        analysis = self.options.analysis
         return analyser_of(analysis) if analysis is not None else lambda texts: [None] * len(texts)
 
 

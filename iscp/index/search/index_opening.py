@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iscp.core.job.watermark_record import parse_record
 from iscp.core.values.errors import ErrorCode, TemporaryError
 from iscp.core.values.watermark import NOTHING_APPLIED, Watermark
 from iscp.index.lance.index_store import open_index
 
 if TYPE_CHECKING:
-    from iscp.index.lance.index_head import IndexHead
     from iscp.index.lance.index_store import OpenIndex
 
 POLL_LEAST_S, POLL_MOST_S = 0.02, 0.5
@@ -35,17 +33,6 @@ class ReadyIndex:
     waited_s: float
 
 
-def applied_watermark(head: IndexHead) -> Watermark:
-    """Return how far an index has come: the least watermark of the latest registration's records.
-
-    Records of an earlier one say nothing of the rows, and those that are fenced belong to keys that others have.
-    """
-    records = [parse_record(text) for text in head.records.values()]
-    latest = max((each.registration for each in records), default="")
-    marks = [each.watermark for each in records if each.registration == latest and not each.fenced_by]
-    return min(marks, key=lambda mark: mark.version, default=Watermark())
-
-
 def open_ready(
     uri: str,
     min_version: int | None,
@@ -63,7 +50,7 @@ def open_ready(
     while True:
         waited_s = now_s() - began_s
         index = open_index(uri)
-        watermark = applied_watermark(index.head)
+        watermark = Watermark(index.head.version, index.head.version_at_s)
         if watermark.version > NOTHING_APPLIED and watermark.version >= (min_version or 0):
             return ReadyIndex(index, watermark, waited_s)
         left_s = wait_s - waited_s

@@ -9,8 +9,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.embedding_parts import default_embeddings
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.consumers.index.index_services import IndexServices
 from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.verification import VerifyReport
@@ -74,7 +76,8 @@ class Indexing:
         self.pipeline = pipeline
         self.failpoints = pipeline.failpoints
         self.embeddings = CountedEmbeddings()
-        self.kinds = ConsumerRegistry(embeddings=lambda: cast(EmbeddingServices, self.embeddings)).kind
+        services = IndexServices(cast(EmbeddingServices, self.embeddings), SystemClock(), self.failpoints)
+        self.kinds = ConsumerRegistry(services=lambda: services).kind
         self.runner = pipeline.new_runner(self.failpoints, kinds=self.kinds)
         self.source = f"{pipeline.root}/documents"
         feed: dict[str, str | None] = {"delta.enableChangeDataFeed": "true"}

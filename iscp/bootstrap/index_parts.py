@@ -1,0 +1,20 @@
+"""Compose what a node has for its indexes."""
+
+from __future__ import annotations
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.bootstrap.embedding_parts import default_embeddings, embedding_services
+from iscp.consumers.index.index_services import IndexServices
+from iscp.core.settings.config import NodeConfig
+from iscp.ports.system import Clock, Failpoints
+
+
+def index_services(config: NodeConfig, clock: Clock, failpoints: Failpoints) -> IndexServices:
+    """Return what the indexes of a node share."""
+    return IndexServices(embedding_services(config, clock), clock, failpoints)
+
+
+def default_index_services() -> IndexServices:
+    """Return the same for a program without settings."""
+    return IndexServices(default_embeddings(), SystemClock(), EnvironmentFailpoints({}))

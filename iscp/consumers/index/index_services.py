@@ -1,0 +1,17 @@
+"""What a node has for all its indexes; loaded without Lance, which only a node with an index needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.index.embedding.embedding_services import EmbeddingServices
+from iscp.ports.system import Clock, Failpoints
+
+
+@dataclass(frozen=True, slots=True)
+class IndexServices:
+    """The embedders that jobs may name, the clock of maintenance, and where tests make it die."""
+
+    embeddings: EmbeddingServices
+    clock: Clock
+    failpoints: Failpoints
