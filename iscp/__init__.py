@@ -6,14 +6,19 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
+    from iscp.index.search.library import search, search_frame
 
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "__version__", "search", "search_frame"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: a node and `iscp-admin --help` need no client.
+    # Loaded on first use: a node and `iscp-admin --help` need neither client nor searches.
     if name == "Client":
         from iscp.client.admin_client import Client
 
         return Client
+    if name in ("search", "search_frame"):
+        from iscp.index.search import library
+
+        return getattr(library, name)
     raise AttributeError(f"module 'iscp' has no attribute {name!r}")
