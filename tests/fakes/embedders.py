@@ -14,6 +14,7 @@ from iscp.index.embedding.embedder import TextsRefusedError, Vectors
 from iscp.index.embedding.embedding_attempts import EmbeddingAttempts, EmbeddingTimes, Patience
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.embedding.request_pace import RequestPace
+from iscp.index.embedding.texts_in_flight import TextsInFlight
 from iscp.index.embedding.vector_cache import VectorCache
 from tests.fakes.clock import FakeClock
 
@@ -67,6 +68,7 @@ class Bed:
     clock: FakeClock = field(default_factory=FakeClock)
     slept: list[float] = field(default_factory=list)
     cache: VectorCache = field(default_factory=lambda: VectorCache(1_000_000))
+    in_flight: TextsInFlight = field(default_factory=TextsInFlight)
     chance: float = 0.5
 
     @property
@@ -85,7 +87,7 @@ class Bed:
 
     def service(self, embedder: FakeEmbedder, account: str = "acme", per_s: float = 0.0) -> EmbeddingService:
         attempts = self.attempts(embedder, per_s)
-        return EmbeddingService(CheckedEmbedder("fake", embedder), attempts, self.cache, account)
+        return EmbeddingService(CheckedEmbedder("fake", embedder), attempts, self.cache, account, self.in_flight)
 
 
 class EndingGuard:

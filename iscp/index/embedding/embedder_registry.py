@@ -21,6 +21,7 @@ from iscp.index.embedding.checked_embedder import CheckedEmbedder
 GROUP = "iscp.embedders"
 EMBED_FIELD = "spec.iteration.consumer.options.embed"
 _OURS = "iscp.index.embedding."
+_MADE_AT_ONCE = frozenset({"hashed", "minilm", "openai"})
 _REQUIRED = ("dimension", "fingerprint", "embed")
 
 
@@ -68,8 +69,13 @@ class EmbedderRegistry:
             return self._made[name]
 
     def check(self, name: str, field: str = EMBED_FIELD) -> None:
-        """Raise InvalidRequest, of `field`, for an embedder that is not there or not allowed; it is not made."""
+        """Raise InvalidRequest, of `field`, for an embedder that is not there or not allowed.
+
+        One of iscp's own that loads no model when it is made is made too, so that a missing package is found.
+        """
         self._entry(name, field)
+        if self.definition(name).kind in _MADE_AT_ONCE:
+            self.embedder(name, field)
 
     def _entry(self, name: str, field: str) -> EntryPoint:
         if name not in self._definitions and (name not in self._entries or _lacking(name)):

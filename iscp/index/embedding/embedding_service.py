@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -18,13 +18,17 @@ from iscp.core.settings.embedder_faults import CHARS_MOST
 from iscp.core.values.untrusted_values import shown
 from iscp.index.embedding.checked_embedder import CheckedEmbedder
 from iscp.index.embedding.embedder import Vectors
-from iscp.index.embedding.embedding_attempts import EmbeddingAttempts
+from iscp.index.embedding.embedding_attempts import REST_S_MAX, EmbeddingAttempts
 from iscp.index.embedding.refused_texts import embed_apart
+from iscp.index.embedding.texts_in_flight import TextsInFlight
 from iscp.index.embedding.vector_cache import VectorCache
 from iscp.ports.system import Guard
 
 BATCH_CHARS_MAX = 500_000
 """Characters of the texts that are embedded at once; further texts go into the next batch. One text may have more."""
+
+IN_FLIGHT_WAIT_S = 60.0
+"""Seconds for which a call waits for each request of others that has the same text; then it embeds the text itself."""
 
 KNOWN_AT_ONCE = 10_000
 """Hashes with which `known` is called at once."""
@@ -74,9 +78,15 @@ class EmbeddingService:
     """Jobs and searches of one account use an embedder by a service. Thread-safe."""
 
     def __init__(
-        self, embedder: CheckedEmbedder, attempts: EmbeddingAttempts, cache: VectorCache, account: str
+        self,
+        embedder: CheckedEmbedder,
+        attempts: EmbeddingAttempts,
+        cache: VectorCache,
+        account: str,
+        in_flight: TextsInFlight | None = None,
     ) -> None:
         self._embedder = embedder
+        self._in_flight = in_flight or TextsInFlight()
         self._attempts = attempts
         self._cache = cache
         self._account = account
@@ -106,15 +116,25 @@ class EmbeddingService:
         """
         call = _Call(texts, self._embedder.dimension)
         try:
-            call.from_cache = call.take(self._cache.get(self._account, self._embedder.fingerprint, call.missing()))
+            self._take_cached(call, call.missing())
             if known is not None:
                 call.from_known = self._take_known(call, known)
+            others = set[threading.Event]()
             for batch in call.batches(texts, self._embedder.batch):
-                self._embed(call, batch, guard)
+                others |= self._embed_unclaimed(call, batch, guard)
+            if others:
+                _wait(others, guard)
+                self._take_cached(call, call.missing())
+                # Whoever had them failed, or the cache is too small: nobody is waited for twice.
+                for batch in call.batches(texts, self._embedder.batch):
+                    self._embed(call, batch, guard)
         finally:
             with self._lock:
                 self._counts += call.counts()
         return call.answer()
+
+    def _take_cached(self, call: _Call, hashes: Iterable[bytes]) -> None:
+        call.from_cache += call.take(self._cache.get(self._account, self._embedder.fingerprint, hashes))
 
     def _take_known(self, call: _Call, known: Known) -> int:
         count, missing = 0, call.missing()
@@ -126,6 +146,19 @@ class EmbeddingService:
 
     def _fits(self, vector: Vectors) -> bool:
         return vector.shape == (self._embedder.dimension,) and bool(np.isfinite(vector).all())
+
+    def _embed_unclaimed(self, call: _Call, batch: Mapping[bytes, str], guard: Guard | None) -> set[threading.Event]:
+        """Embed the texts that no other call embeds now, and return the ends of the requests with the others."""
+        mine, others = self._in_flight.claim((self._account, self._embedder.fingerprint, each) for each in batch)
+        try:
+            # Another call may have come to its end since the cache was read.
+            self._take_cached(call, [each for _, _, each in mine])
+            left = call.still({each: batch[each] for _, _, each in mine})
+            if left:
+                self._embed(call, left, guard)
+        finally:
+            self._in_flight.release(mine)
+        return others
 
     def _embed(self, call: _Call, batch: Mapping[bytes, str], guard: Guard | None) -> None:
         hashes, texts = list(batch), list(batch.values())
@@ -174,6 +207,10 @@ class _Call:
                 count += 1
         return count
 
+    def still(self, batch: Mapping[bytes, str]) -> Mapping[bytes, str]:
+        """Return the part of a batch that has no vector yet."""
+        return {each: text for each, text in batch.items() if each in self._missing}
+
     def refuse(self, refused: Mapping[bytes, str]) -> None:
         """Note what is said of texts that are not embedded."""
         for each, said in refused.items():
@@ -207,6 +244,15 @@ class _Call:
 
     def answer(self) -> Embedded:
         return Embedded(self._vectors, dict(sorted(self._refused.items())), self.counts())
+
+
+def _wait(ends: Iterable[threading.Event], guard: Guard | None) -> None:
+    for end in ends:
+        for _ in range(int(IN_FLIGHT_WAIT_S / REST_S_MAX)):
+            if guard is not None:
+                guard.check()
+            if end.wait(REST_S_MAX):
+                break
 
 
 def _fault(text: object) -> str:

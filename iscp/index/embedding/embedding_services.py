@@ -8,6 +8,7 @@ from iscp.index.embedding.embedder_registry import EMBED_FIELD, EmbedderRegistry
 from iscp.index.embedding.embedding_attempts import EmbeddingAttempts, EmbeddingTimes, Patience
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.embedding.request_pace import RequestPace
+from iscp.index.embedding.texts_in_flight import TextsInFlight
 from iscp.index.embedding.vector_cache import VectorCache
 
 
@@ -22,6 +23,7 @@ class EmbeddingServices:
         self._patience = patience
         self._times = times
         self._lock = threading.Lock()
+        self._in_flight = TextsInFlight()
         self._paces: dict[str, RequestPace] = {}
 
     def service(self, name: str, account: str, field: str = EMBED_FIELD) -> EmbeddingService:
@@ -36,4 +38,4 @@ class EmbeddingServices:
                 per_s = self.registry.definition(name).requests_per_s
                 pace = self._paces[name] = RequestPace(per_s, self._patience.clock)
         attempts = EmbeddingAttempts(embedder, pace, self._patience, self._times)
-        return EmbeddingService(embedder, attempts, self._cache, account)
+        return EmbeddingService(embedder, attempts, self._cache, account, self._in_flight)

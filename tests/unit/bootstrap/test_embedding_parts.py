@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.bootstrap.embedding_parts import embedder_key_faults, embedding_services
+from iscp.bootstrap.embedding_parts import default_embeddings, embedder_key_faults, embedding_services
 from iscp.bootstrap.settings import check_files, load_settings, to_toml
 from iscp.core.settings.config import JobLogConfig, NodeConfig
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
@@ -25,6 +25,12 @@ def test_jobs_find_the_embedders_of_the_settings() -> None:
     found = services.service("small", "acme").embed(["a", "a"])
     assert found.vectors.shape == (2, 8)
     assert services.service("small", "acme").embed(["a"]).counts.from_cache == 1
+
+
+def test_a_program_without_settings_has_iscps_own() -> None:
+    services = default_embeddings()
+    assert services.registry.names == ("hashed", "minilm")
+    assert services.service("hashed", "default").embed(["a"]).counts.embedded == 1
 
 
 def test_without_memory_nothing_is_stored() -> None:

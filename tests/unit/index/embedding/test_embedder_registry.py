@@ -169,6 +169,20 @@ def test_what_is_allowed_or_defined_and_not_installed_can_be_reported() -> None:
     )
 
 
+@pytest.mark.usefixtures("theirs")
+def test_a_name_is_checked_without_loading_a_model(tmp_path: Path) -> None:
+    """The definition `broken` names a directory that is not there."""
+    broken = EmbedderConfig(kind="model2vec", path=str(tmp_path / "absent"))
+    registry = EmbedderRegistry(("exits",), {"mine": OPENAI, "broken": broken})
+    for name in ("hashed", "minilm", "mine", "broken", "exits"):
+        registry.check(name)
+    for name in ("nope", "openai", "good"):
+        with pytest.raises(InvalidRequest) as refusal:
+            registry.check(name, "spec")
+        assert refusal.value.field == "spec"
+    assert "is no directory" in refused(registry, "broken").message
+
+
 def test_a_search_has_a_field_of_its_own() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         EmbedderRegistry().embedder("nope", "embed")
