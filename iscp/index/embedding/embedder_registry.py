@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from iscp.core.settings.embedder_config import EmbedderConfig
@@ -28,8 +28,13 @@ _REQUIRED = ("dimension", "fingerprint", "embed")
 class EmbedderRegistry:
     """Makes each embedder that this node can run at its first use, and keeps it. Thread-safe."""
 
-    def __init__(self, allow: Collection[str] = (), definitions: Mapping[str, EmbedderConfig] | None = None) -> None:
-        found = list(entry_points(group=GROUP))
+    def __init__(
+        self,
+        allow: Collection[str] = (),
+        definitions: Mapping[str, EmbedderConfig] | None = None,
+        entries: Iterable[EntryPoint] | None = None,
+    ) -> None:
+        found = list(entry_points(group=GROUP) if entries is None else entries)
         ours = {entry.name: entry for entry in found if entry.value.startswith(_OURS)}
         # Nobody else's takes the name of one of ours.
         self._entries = {entry.name: entry for entry in found} | ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -122,8 +123,12 @@ def test_code_that_is_not_allowed_is_not_loaded(name: str) -> None:
 
 
 @pytest.mark.usefixtures("theirs")
-def test_nobody_else_takes_the_name_of_one_of_ours() -> None:
-    assert EmbedderRegistry(("hashed",)).embedder("hashed").dimension == 256
+@pytest.mark.parametrize("step", [1, -1])
+def test_nobody_else_takes_the_name_of_one_of_ours(step: int) -> None:
+    """In whatever order packages are found."""
+    entries = list(entry_points(group=GROUP))[::step]
+    assert len([each for each in entries if each.name == "hashed"]) == 2
+    assert EmbedderRegistry(("hashed",), entries=entries).embedder("hashed").dimension == 256
 
 
 @pytest.mark.usefixtures("theirs")

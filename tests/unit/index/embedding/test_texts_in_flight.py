@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -99,6 +99,20 @@ def test_without_a_cache_both_embed(gate: Gate, pool: ThreadPoolExecutor) -> Non
     until_called(embedder, 2)
     gate.opened.set()
     assert (first.result(WAIT_S).vectors == second.result(WAIT_S).vectors[:1]).all()
+
+
+def test_what_another_call_has_embedded_meanwhile_is_not_embedded_again() -> None:
+    """The other call comes to its end after this one has read the cache, and before it claims its texts."""
+    bed, embedder = Bed(), FakeEmbedder()
+
+    def known(_: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        bed.service(embedder).embed(["a"])
+        return {}
+
+    found = bed.service(embedder).embed(["a", "b"], known=known)
+    assert (found.vectors == [vector_of("a"), vector_of("b")]).all()
+    assert embedder.calls == [["a"], ["b"]]
+    assert (found.counts.embedded, found.counts.from_cache) == (1, 1)
 
 
 def test_accounts_do_not_wait_for_each_other(gate: Gate, pool: ThreadPoolExecutor) -> None:
