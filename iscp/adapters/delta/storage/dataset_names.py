@@ -1,0 +1,36 @@
+"""The names of what lies in a Lance dataset, above all of its manifests, each of which is one of its versions.
+
+Lance (https://lance.org/format/table/) counts down in these from the largest number of 64 bits, so that a listing
+begins with the newest.
+"""
+
+from __future__ import annotations
+
+import re
+
+VERSIONS = "_versions"
+"""The directory of a dataset in which its manifests lie."""
+
+DATASET_DIRECTORIES = (VERSIONS, "_transactions", "_indices", "_deletions", "_iscp", "data")
+"""The directories of a dataset that is an index, each of which might be a link."""
+
+_MANIFEST = re.compile(r"(?P<left>\d{20})\.manifest")
+_ANY_MANIFEST = re.compile(r"d?\d{1,20}\.manifest")
+_VERSION_MAX = 2**64 - 1
+
+
+def manifest_name(version: int) -> str:
+    """Return the name of the file that is this version of a dataset."""
+    return f"{_VERSION_MAX - version:020d}.manifest"
+
+
+def manifest_version(name: str) -> int | None:
+    """Return the version that a file in the directory of manifests is; None: it is none."""
+    found = _MANIFEST.fullmatch(name)
+    version = _VERSION_MAX - int(found["left"]) if found else -1
+    return version if version >= 0 else None
+
+
+def is_manifest(name: str) -> bool:
+    """Return whether a file is a manifest by any of Lance's ways to name one: counted up as before, or detached."""
+    return _ANY_MANIFEST.fullmatch(name) is not None
