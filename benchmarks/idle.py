@@ -48,7 +48,7 @@ from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.start_rule import ProbeState
-from iscp.core.job.target_state import TargetSeen
+from iscp.core.job.target_state import TargetLog, TargetSeen
 from iscp.core.settings.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.watermark import Watermark
@@ -188,7 +188,7 @@ class CountingTargets(TargetProbes):
     """The real ones; counts the targets that were probed for the first time, and times the probes of all others."""
 
     def __init__(self, kinds: ConsumerRegistry, sinks: SinkPool) -> None:
-        super().__init__(DeltaProbe(), kinds.kind, sinks)
+        super().__init__({TargetLog.DELTA: DeltaProbe()}, kinds.kind, sinks)
         self.known = 0
         self.watch = Stopwatch()
 

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from iscp.bootstrap.index_parts import default_index_services
 from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.consumers.index.index_services import IndexServices
+from iscp.core.job.target_state import TargetLog
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.core.values.untrusted_values import named_error, shown
 from iscp.ports.consumer import ConsumerKind, Needs
@@ -73,6 +74,8 @@ def _load_kind(entry: EntryPoint, services: Callable[[], IndexServices]) -> Cons
         lacking = [name for name in _REQUIRED_OF_A_KIND if not hasattr(kind, name)]
         if not lacking and not isinstance(kind.needs, Needs):
             raise ValueError(f"its needs are {shown(kind.needs)}, which are no Needs")
+        if not lacking and not isinstance(kind.needs.target_log, TargetLog):
+            raise ValueError(f"its target has a log {shown(kind.needs.target_log)}, which is no TargetLog")
     except BaseException as error:  # whatever its code does, it is no fault of others' jobs
         raise _unusable(entry, f"cannot be loaded: {named_error(error)}") from error
     if lacking:

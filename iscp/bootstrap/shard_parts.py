@@ -21,7 +21,10 @@ from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.api.api_views import EventView
+from iscp.core.job.target_state import TargetLog
 from iscp.core.values.progress import RunProgress
+from iscp.index.lance.version_probe import VersionProbe
+from iscp.ports.catalog import LogProbe
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -36,6 +39,9 @@ from iscp.runtime.worker.surviving_runner import SurvivingRunner
 from iscp.runtime.worker.target_probe import TargetProbes
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
+
+LOG_PROBES: Mapping[TargetLog, LogProbe] = {TargetLog.DELTA: DeltaProbe(), TargetLog.LANCE: VersionProbe()}
+"""The probe for each kind of log that a target may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def compose_target_probes(foundation: Foundation) -> TargetProbes:
     cached.
     """
     environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), cached_max=0)
-    return TargetProbes(DeltaProbe(), foundation.kinds.kind, environment)
+    return TargetProbes(LOG_PROBES, foundation.kinds.kind, environment)
 
 
 def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) -> IterationPorts:

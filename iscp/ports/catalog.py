@@ -99,19 +99,11 @@ class Catalog(Protocol):
         """
 
 
-class CommitProbe(Protocol):
-    """Probes for the next commit file by name: no listing and no Spark job for a table that did not move.
+class LogProbe(Protocol):
+    """Probes a log of one kind for its next commit, by that file's name: no listing and no Spark job where none came.
 
     Raises TableNotFound, StorageError.
     """
-
-    def remote(self, table_uri: str) -> bool:
-        """Return whether a probe goes over a network, and so may take long; then many may be under way at once."""
-
-    def place(self, table_uri: str) -> str:
-        """Return what answers, or hangs, for all tables there: a mounted file system, or a bucket. No table is
-        touched.
-        """
 
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         """Return the state at the newest version, from `seen` on; `seen` itself if nothing moved.
@@ -120,6 +112,18 @@ class CommitProbe(Protocol):
         """
 
     def first_probe(self, table_uri: str) -> ProbeState: ...
+
+
+class CommitProbe(LogProbe, Protocol):
+    """Probes the logs of sources, which are Delta tables, and says where any table lies."""
+
+    def remote(self, table_uri: str) -> bool:
+        """Return whether a probe goes over a network, and so may take long; then many may be under way at once."""
+
+    def place(self, table_uri: str) -> str:
+        """Return what answers, or hangs, for all tables there: a mounted file system, or a bucket. No table is
+        touched.
+        """
 
     def newest_repair(self, table_uri: str, after: int, until: int) -> int:
         """Return the newest repair (iscp.core.job.commit_route) of the commits (`after`, `until`]; 0: none is known of.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.target_state import TargetLog
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
@@ -255,7 +256,7 @@ class Needs:
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink has; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.snapshot_rows).
-    `delta_target`: its target is a Delta table, whose log shows at a glance whether anybody has written to it.
+    `target_log`: the kind of log of its target, which shows at a glance whether anybody has written to it.
     `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: its first rows may be built by ranges,
     as it is a RangeBuiltConsumer or a RangeRefreshedConsumer.
     """
@@ -265,7 +266,7 @@ class Needs:
     compares: bool = True
     sharded: bool = False
     small_snapshots: bool = False
-    delta_target: bool = True
+    target_log: TargetLog = TargetLog.DELTA
     reads_itself: bool = False
     ranges: bool = False
 

@@ -17,9 +17,9 @@ from obstore.store import from_url
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.shard_parts import LOG_PROBES
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError, StorageError, TargetLost
@@ -56,7 +56,7 @@ class Kept:
         failpoints = ScriptedFailpoints()
         open_sink, source = lambda uri: DeltaSink(uri, failpoints), DeltaChangeSource()
         sinks = SinkPool(open_sink, lambda uri: uri, SystemClock(), failpoints, source, cached_max=0)
-        self.looks = TargetProbes(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
+        self.looks = TargetProbes(LOG_PROBES, ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
 
 

@@ -21,6 +21,7 @@ from iscp.consumers.validation import (
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.report_validation import exact_position
+from iscp.core.job.target_state import TargetLog
 from iscp.core.job.watermark_record import position_of, record_key
 from iscp.core.rows.key_ranges import hashes
 from iscp.core.spec.spec import ConsumerSpec
@@ -124,7 +125,7 @@ class CustomKind:
         self.name = name
         sharded = issubclass(consumer, ShardedConsumer)
         self.needs = Needs(
-            ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded, delta_target=False
+            ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded, target_log=TargetLog.NONE
         )
         self._consumer = consumer
         # What makes it a RefreshHandler or a PurgeHandler, where the class is one.

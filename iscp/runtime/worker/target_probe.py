@@ -1,21 +1,21 @@
 """Check whether targets still hold what was applied to them, at the cost of a probe of the log if nobody touched it.
 
-The last state seen of a target is compared with its log as a source's is. Its position is read only if the log has
-moved, or was never read. Consumers of the user's own have no log to probe: their position is read before a wait is
-answered with the version as applied, and with each iteration.
+The last state seen of a target is compared with its log as a source's is, by the probe for logs of that kind. Its
+position is read only if the log has moved, or was never read. Consumers of the user's own have no log to probe: their
+position is read before a wait is answered with the version as applied, and with each iteration.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from iscp.coordination.jobs.book_index import target_of
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.target_state import TargetSeen
+from iscp.core.job.target_state import TargetLog, TargetSeen, seen_target
 from iscp.core.values.errors import IscpError, TableNotFound, TargetLost
-from iscp.ports.catalog import CommitProbe
+from iscp.ports.catalog import LogProbe
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 from iscp.runtime.iteration.range_position import read_position
@@ -27,12 +27,15 @@ needed.
 
 
 class TargetProbes:
-    """Port TargetProbe; safe for threads. `environment` is for looking alone."""
+    """Port TargetProbe; safe for threads. `probes` has one for each kind of log; `environment` is for looking alone."""
 
     def __init__(
-        self, probe: CommitProbe, kinds: Callable[[str], ConsumerKind], environment: ConsumerEnvironment
+        self,
+        probes: Mapping[TargetLog, LogProbe],
+        kinds: Callable[[str], ConsumerKind],
+        environment: ConsumerEnvironment,
     ) -> None:
-        self._probe = probe
+        self._probes = probes
         self._kinds = kinds
         self._environment = environment
 
@@ -40,11 +43,11 @@ class TargetProbes:
         return target_of(row.spec_json) if seen is None else seen.uri
 
     def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
-        if seen is None and not self._kinds(row.spec.consumer.kind).needs.delta_target:
-            return TargetSeen()
-        if seen is not None and not seen.uri:
-            return seen
-        return self._look_for_moves(row, seen)
+        # What was seen says which kind of log it is: nobody parses the spec of a job whose target is idle.
+        log = self._kinds(row.spec.consumer.kind).needs.target_log if seen is None else seen.log
+        if log is TargetLog.NONE:
+            return TargetSeen() if seen is None else seen
+        return self._look_for_moves(row, seen, log)
 
     def check(self, row: JobRow) -> None:
         """Read the target's position; raises TargetLost where it does not hold what `row` says."""
@@ -67,18 +70,18 @@ class TargetProbes:
         if there < row.watermark.version:
             raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")
 
-    def _look_for_moves(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
-        uri = self.location(row, seen)
+    def _look_for_moves(self, row: JobRow, seen: TargetSeen | None, log: TargetLog) -> TargetSeen:
+        uri, probe = self.location(row, seen), self._probes[log]
         state = seen.state if seen else None
         try:
-            found = self._probe.probe(uri, state) if state else self._probe.first_probe(uri)
+            found = probe.probe(uri, state) if state else probe.first_probe(uri)
         except TableNotFound:
             self.check(row)
             raise _lost(row, "it is not there") from None
         if seen is not None and found is state:
             return seen
         self.check(row)
-        return TargetSeen(uri, found)
+        return seen_target(log, uri, found)
 
 
 class WaitedTargets:

@@ -15,6 +15,7 @@ from tests.fakes.packages import install
 
 THEIRS = """
 from iscp.consumers.custom import CustomConsumer
+from iscp.ports.consumer import Needs
 
 class Good(CustomConsumer):
     changes = "all"
@@ -24,6 +25,10 @@ class Good(CustomConsumer):
 class Plain:
     name = "plain"
 
+class Odd:
+    shared_target, needs = False, Needs(target_log="lance")
+    name = validate = target_of = columns = open = None
+
 class Exits:
     def __init__(self):
         raise SystemExit("gone")
@@ -32,7 +37,7 @@ class Exits:
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"good": "Good", "plain": "Plain", "exits": "Exits", "absent": "Absent", "replica": "Plain"}
+    entries = {"good": "Good", "plain": "Plain", "exits": "Exits", "absent": "Absent", "odd": "Odd", "replica": "Plain"}
     install(tmp_path, "theirs_for_registry", THEIRS, GROUP, **entries)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -91,6 +96,7 @@ def test_nobody_else_takes_the_name_of_one_of_ours() -> None:
     [
         ("absent", "AttributeError"),
         ("exits", "SystemExit: gone"),
+        ("odd", "its target has a log 'lance', which is no TargetLog"),
         ("plain", "it has no shared_target, needs"),
     ],
 )
