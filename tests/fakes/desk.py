@@ -19,10 +19,11 @@ from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
-from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.targets import FakeTargets
 from tests.fakes.waiting import until
 

@@ -19,11 +19,10 @@ from iscp.core.build.build_pieces import count_pieces
 from iscp.core.job.iteration import Bounds, DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.verification import Comparison
-from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
-from iscp.core.values.errors import Conflict, InvalidRequest, TableNotFound
-from iscp.core.values.progress import UNKNOWN, SnapshotSize, StageWork, TableSize
+from iscp.core.values.errors import Conflict, InvalidRequest
+from iscp.core.values.progress import SnapshotSize, StageWork, TableSize
 from iscp.core.values.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
@@ -408,69 +407,6 @@ class FakeKind:
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> FakeCheck:
         return FakeCheck(self.target(row.spec.consumer.target))
-
-
-class FakeCatalog:
-    """Port Catalog: `tables` by URI; `faults` are what the engine finds in conditions and queries, `shapes` what it
-    makes of these. Directories are there but those in `missing`. `sizes`: by URI. `links`: where paths lead."""
-
-    def __init__(self, *tables: TableDescription) -> None:
-        self.tables = {table.uri: table for table in tables}
-        self.faults: dict[str, str] = {}
-        self.shapes: dict[str, QueryShape] = {}
-        self.missing: set[str] = set()
-        self.links: dict[str, str] = {}
-        self.sizes: dict[str, TableSize] = {}
-        self.released: list[tuple[str, str]] = []
-
-    def describe(self, table: str) -> TableDescription:
-        uri = self.normalize(table)
-        if uri not in self.tables:
-            raise TableNotFound(f"{table} is not a Delta table", field="table", remedy="Check the path")
-        return self.tables[uri]
-
-    def has_version(self, uri: str, version: int) -> bool:
-        return version <= self.describe(uri).version
-
-    def newest_version(self, uri: str) -> int:
-        return self.describe(uri).version
-
-    def size(self, uri: str) -> TableSize:
-        self.describe(uri)
-        return self.sizes.get(uri, TableSize(UNKNOWN, UNKNOWN))
-
-    def table_around(self, uri: str) -> str:
-        return next((each for each in self.tables if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")
-
-    def missing_parent(self, uri: str) -> str:
-        parent = uri.rpartition("/")[0]
-        return parent if parent in self.missing else ""
-
-    def normalize(self, uri: str) -> str:
-        if "://" in uri:
-            raise InvalidRequest("is of another store", field="table", remedy="Use a path")
-        return self.links.get(uri, "/" + uri.strip("/"))
-
-    def locate(self, table: str) -> str:
-        return self.normalize(table)
-
-    def refuse_links(self, table: str) -> None:
-        if table in self.links:
-            raise InvalidRequest(f"{table} is a link", field="table", remedy=f"Give {self.links[table]}")
-
-    def release(self, uri: str, holder: str) -> None:
-        self.released.append((uri, holder))
-
-    def condition_fault(self, condition: str, table: TableDescription) -> str:
-        return self.faults.get(condition, "")
-
-    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
-        if fault := self.faults.get(sql):
-            raise InvalidRequest(fault, remedy="Correct the query")
-        tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in schemas)
-        return self.shapes.get(sql) or QueryShape(
-            Operator(OperatorKind.UNION, "Union", tables), next(iter(schemas.values())), frozenset(schemas)
-        )
 
 
 def fake_ports(

@@ -21,9 +21,9 @@ from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, Tabl
 from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.runtime.admin.build_service import OwnerBuilds
 from tests.fakes.admin import FakeAdmin
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
-from tests.fakes.pipeline import FakeCatalog
 from tests.fakes.shown_builds import FakeTermBuilds
 
 DEEPEST = 1 << 16

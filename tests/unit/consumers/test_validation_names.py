@@ -19,7 +19,7 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.watermark import Position
 from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
-from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.catalog import FakeCatalog
 
 MARKS = ("_change_type", "_commit_version", "_commit_timestamp")
 RESERVED = (*MARKS, "_Change_Type", "_iscp_op", "_iscp_weight", "_ISCP_sign", "_iscp_")

@@ -21,8 +21,9 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, ConsumerKind, PurgeHandler, RefreshHandler, Retriever
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.worker.runner import Runner
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeCatalog, FakeKind, FakeSource, fake_ports
+from tests.fakes.pipeline import FakeKind, FakeSource, fake_ports
 
 URI = "/tables/t-1"
 

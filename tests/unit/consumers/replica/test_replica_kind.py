@@ -10,7 +10,7 @@ from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.ports.catalog import TableDescription
-from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.catalog import FakeCatalog
 
 PATH = "spec.iteration.consumer"
 COLUMNS = {"id": "long", "Name": "string", "s": "struct", "order.date": "date"}

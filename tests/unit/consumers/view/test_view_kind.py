@@ -16,7 +16,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import TableDescription
-from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.catalog import FakeCatalog
 
 SQL = "SELECT a FROM t, u"
 FIELDS = [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]

@@ -10,7 +10,7 @@ from iscp.core.values.errors import EngineError, InvalidRequest, TableNotFound
 from iscp.core.values.progress import TableSize
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.runtime.access.rooted_catalog import RootedCatalog
-from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.catalog import FakeCatalog
 
 OURS, THEIRS = "/lake/ours", "/lake/theirs"
 INSIDE, OUTSIDE, MISSING = f"{OURS}/t", f"{THEIRS}/t", f"{THEIRS}/none"

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
-from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.pipeline import FakeKind
 
 FAST = TableDescription("t-1", "fast", "/tables/fast", 7, 1.0, {"id": "long"})
 SLOW = TableDescription("t-2", "slow", "/tables/slow", 7, 1.0, {"id": "long"})

@@ -14,9 +14,9 @@ from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
 from iscp.core.values.errors import InvalidRequest, IscpError, JobNotFound, NotOwner, TableNotFound, Unavailable
 from iscp.core.values.progress import SnapshotSize, TableSize
 from iscp.runtime.admin.build_service import OwnerBuilds
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
-from tests.fakes.pipeline import FakeCatalog
 from tests.fakes.shown_builds import FakeTermBuilds
 
 SIZE = SnapshotSize(1_000, 8_000, 100)

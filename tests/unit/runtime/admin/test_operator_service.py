@@ -18,11 +18,12 @@ from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.etcd import FakeMembership, FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import TIMES, OwnerWorld
-from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 SHARD = ShardId("t-1")

@@ -10,10 +10,11 @@ from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterR
 from iscp.core.values.errors import Unavailable
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.owner.job_progress import ProgressSignal
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
-from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 TABLE = TableDescription("t-1", "orders", "/tables/orders", 7, 1.0, {"id": "long"})

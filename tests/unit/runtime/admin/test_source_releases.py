@@ -6,8 +6,9 @@ from iscp.core.api.api_requests import RegisterRequest, ResyncRequest
 from iscp.core.job.source_holds import holder_of
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import StorageError
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, spec
-from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 BOTH = [TABLE.uri, OTHER.uri]
