@@ -61,6 +61,7 @@ from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.api.api_views import EventView
 from iscp.core.job.maintenance_figures import NO_MAINTENANCE, JobMaintenance
+from iscp.core.job.target_state import TargetLog
 from iscp.core.job.verification import VerifyReport
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.settings.config import NodeConfig
@@ -217,6 +218,9 @@ class AnyTable:
 
     def refuse_links(self, table: str) -> None:
         """None leads anywhere here."""
+
+    def logs_at(self, uri: str) -> frozenset[TargetLog]:
+        return frozenset()
 
     def table_around(self, uri: str) -> str:
         return ""

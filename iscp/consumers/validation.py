@@ -9,6 +9,7 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
+from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_bounds import refuse_unbounded, too_deep
 from iscp.core.sql.sql_names import reserved_names
@@ -20,12 +21,18 @@ from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
 _BARE_DATE = re.compile(r"\d{4} - (0?[1-9]|1[0-2]) - (0?[1-9]|[12]\d|3[01])")
+_LOGGED = {TargetLog.DELTA: "table", TargetLog.LANCE: "index"}
 VOID = "void"
 """The type of columns without values, which Delta reads and stores nowhere."""
 
 
-def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> str:
-    """Return the one spelling of a target that is to be a table. Raises InvalidRequest if it cannot be one."""
+def check_target(
+    spec: ConsumerSpec, source: TableDescription, catalog: Catalog, log: TargetLog = TargetLog.DELTA
+) -> str:
+    """Return the one spelling of a target that is to have a log of this kind: a table, or an index.
+
+    Raises InvalidRequest if it cannot have one.
+    """
     if not spec.target:
         raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target")
     field = f"{CONSUMER_PATH}.target"
@@ -40,15 +47,32 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
         raise InvalidRequest(
             "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
         )
+    _refuse_other_log(target, catalog, log)
     if there := catalog.table_around(target):
+        what = _LOGGED[TargetLog.LANCE if TargetLog.LANCE in catalog.logs_at(there) else TargetLog.DELTA]
         raise InvalidRequest(
-            f"lies within the directory of the table {there}, or around it: cleaning the one would delete files of the "
-            "other",
+            f"lies within the directory of the {what} {there}, or around it: cleaning the one would delete files of "
+            "the other",
             field=f"{CONSUMER_PATH}.target",
             remedy="Choose a path beside it",
         )
     refuse_missing_parent(catalog.missing_parent(target), field)
     return target
+
+
+def _refuse_other_log(target: str, catalog: Catalog, log: TargetLog) -> None:
+    """Raise InvalidRequest where something else lies than what is to be there: both would write into one directory."""
+    if other := catalog.logs_at(target) - {log}:
+        raise InvalidRequest(
+            f"{target} is {_article(min(other))}, not {_article(log)}",
+            field=f"{CONSUMER_PATH}.target",
+            remedy="Choose a new path",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+
+
+def _article(log: TargetLog) -> str:
+    return f"an {_LOGGED[log]}" if log is TargetLog.LANCE else f"a {_LOGGED[log]}"
 
 
 def refuse_reserved(source: TableDescription, *more: str, field: str = "table") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.start_rule import ProbeState
-from iscp.core.job.target_state import TargetSeen
+from iscp.core.job.target_state import TargetLog, TargetSeen
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.progress import TableSize
 
@@ -71,9 +71,12 @@ class Catalog(Protocol):
         A job reads the table that the link led to when it was registered, and would not see it lead to another.
         """
 
+    def logs_at(self, uri: str) -> frozenset[TargetLog]:
+        """Return the kinds of logs that lie at this place itself; none: neither a table nor an index is there."""
+
     def table_around(self, uri: str) -> str:
-        """Return a table within whose directory this place lies, or that lies in the place's own; empty if none was
-        found.
+        """Return a table or index within whose directory this place lies, or that lies in the place's own; empty if
+        none was found.
         """
 
     def missing_parent(self, uri: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from iscp.core.job.target_state import TargetLog
 from iscp.core.query.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.values.errors import InvalidRequest, TableNotFound
 from iscp.core.values.progress import UNKNOWN, TableSize
@@ -11,7 +12,7 @@ from iscp.ports.catalog import TableDescription
 
 
 class FakeCatalog:
-    """Port Catalog: `tables` by URI; `faults` are what the engine finds in conditions
+    """Port Catalog: `tables` by URI; `indexes` are places of indexes; `faults` are what the engine finds in conditions
     and queries, `shapes` what it makes of these. Directories are there but those in `missing`. `sizes`: by URI.
     `links`: where paths lead."""
 
@@ -20,6 +21,7 @@ class FakeCatalog:
         self.faults: dict[str, str] = {}
         self.shapes: dict[str, QueryShape] = {}
         self.missing: set[str] = set()
+        self.indexes: set[str] = set()
         self.links: dict[str, str] = {}
         self.sizes: dict[str, TableSize] = {}
         self.released: list[tuple[str, str]] = []
@@ -40,8 +42,13 @@ class FakeCatalog:
         self.describe(uri)
         return self.sizes.get(uri, TableSize(UNKNOWN, UNKNOWN))
 
+    def logs_at(self, uri: str) -> frozenset[TargetLog]:
+        found = {TargetLog.DELTA: uri in self.tables, TargetLog.LANCE: uri in self.indexes}
+        return frozenset(log for log, there in found.items() if there)
+
     def table_around(self, uri: str) -> str:
-        return next((each for each in self.tables if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")
+        there = (*self.tables, *self.indexes)
+        return next((each for each in there if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")
 
     def missing_parent(self, uri: str) -> str:
         parent = uri.rpartition("/")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from iscp.core.job.target_state import TargetLog
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.errors import EngineError, InvalidRequest, TableNotFound
 from iscp.core.values.progress import TableSize
@@ -42,6 +43,10 @@ class RootedCatalog:
     def refuse_links(self, table: str) -> None:
         self.locate(table)
         self.catalog.refuse_links(table)
+
+    def logs_at(self, uri: str) -> frozenset[TargetLog]:
+        self.require(uri, uri)
+        return self.catalog.logs_at(uri)
 
     def table_around(self, uri: str) -> str:
         self.require(uri, uri)

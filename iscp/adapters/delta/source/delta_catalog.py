@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.live_files import LoadState, NotReadableHere, load_plain_state
-from iscp.adapters.delta.log.nested_tables import table_around
+from iscp.adapters.delta.log.nested_tables import logs_at, table_around
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
@@ -23,6 +23,7 @@ from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_fault
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.job.source_holds import hold_properties
+from iscp.core.job.target_state import TargetLog
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.column_identity import void_fields
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -161,6 +162,10 @@ class DeltaCatalog:
             )
         return self._analysis.query_shape(sql, schemas)
 
+    def logs_at(self, uri: str) -> frozenset[TargetLog]:
+        with storage_faults(f"list {uri}"):
+            return logs_at(uri)
+
     def table_around(self, uri: str) -> str:
         with storage_faults(f"search around {uri}"):
             return table_around(uri)
@@ -242,11 +247,19 @@ def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
     """A log may have checkpoints alone: deltalake then reads the table, and neither it nor Spark commits to it."""
     with storage_faults(f"list the log of {table}"):
         checkpointed = any(".checkpoint." in name for name in files.names(log_of(uri)))
+        indexed = TargetLog.LANCE in logs_at(uri)
     if checkpointed:
         return InvalidRequest(
             f"{table} has checkpoints but no commit in its log, and Spark reads no such table",
             field="table",
             remedy="Restore the newest commit's file from a backup, or copy the rows to a new table, as deltalake can",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
+    if indexed:
+        return InvalidRequest(
+            f"{table} is an index, not a table",
+            field="table",
+            remedy="Name the table that the index follows",
             code=ErrorCode.TABLE_UNREADABLE,
         )
     return TableNotFound(

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from iscp.adapters.delta.storage.dataset_names import DATASET_DIRECTORIES, VERSIONS
 from iscp.core.access.account_roots import is_bucket, is_plain_uri
 from iscp.core.values.argument_checks import require_unicode
 from iscp.core.values.errors import InvalidRequest
@@ -96,7 +97,8 @@ def place(uri: str) -> str:
 
 
 def followed_places(uri: str) -> tuple[str, ...]:
-    """Return the places of a table's files with links followed: its directory, and its log, which may be a link itself.
+    """Return the places of a table's files with links followed: its directory, and its log, which may be a link itself,
+    as may the directories of an index.
 
     A URI of another store, for a custom consumer, stays as it is. Raises InvalidRequest.
     """
@@ -105,7 +107,8 @@ def followed_places(uri: str) -> tuple[str, ...]:
     path = local_path(uri)
     if path is None:
         return (s3_place(uri),)
-    return os.path.realpath(path), os.path.realpath(path / "_delta_log")
+    inside = ("_delta_log", *DATASET_DIRECTORIES) if os.path.lexists(path / VERSIONS) else ("_delta_log",)
+    return os.path.realpath(path), *(os.path.realpath(path / name) for name in inside)
 
 
 def followed_root(root: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from iscp.consumers.replica.replica_kind import ReplicaKind
+from iscp.consumers.validation import check_target
+from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.ports.catalog import TableDescription
@@ -88,6 +90,29 @@ def test_a_target_around_or_within_a_table_is_refused(place: str) -> None:
     with pytest.raises(InvalidRequest, match="lies within the directory of the table") as refused:
         validate(replace(GOOD, target=place), *others)
     assert (refused.value.field, bool(refused.value.remedy)) == (f"{PATH}.target", True)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/lake/i", "/lake/i is an index, not a table"),
+        ("/lake/i/data", "within the directory of the index /lake/i"),
+    ],
+)
+def test_a_target_where_an_index_is_or_within_one_is_refused(place: str, words: str) -> None:
+    catalog = FakeCatalog(SOURCE)
+    catalog.indexes.add("/lake/i")
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        ReplicaKind().validate(replace(GOOD, target=place), SOURCE, catalog)
+    assert (refused.value.field, bool(refused.value.remedy)) == (f"{PATH}.target", True)
+
+
+def test_an_index_is_refused_where_a_table_is_and_made_where_an_index_is() -> None:
+    catalog = FakeCatalog(SOURCE, TARGET)
+    catalog.indexes.add("/lake/i")
+    with pytest.raises(InvalidRequest, match="/lake/target is a table, not an index"):
+        check_target(GOOD, SOURCE, catalog, TargetLog.LANCE)
+    assert check_target(replace(GOOD, target="/lake/i/"), SOURCE, catalog, TargetLog.LANCE) == "/lake/i"
 
 
 def test_a_column_that_a_target_cannot_have_is_refused_unless_it_is_left_out() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.dataset_names import DATASET_DIRECTORIES, VERSIONS
 from iscp.adapters.delta.storage.locations import followed_places, followed_root
 from iscp.core.access.account_roots import AccountRoots
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -86,6 +87,17 @@ def test_what_becomes_a_link_to_elsewhere_is_refused_from_then_on(data: Path) ->
     assert passes(held, f"{data}/a/later")
     (data / "a" / "later").symlink_to(data / "ab" / "t")
     assert not passes(held, f"{data}/a/later")
+
+
+@pytest.mark.parametrize("name", DATASET_DIRECTORIES)
+def test_an_index_one_of_whose_directories_leads_elsewhere_is_refused(data: Path, name: str) -> None:
+    held, index = guard(f"{data}/a"), data / "a" / "index"
+    for each in (VERSIONS, name):
+        (index / each).mkdir(parents=True, exist_ok=True)
+    assert passes(held, str(index))
+    (index / name).rmdir()
+    (index / name).symlink_to(data / "ab" / "t")
+    assert not passes(held, str(index))
 
 
 def test_what_is_kept_beside_a_target_is_held_too(data: Path) -> None:

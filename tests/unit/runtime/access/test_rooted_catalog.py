@@ -20,6 +20,7 @@ REQUESTS: dict[str, Callable[[Catalog, str], object]] = {
     "locate": lambda catalog, place: catalog.locate(place),
     "normalize": lambda catalog, place: catalog.normalize(place),
     "refuse_links": lambda catalog, place: catalog.refuse_links(place),
+    "logs_at": lambda catalog, place: catalog.logs_at(place),
     "table_around": lambda catalog, place: catalog.table_around(place),
     "missing_parent": lambda catalog, place: catalog.missing_parent(place),
     "has_version": lambda catalog, place: catalog.has_version(place, 1),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -16,6 +17,7 @@ from iscp.adapters.delta.log.nested_tables import LOOKED_AT_MAX, STAGED
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage.files import names_below
+from iscp.core.job.target_state import TargetLog
 from iscp.core.values.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
 from tests.fakes.commit_files import commit_path
 
@@ -158,6 +160,33 @@ def test_a_table_above_or_below_a_place_is_found(tmp_path: Path) -> None:
     assert catalog.table_around(str(outer)) == ""
     write_deltalake(str(outer / "inside"), pa.table({"id": [1]}))
     assert catalog.table_around(str(outer)) == str(outer / "inside")
+
+
+def test_an_index_above_or_below_a_place_is_found(tmp_path: Path) -> None:
+    catalog, root = DeltaCatalog(), tmp_path.resolve()
+    index, table = root / "lake" / "deep" / "index", root / "lake" / "t"
+    lance.write_dataset(pa.table({"id": [1]}), str(index))
+    (root / "lake" / "deep" / "notes" / "_versions").mkdir(parents=True)  # of something else
+    assert catalog.table_around(str(index / "data")) == str(index)
+    assert catalog.table_around(str(root / "lake")) == str(index)
+    for free in (index, root / "lake" / "deep" / "beside", root / "lake" / "deep" / "notes" / "new"):
+        assert catalog.table_around(str(free)) == ""
+    write_deltalake(str(table), pa.table({"id": [1]}))
+    assert catalog.logs_at(str(index)) == {TargetLog.LANCE}
+    assert catalog.logs_at(str(table)) == {TargetLog.DELTA}
+    assert catalog.logs_at(str(root / "lake")) == frozenset()
+    lance.write_dataset(pa.table({"id": [1]}), str(table))
+    assert catalog.logs_at(str(table)) == {TargetLog.DELTA, TargetLog.LANCE}
+    lance.write_dataset(pa.table({"id": [1]}), str(root / "old"), enable_v2_manifest_paths=False)
+    assert catalog.logs_at(str(root / "old")) == {TargetLog.LANCE}
+
+
+def test_an_index_is_refused_as_a_table_by_its_name(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "index"))
+    with pytest.raises(InvalidRequest, match="index is an index, not a table") as refused:
+        DeltaCatalog().describe(str(tmp_path / "index"))
+    assert (refused.value.field, refused.value.code) == ("table", ErrorCode.TABLE_UNREADABLE)
+    assert "the table that the index follows" in refused.value.remedy
 
 
 def test_a_search_below_a_place_is_bounded(tmp_path: Path) -> None:
