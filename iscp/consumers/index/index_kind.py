@@ -16,8 +16,9 @@ from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_services import IndexServices
 from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, where_columns
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.index.lance.index_columns import is_reserved
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.model import definition_columns
@@ -35,7 +36,7 @@ class IndexKindBase:
     name = ""
     shared_target = False
     takes_services = True
-    needs = Needs(small_snapshots=True, delta_target=False, ranges=True)
+    needs = Needs(small_snapshots=True, target_log=TargetLog.LANCE, ranges=True)
 
     def __init__(self, services: IndexServices) -> None:
         self._embeddings = services.embeddings
@@ -50,14 +51,14 @@ class IndexKindBase:
                 remedy="Name text columns in options.columns, and others to store in options.stored",
             )
         definition = parse_definition(self.name, spec.options)
-        target = check_target(spec, source, catalog)
+        target = check_target(spec, source, catalog, TargetLog.LANCE)
         check_columns(spec, source, catalog)
         definition_columns.check_columns(definition, _types(source), spec.key)
         _refuse_key(spec, source)
         _refuse_reserved(definition, spec)
         if definition.vector is not None and definition.vector.embed:
             self._embeddings.registry.check(definition.vector.embed)
-        _refuse_unusable(target, catalog)
+        _refuse_unusable(target)
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
@@ -147,19 +148,8 @@ def _refuse_reserved(definition: IndexDefinition, spec: ConsumerSpec) -> None:
         )
 
 
-def _refuse_unusable(target: str, catalog: Catalog) -> None:
+def _refuse_unusable(target: str) -> None:
     """Raise InvalidRequest unless a place is free, or has an index already."""
-    try:
-        catalog.describe(target)
-    except TableNotFound:
-        pass
-    else:
-        raise InvalidRequest(
-            f"{target} is a Delta table",
-            field=f"{CONSUMER_PATH}.target",
-            remedy="Choose a new path",
-            code=ErrorCode.TARGET_UNUSABLE,
-        )
     if fault := IndexStore.fault_of(target):
         raise InvalidRequest(
             f"{target} {fault}",
