@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.core.values.errors import Conflict
 from iscp.index.lance.index_columns import (
     FAULT,
     HEAD,
@@ -99,11 +100,33 @@ class MaintainedIndex:
         return self.store.open()
 
     def change_randomly(self, chance: random.Random, rows: int, keys: int) -> None:
-        """Commit so many rows of a key out of so many; a tenth of them are removed."""
-        chosen = [str(chance.randrange(keys)) for _ in range(rows)]
-        removed = sorted(set(chosen[: rows // 10]))
-        put = {key: random_row(chance, self.dimension) for key in chosen if key not in removed}
-        self.change(put, removed)
+        """Commit a change as `drawn_change` draws it, until no other commit is first."""
+        put, removed = drawn_change(chance, rows, keys, self.dimension)
+        while True:
+            try:
+                self.change(put, removed)
+                return
+            except Conflict:
+                continue
+
+
+def drawn_change(chance: random.Random, rows: int, keys: int, dimension: int = 0) -> tuple[dict[str, Row], list[str]]:
+    """Rows of so many of the keys from 0 to `keys`, a tenth of which are removed."""
+    chosen = [str(chance.randrange(keys)) for _ in range(rows)]
+    removed = sorted(set(chosen[: rows // 10]))
+    return {key: random_row(chance, dimension) for key in chosen if key not in removed}, removed
+
+
+def model_after(seed: int, commits: int, rows: int, keys: int, dimension: int = 0) -> dict[str, Row]:
+    """The rows after so many commits of `change_randomly` with one chance of this seed."""
+    chance = random.Random(seed)
+    model: dict[str, Row] = {}
+    for _ in range(commits):
+        put, removed = drawn_change(chance, rows, keys, dimension)
+        for key in removed:
+            model.pop(key, None)
+        model.update(put)
+    return model
 
 
 def rows_of(at: OpenIndex) -> dict[str, Row]:

@@ -7,7 +7,7 @@ addition, as a query is mostly farther from the rows than these are from each ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,11 +47,18 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a search needs: so many partitions, and so many times as many candidates as hits. `recall` was reached."""
+    """What a search needs: so many partitions, and so many times as many candidates as hits. `recall` was reached, and
+    whether that is what was `wanted`.
+    """
 
     probes: int
     refine: int
     recall: float
+    wanted: float
+
+    @property
+    def is_reached(self) -> bool:
+        return self.recall >= self.wanted
 
 
 def calibrate(at: OpenIndex, metric: str, recall: float, largest_rows: int) -> Calibration | None:
@@ -66,23 +73,25 @@ def calibrate(at: OpenIndex, metric: str, recall: float, largest_rows: int) -> C
         truth = _neighbours(at.dataset, queries, metric)
         wanted = recall + (1 - recall) / 2
         most = partitions(largest_rows)
-        tried = Calibration(most, REFINES[-1], 0.0)
+        tried = Calibration(most, REFINES[-1], 0.0, wanted)
         for refine in REFINES:
             # First with all partitions: if these do not reach it, more candidates have to.
-            tried = Calibration(most, refine, _recall(at.dataset, queries, truth, metric, most, refine))
-            if tried.recall >= wanted:
-                return _fewest(at.dataset, queries, truth, metric, tried, wanted)
+            tried = Calibration(most, refine, _recall(at.dataset, queries, truth, metric, most, refine), wanted)
+            if tried.is_reached:
+                return _fewest(at.dataset, queries, truth, metric, tried)
         return tried
 
 
 def _fewest(
-    dataset: LanceDataset, queries: Floats, truth: list[set[int]], metric: str, most: Calibration, wanted: float
+    dataset: LanceDataset, queries: Floats, truth: list[set[int]], metric: str, most: Calibration
 ) -> Calibration:
     probes = 1.0
     while round(probes) < most.probes:
-        found = _recall(dataset, queries, truth, metric, round(probes), most.refine)
-        if found >= wanted:
-            return Calibration(round(probes), most.refine, found)
+        found = replace(
+            most, probes=round(probes), recall=_recall(dataset, queries, truth, metric, round(probes), most.refine)
+        )
+        if found.is_reached:
+            return found
         probes = max(probes + 1, probes * PROBES_STEP)
     return most
 

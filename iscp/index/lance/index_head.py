@@ -43,7 +43,7 @@ class IndexHead:
     them. `fingerprint` says by which embedder vectors were made (empty: they are the source's own), `column_ids` are
     those of the source at the watermark. A calibration found that so many `probes` (partitions) and `refine` times as
     many candidates as hits reach the recall, while the largest segment of vectors had `calibrated_rows`; 0: there was
-    none.
+    none. `vector_kind` is Lance's name of the index that it needs; empty: the usual one.
     """
 
     definition: str
@@ -61,6 +61,7 @@ class IndexHead:
     probes: int = 0
     refine: int = 0
     calibrated_rows: int = 0
+    vector_kind: str = ""
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
@@ -90,6 +91,7 @@ def parse_head(text: str) -> IndexHead:
         exact_int(head.version, "version", -1)
         if type(head.version_at_s) not in (int, float):
             raise ValueError("version_at_s is no number")
+        _text(head.vector_kind)
         for mapping in (head.records, head.column_ids or {}):
             for name, value in mapping.items():
                 _text(name), _text(value)

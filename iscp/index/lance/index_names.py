@@ -25,10 +25,16 @@ TEXT_OPTIONS: Mapping[str, Any] = {
 """The options of an inverted index on words between spaces."""
 
 VECTOR_KIND = "IVF_RQ"
-"""Partitions by nearest centroid, and in them one bit for each dimension: the smallest index that, with exact
-distances for the nearest of its candidates, reached every recall that was wanted (ADR 45)."""
+"""Partitions by nearest centroid, and in them one bit for each dimension: the smallest index, and the fastest with
+filters. Exact distances of the nearest candidates make up for the bits where vectors lie in clusters (ADR 45)."""
 
-VECTOR_OPTIONS: Mapping[str, Any] = {"num_bits": 1}
+FINE_VECTOR_KIND = "IVF_SQ"
+"""The same with eight bits for each dimension, for vectors that one bit cannot distinguish, such as random ones."""
+
+BIT_DIMENSIONS_MIN = 64
+"""Dimensions from which one bit for each is tried."""
+
+VECTOR_OPTIONS: Mapping[str, Mapping[str, Any]] = {VECTOR_KIND: {"num_bits": 1}, FINE_VECTOR_KIND: {}}
 
 PARTITION_ROWS = 1_000
 """Rows of a partition of vectors. Fewer rows need fewer distances where few partitions do, and more where a filter

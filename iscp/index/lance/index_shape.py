@@ -14,7 +14,7 @@ from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_lookup import ADDRESS, head_row
-from iscp.index.lance.segments import Segment, segment_statistics, segments_of
+from iscp.index.lance.segments import Segment, segment_statistics, segments_of, vector_kind
 from iscp.index.model.maintenance_policy import (
     KEY_ROWS_MIN,
     TEXT_ROWS_MIN,
@@ -108,7 +108,15 @@ def _part(
         )
         for each in own
     )
-    return PartShape(name, rows, least, shapes, sum(each.rows - each.dead for each in fresh), len(fresh))
+    return PartShape(
+        name=name,
+        rows=rows,
+        rows_min=least,
+        segments=shapes,
+        fresh_rows=sum(each.rows - each.dead for each in fresh),
+        fresh_fragments=len(fresh),
+        outdated=name == VECTOR_INDEX and any(each.kind != vector_kind(at) for each in own),
+    )
 
 
 def _groups(segments: list[Segment], fragments: dict[int, _Fragment]) -> tuple[GroupShape, ...]:

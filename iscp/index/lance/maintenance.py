@@ -21,7 +21,7 @@ from iscp.core.values.errors import Conflict, StorageError
 from iscp.index.lance.calibration import calibrate
 from iscp.index.lance.clean_up import IN_FLIGHT_S, clean_up
 from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.index_names import words_number
+from iscp.index.lance.index_names import FINE_VECTOR_KIND, words_number
 from iscp.index.lance.index_shape import fragments_of, read_shape
 from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.lance_access import lance_faults
@@ -32,6 +32,7 @@ from iscp.index.lance.segments import (
     segment_statistics,
     segments_of,
     state_segment,
+    vector_kind,
 )
 from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
 from iscp.index.model.maintenance_policy import Action, Upkeep, largest, next_action, next_due_s
@@ -216,9 +217,11 @@ class _Upkeeper:
             return False
         self._failpoints.reach("maintain.calibrate.found")
         changes = self._store.begin(self._at)
-        changes.head = replace(
-            changes.head, probes=found.probes, refine=found.refine, calibrated_rows=max(1, segment.rows)
-        )
+        if found.is_reached or vector_kind(self._at) == FINE_VECTOR_KIND:
+            rows = max(1, segment.rows)
+            changes.head = replace(changes.head, probes=found.probes, refine=found.refine, calibrated_rows=rows)
+        else:  # all segments are built again, and then probes are found for these
+            changes.head = replace(changes.head, vector_kind=FINE_VECTOR_KIND, calibrated_rows=0)
         changes.commit("calibrate the search of vectors")
         return True
 

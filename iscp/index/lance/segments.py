@@ -21,7 +21,16 @@ from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.index.lance.count_cache import found_counts
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import KEY, VECTOR, words_column
-from iscp.index.lance.index_names import KEY_INDEX, TEXT_OPTIONS, VECTOR_KIND, VECTOR_OPTIONS, partitions, words_number
+from iscp.index.lance.index_names import (
+    BIT_DIMENSIONS_MIN,
+    FINE_VECTOR_KIND,
+    KEY_INDEX,
+    TEXT_OPTIONS,
+    VECTOR_KIND,
+    VECTOR_OPTIONS,
+    partitions,
+    words_number,
+)
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.word_counts import CountFile, WordCounts, merged_counts, read_table, write_counts
 
@@ -37,12 +46,16 @@ BATCH_ROWS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the index `name`, as a version of the dataset has it; some of its fragments may be gone."""
+    """A segment of the index `name`, as a version of the dataset has it; some of its fragments may be gone.
+
+    `kind` is Lance's name of the kind of index.
+    """
 
     name: str
     uuid: str
     fragments: frozenset[int]
     fields: tuple[int, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ def segments_of(dataset: LanceDataset) -> list[Segment]:
     """Return all segments of a dataset's version. Raises StorageError."""
     with lance_faults(f"read the indexes of {dataset.uri}"):
         return [
-            Segment(index.name, segment.uuid, frozenset(segment.fragment_ids), tuple(index.fields))
+            Segment(index.name, segment.uuid, frozenset(segment.fragment_ids), tuple(index.fields), index.index_type)
             for index in dataset.describe_indices()
             for segment in index.segments
         ]
@@ -125,6 +138,16 @@ def state_segment(at: OpenIndex, segment: Segment) -> bool:
     return True
 
 
+def vector_kind(at: OpenIndex) -> str:
+    """Return Lance's name of the index that vectors need: that of the head, or the usual one if it fits.
+
+    Lance packs bits of eight dimensions each; and few bits say little.
+    """
+    dimension = at.dataset.schema.field(VECTOR).type.list_size
+    usual = FINE_VECTOR_KIND if dimension % 8 or dimension < BIT_DIMENSIONS_MIN else VECTOR_KIND
+    return at.head.vector_kind if at.head.vector_kind in VECTOR_OPTIONS else usual
+
+
 def write_statistics(at: OpenIndex, uuid: str, number: int, fragments: Sequence[int]) -> None:
     """Write what a segment that is built now over these fragments has. Raises StorageError."""
     table, rows, words = live_counts(at, number, fragments)
@@ -166,8 +189,9 @@ def _built(at: OpenIndex, name: str, fragments: list[int], metric: str) -> Index
         return _build(at.dataset, KEY, "BTREE", name, fragments, {})
     if not (rows := _values(at, VECTOR, fragments)):
         return None
-    options = {**VECTOR_OPTIONS, "metric": metric, "num_partitions": partitions(rows)}
-    return _build(at.dataset, VECTOR, VECTOR_KIND, name, fragments, options)
+    kind = vector_kind(at)
+    options = {**VECTOR_OPTIONS[kind], "metric": metric, "num_partitions": partitions(rows)}
+    return _build(at.dataset, VECTOR, kind, name, fragments, options)
 
 
 def _build(

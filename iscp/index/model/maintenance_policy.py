@@ -90,7 +90,10 @@ class SegmentShape:
 
 @dataclass(frozen=True, slots=True)
 class PartShape:
-    """One of an index's parts: keys, the words of a column, or vectors. `rows` are the live rows that it could have."""
+    """One of an index's parts: keys, the words of a column, or vectors. `rows` are the live rows that it could have.
+
+    Segments that are `outdated` are of another kind than they are to be.
+    """
 
     name: str
     rows: int
@@ -98,6 +101,7 @@ class PartShape:
     segments: tuple[SegmentShape, ...] = ()
     fresh_rows: int = 0
     fresh_fragments: int = 0
+    outdated: bool = False
 
     @property
     def wanted(self) -> bool:
@@ -177,6 +181,9 @@ def smallest_run(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def _due(shape: IndexShape) -> Iterator[Action]:
+    # Segments of two kinds never stand beside each other.
+    if outdated := tuple(uuid for part in shape.parts if part.outdated for uuid in _merged_segments(part)):
+        yield Action(Upkeep.MERGE, segments=outdated)
     if any(part.wanted and _too_fresh(part) for part in shape.parts):
         yield Action(Upkeep.SEGMENTS)
     if unstated := tuple(each.uuid for part in shape.parts for each in part.segments if not each.stated):
@@ -201,6 +208,8 @@ def _too_fresh(part: PartShape) -> bool:
 
 
 def _merged_segments(part: PartShape) -> list[str]:
+    if part.outdated:
+        return [each.uuid for each in part.segments]
     return [part.segments[each].uuid for each in smallest_run([one.rows for one in part.segments], SEGMENTS_MAX)]
 
 

@@ -1,0 +1,91 @@
+"""A writer and a maintainer in two processes, and readers meanwhile: each version's rows are those of its watermark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from iscp.index.lance.segments import segments_of
+from tests.fakes.maintained_index import (
+    ROWS_KEY,
+    MaintainedIndex,
+    counted,
+    model_after,
+    rows_of,
+    same_rows,
+    stored_counts,
+)
+
+PROGRAM = [sys.executable, "-m", "tests.fakes.maintained_index_program"]
+SEED = 11
+DIMENSION = 4
+
+
+@contextmanager
+def process(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def finished(started: subprocess.Popen[str], timeout_s: float) -> dict[str, dict[str, int]]:
+    out, err = started.communicate(timeout=timeout_s)
+    assert started.returncode == 0, err
+    found: dict[str, dict[str, int]] = json.loads(out)
+    return found
+
+
+def play(path: Path, commits: int, rows: int, keys: int, timeout_s: float) -> dict[str, dict[str, int]]:
+    """Write and maintain at the same time, and read; return what the maintainer did and lost."""
+    index = MaintainedIndex(str(path / "index"), DIMENSION)
+    index.create()
+    end = path / "end"
+    seen = -1
+    with (
+        process("write", index.store.root, SEED, commits, rows, keys, DIMENSION) as writer,
+        process("maintain-until", index.store.root, end) as maintainer,
+    ):
+        until = time.monotonic() + timeout_s
+        while writer.poll() is None:
+            assert time.monotonic() < until
+            at = index.store.open()
+            commit = int(at.head.records[ROWS_KEY])
+            assert commit >= seen, "a reader has gone back"
+            seen = commit
+            model = model_after(SEED, commit, rows, keys, DIMENSION)
+            assert same_rows(rows_of(at), model)
+            assert stored_counts(at, 1) == counted(model, 1)[0]
+        assert finished(writer, timeout_s) == {"commits": commits}
+        end.touch()
+        done = finished(maintainer, timeout_s)
+    at = index.store.open()
+    model = model_after(SEED, commits, rows, keys, DIMENSION)
+    assert same_rows(rows_of(at), model)
+    assert int(at.head.records[ROWS_KEY]) == commits
+    assert stored_counts(at, 1) == counted(model, 1)[0]
+    assert {each.name for each in segments_of(at.dataset)} >= {"words_1"}
+    return done
+
+
+def test_each_version_has_the_rows_of_its_watermark_while_a_maintainer_works(tmp_path: Path) -> None:
+    done = play(tmp_path, commits=25, rows=400, keys=6_000, timeout_s=240)
+    assert done["done"].get("segments", 0) >= 1
+
+
+# The long version of the test above.
+@pytest.mark.full
+def test_each_version_has_the_rows_of_its_watermark_in_a_long_run(tmp_path: Path) -> None:
+    done = play(tmp_path, commits=300, rows=400, keys=9_000, timeout_s=1_800)
+    assert done["done"].keys() >= {"segments", "counts", "compact"}
