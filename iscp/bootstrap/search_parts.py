@@ -19,7 +19,7 @@ def compose_search(
     foundation: Foundation, owner: OwnerLoop, catalog: Catalog, waiter: JobWaiter, places: PlaceGuard
 ) -> SearchServer:
     turns = SearchTurns(foundation.config.search, foundation.clock)
-    return SearchServer(OwnerSearch(owner, catalog, waiter, search_index, turns, places))
+    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search_index, turns, places))
 
 
 def search_index(request: SearchRequest) -> SearchAnswer:
@@ -28,23 +28,11 @@ def search_index(request: SearchRequest) -> SearchAnswer:
     Raises IscpError, and PermanentError where the library's packages are not installed.
     """
     try:
-        search = import_name("iscp", "search", "iscp.index.search.library")
+        run = import_name("iscp", "search", "iscp.index.search.library", "run_search")
     except ModuleNotFoundError as error:
         raise PermanentError(
             f"this node cannot search: {error}",
             remedy="Install the packages of the extra `search` on every node, and restart them",
         ) from error
-    answer: SearchAnswer = search(
-        request.uri,
-        request.text,
-        vector=request.vector or None,
-        k=request.k,
-        filter=request.filter,
-        min_version=request.min_version,
-        wait_s=request.wait_s,
-        columns=request.columns,
-        highlight=request.highlight,
-        explain=request.explain,
-        weights=request.weights,
-    )
+    answer: SearchAnswer = run(request)
     return answer

@@ -17,12 +17,14 @@ from iscp.adapters.grpc.access.access_server import AccessServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
 from iscp.core.build.api_builds import BuildStage
 from iscp.core.build.build_progress import JobBuild, KnownBuilds
 from iscp.core.build.build_task import BuildPlan, BuildTask, TaskType
+from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, TriggerSpec
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
@@ -31,12 +33,15 @@ from iscp.runtime.admin.build_service import OwnerBuilds
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.admin.search_service import OwnerSearch
+from iscp.runtime.admin.search_turns import SearchTurns
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.access import FakeAudit, FakeTokens
 from tests.fakes.etcd import FakeOverrides
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
+from tests.fakes.searches import FakeIndexes
 from tests.fakes.shown_builds import FakeTermBuilds
 from tests.fakes.waiting import until
 
@@ -66,7 +71,9 @@ class FuzzedNode:
         builds = OwnerBuilds(owner, catalog, builder, self.admin.change, clock)
         self.tokens = FakeTokens()
         access = TokenService(self.tokens, FakeAudit(), clock, secrets.token_hex)
-        services = OperatorServer(self.operator), BuildServer(builds), AccessServer(access)
+        turns = SearchTurns(SearchBounds(), clock)
+        searches = OwnerSearch(owner, catalog, lambda row, version, timeout_s, alive: None, FakeIndexes().search, turns)
+        services = (OperatorServer(self.operator), BuildServer(builds), SearchServer(searches), AccessServer(access))
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services)
         self._register()
         self.server.start()

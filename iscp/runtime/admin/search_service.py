@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
@@ -17,9 +18,13 @@ from iscp.core.values.errors import InvalidRequest, no_index_at
 from iscp.ports.catalog import Catalog
 from iscp.ports.searching import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.search_turns import SearchTurns
 from iscp.runtime.owner.owner_loop import OwnerLoop
+
+
+class VersionWait(Protocol):
+    def __call__(self, row: JobRow, version: int, timeout_s: float, alive: Callable[[], bool], /) -> object:
+        """Return once the job has applied this version of its table. Raises TimedOut, JobFailed, Unavailable."""
 
 
 class OwnerSearch:
@@ -29,14 +34,14 @@ class OwnerSearch:
         self,
         owner: OwnerLoop,
         catalog: Catalog,
-        waiter: JobWaiter,
+        wait: VersionWait,
         search: IndexSearch,
         turns: SearchTurns,
         places: PlaceGuard = ANYWHERE,
     ) -> None:
         self._owner = owner
         self._catalog = catalog
-        self._waiter = waiter
+        self._wait = wait
         self._search = search
         self._turns = turns
         self._places = places
@@ -47,7 +52,7 @@ class OwnerSearch:
         # A link that was put there since leads nowhere else.
         self._places.require_target(row.key.account, target, "uri")
         if request.min_version is not None:
-            self._waiter.wait(row, request.min_version, request.wait_s, alive)
+            self._wait(row, request.min_version, request.wait_s, alive)
         # The job has applied the version: what the index says of itself has to agree at once.
         of_target = replace(request, uri=target, wait_s=0.0)
         return self._turns.run(row.key.account, lambda: self._search(of_target), alive)

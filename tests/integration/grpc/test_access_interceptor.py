@@ -17,6 +17,7 @@ from iscp.adapters.grpc.access.request_accounts import METHODS
 from iscp.adapters.grpc.admin.admin_server import AdminServer, Service
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
@@ -28,6 +29,7 @@ from iscp.wire.v1 import access_pb2, admin_pb2, builds_pb2, operator_pb2
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
+from tests.fakes.searches import FakeSearches
 from tests.fakes.shown_builds import FakeBuilds
 
 REFUSED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
@@ -41,6 +43,7 @@ class Guarded:
         services: list[Service] = [
             OperatorServer(FakeOperator()),
             BuildServer(FakeBuilds()),
+            SearchServer(FakeSearches()),
             AccessServer(self.access.service),
         ]
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=services, interceptors=[self.access.interceptor])
@@ -168,6 +171,8 @@ def test_nothing_of_another_account_can_be_seen_or_named(guarded: Guarded) -> No
                 assert isinstance(there, TableNotFound), method
                 if hasattr(request_of(method, "other"), "job"):
                     assert there.message == "/lake/t has no jobs"
+            case Foreign.NO_INDEX:
+                assert isinstance(there, TableNotFound), method
             case _:
                 assert isinstance(there, list), method
                 assert sum(each.ByteSize() for each in there) == 0, method

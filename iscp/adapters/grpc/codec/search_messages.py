@@ -31,11 +31,11 @@ def search_to_wire(request: SearchRequest, account: str) -> pb.SearchRequest:
         vector=list(request.vector),
         k=request.k,
         filter=request.filter,
-        columns=None if request.columns is None else {"names": list(request.columns)},
+        columns=None if request.columns is None else to_message(pb.SearchColumns, names=list(request.columns)),
         min_version=request.min_version,
         highlight=request.highlight,
         explain=request.explain,
-        weights={"text": request.weights.text, "vector": request.weights.vector},
+        weights=to_message(pb.SearchWeights, text=request.weights.text, vector=request.weights.vector),
     )
 
 

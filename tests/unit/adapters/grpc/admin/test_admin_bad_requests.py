@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, error_of, status_of
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import ErrorCode, IscpError, JobFailed, PermanentError, TimedOut
-from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2
+from iscp.wire.v1 import admin_pb2, builds_pb2, operator_pb2, search_pb2
 from tests.fakes.fuzzed_node import KEPT, FuzzedNode
 from tests.fakes.wire_faults import fill, odd_values, paths, with_value, wrong_values
 
@@ -29,6 +29,7 @@ SERVICES = (
     admin_pb2.DESCRIPTOR.services_by_name["Admin"],
     operator_pb2.DESCRIPTOR.services_by_name["Operator"],
     builds_pb2.DESCRIPTOR.services_by_name["Builds"],
+    search_pb2.DESCRIPTOR.services_by_name["Search"],
 )
 METHODS = [method for service in SERVICES for method in service.methods]
 EACH_FOR_ITSELF = ("Check", "ChangeJobs", "UpdateJobs")
