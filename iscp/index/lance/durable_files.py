@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lance import FragmentMetadata, LanceDataset
 
 _DATA, _DELETIONS, _TRANSACTIONS, _VERSIONS, _INDICES = "data", "_deletions", "_transactions", "_versions", "_indices"
+_OWN = "_iscp"
 _VERSION_MAX = 2**64 - 1
 
 
@@ -35,7 +36,7 @@ class DurableFiles:
         """
         if self._root is None:
             return
-        folders = set()
+        folders = {_OWN}  # each file of iscp's own is synced when it is written, but not its name
         for fragment in fragments:
             for file in fragment.files:
                 folders.add(_DATA)
