@@ -163,13 +163,14 @@ class IndexConsumer:
         self._maintain()
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
-        index = self._store.open()
-        commit = self._store.begin(index)
-        if retriever.data_type is DataType.TAIL:
-            rows = self._tail(commit, retriever, context)
-        else:
-            rows = self._whole(index, commit, retriever, context)
-        return self._commit(context, commit, retriever, rows)
+        with self._store.writing:
+            index = self._store.open()
+            commit = self._store.begin(index)
+            if retriever.data_type is DataType.TAIL:
+                rows = self._tail(commit, retriever, context)
+            else:
+                rows = self._whole(index, commit, retriever, context)
+            return self._commit(context, commit, retriever, rows)
 
     def _commit(self, context: ConsumeContext, commit: IndexTransaction, retriever: Retriever, rows: int) -> Consumed:
         """Commit what a transaction has gathered, and the iteration's record with it."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import lance
 import pyarrow as pa
@@ -65,12 +68,38 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
     return OpenIndex(place(uri), dataset, parse_head(found[0] or ""))
 
 
+class _Turn:
+    """Whose turn it is in this process to write one index."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+_turns_lock = threading.Lock()
+
+
+def _turn_of(root: str) -> _Turn:
+    with _turns_lock:
+        return _turns.setdefault(root, _Turn())
+
+
 class IndexStore:
     """The index at one place, as its writer has it."""
 
     def __init__(self, uri: str, failpoints: Failpoints) -> None:
         self._root = place(uri)
         self.failpoints = failpoints
+        self._turn = _turn_of(self._root)
+
+    @property
+    def writing(self) -> AbstractContextManager[object]:
+        """Return what an iteration enters from the base of its commit to its end.
+
+        Maintenance that has lost against iterations enters it too: what rewrites many rows would otherwise never win
+        against a writer that does not pause.
+        """
+        return self._turn.lock
 
     @property
     def root(self) -> str:

@@ -100,12 +100,30 @@ def maintain(
             effective = _Upkeeper(store, at, limits, failpoints).carry_out(action)
         except Conflict:
             lost.append(action.kind)
-            effective = False
+            effective = _carry_out_alone(store, action.kind, limits, failpoints, clock)
         if effective:
             failpoints.reach(f"maintain.{action.kind.value}.after")
             done.append(action.kind)
         if not effective or action.kind is Upkeep.CLEAN_UP:
             idle.add(action.kind)  # not again in this call: it would have the same effect
+
+
+def _carry_out_alone(
+    store: IndexStore, kind: Upkeep, limits: MaintenanceLimits, failpoints: Failpoints, clock: Clock
+) -> bool:
+    """Do again what has lost, while this process commits nothing else; return whether anything has changed.
+
+    Iterations win as a rule. But one that rewrites many rows takes longer than a busy writer pauses, and what is
+    deleted would grow for ever.
+    """
+    with store.writing:
+        at = store.open()
+        shape = read_shape(at, limits.keep_s, clock.now_s())
+        action = next_action(shape, set(Upkeep) - {kind})
+        try:
+            return action is not None and _Upkeeper(store, at, limits, failpoints).carry_out(action)
+        except Conflict:  # a writer of another process
+            return False
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.index.lance.maintenance import MaintenanceLimits, maintain
 from iscp.index.lance.segments import segments_of
+from iscp.index.model.maintenance_policy import Upkeep
+from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import (
     ROWS_KEY,
     MaintainedIndex,
     counted,
     model_after,
+    random_row,
     rows_of,
     same_rows,
     stored_counts,
@@ -89,3 +97,48 @@ def test_each_version_has_the_rows_of_its_watermark_while_a_maintainer_works(tmp
 def test_each_version_has_the_rows_of_its_watermark_in_a_long_run(tmp_path: Path) -> None:
     done = play(tmp_path, commits=300, rows=400, keys=9_000, timeout_s=1_800)
     assert done["done"].keys() >= {"segments", "counts", "compact"}
+
+
+@pytest.mark.full
+def test_a_writer_that_never_pauses_does_not_keep_deleted_rows_for_ever(tmp_path: Path) -> None:
+    index = MaintainedIndex(str(tmp_path / "index"))
+    index.create()
+    chance = random.Random(SEED)
+    index.change({str(key): random_row(chance) for key in range(4_000)}, [])
+    ends = threading.Event()
+    lost: list[Upkeep] = []
+
+    def maintain_always() -> None:
+        while not ends.is_set():
+            lost.extend(maintain(index.store, MaintenanceLimits(), SystemClock(), EnvironmentFailpoints({}), 0.0).lost)
+
+    maintainer = threading.Thread(target=maintain_always)
+    maintainer.start()
+    try:
+        for _ in range(60):
+            with index.store.writing:
+                index.change_randomly(chance, 400, 4_000)
+    finally:
+        ends.set()
+        maintainer.join()
+    maintain(index.store, MaintenanceLimits(), SystemClock(), EnvironmentFailpoints({}), 60.0)
+    at = index.store.open()
+    physical = sum(each.physical_rows for each in at.dataset.get_fragments())
+    assert physical < 2 * at.head.rows, f"{lost} were lost"
+    assert same_rows(rows_of(at), index.model)
+
+
+def test_what_has_lost_is_done_again_alone(tmp_path: Path) -> None:
+    index = MaintainedIndex(str(tmp_path / "index"))
+    index.create()
+    chance = random.Random(SEED)
+    index.change({str(key): random_row(chance) for key in range(3_000)}, [])
+    maintain(index.store, MaintenanceLimits(), SystemClock(), EnvironmentFailpoints({}), 60.0)
+    for _ in range(6):
+        index.change_randomly(chance, 400, 3_000)
+    points = ScriptedFailpoints()
+    points.once("maintain.compact.written", lambda: index.change_randomly(chance, 400, 3_000))
+    done = maintain(index.store, MaintenanceLimits(), SystemClock(), points, 60.0)
+    assert done.lost == (Upkeep.COMPACT,)
+    assert Upkeep.COMPACT in done.actions
+    assert same_rows(rows_of(index.store.open()), index.model)

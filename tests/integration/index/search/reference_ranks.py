@@ -64,9 +64,7 @@ class ReferenceRanks:
         self.documents = documents
         self._boosts = boosts
         self._having = {column: [each[column] for each in documents.values() if column in each] for column in boosts}
-        self._counts = {
-            column: _counted(texts) for column, texts in self._having.items()
-        }
+        self._counts = {column: _counted(texts) for column, texts in self._having.items()}
 
     def ranked(self, clauses: Sequence[Clause], keys: set[str] | None = None) -> list[tuple[float, str]]:
         """Return scores and keys of all rows that are found, in order; `keys` are those that pass a filter."""
@@ -147,9 +145,7 @@ def _changes(one: str, other: str) -> int:
             if not i or not j:
                 rows[i][j] = i + j
                 continue
-            rows[i][j] = min(
-                rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (one[i - 1] != other[j - 1])
-            )
+            rows[i][j] = min(rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (one[i - 1] != other[j - 1]))
             if i > 1 and j > 1 and one[i - 1] == other[j - 2] and one[i - 2] == other[j - 1]:
                 rows[i][j] = min(rows[i][j], rows[i - 2][j - 2] + 1)
     return rows[-1][-1]

@@ -116,9 +116,7 @@ class SmallIndex:
         """Return the words of all rows by their keys, then by column, read by nothing that searches use."""
         names = {column: words_column(number) for number, column in enumerate(self.definition.text_names())}
         rows = self.store.open().dataset.to_table(columns=["_key", *names.values()]).to_pylist()
-        return {
-            row["_key"]: {column: row[name].split() for column, name in names.items() if row[name]} for row in rows
-        }
+        return {row["_key"]: {column: row[name].split() for column, name in names.items() if row[name]} for row in rows}
 
 
 def random_vectors(seed: int, count: int, dimension: int) -> list[list[float]]:
