@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from iscp.index.lance.index_store import OpenIndex
 
-SAMPLES = 64
+SAMPLES = 200
 """Stored vectors that are searched for."""
 
 NEIGHBOURS = 10
@@ -70,7 +70,7 @@ def calibrate(at: OpenIndex, metric: str, recall: float, largest_rows: int) -> C
         addresses, queries = _samples(at.dataset)
         if not len(addresses):
             return None
-        truth = _neighbours(at.dataset, queries, metric)
+        truth = _neighbours(at.dataset, addresses, queries, metric)
         wanted = recall + (1 - recall) / 2
         most = partitions(largest_rows)
         tried = Calibration(most, REFINES[-1], 0.0, wanted)
@@ -85,15 +85,26 @@ def calibrate(at: OpenIndex, metric: str, recall: float, largest_rows: int) -> C
 def _fewest(
     dataset: LanceDataset, queries: Floats, truth: list[set[int]], metric: str, most: Calibration
 ) -> Calibration:
-    probes = 1.0
-    while round(probes) < most.probes:
-        found = replace(
-            most, probes=round(probes), recall=_recall(dataset, queries, truth, metric, round(probes), most.refine)
-        )
-        if found.is_reached:
-            return found
+    # More partitions never find less, but for chance, so that the number is searched for by halves.
+    steps = _steps(most.probes)
+    low, high, best = 0, len(steps), most
+    while low < high:
+        middle = (low + high) // 2
+        recall = _recall(dataset, queries, truth, metric, steps[middle], most.refine)
+        if recall >= most.wanted:
+            high, best = middle, replace(most, probes=steps[middle], recall=recall)
+        else:
+            low = middle + 1
+    return best
+
+
+def _steps(most: int) -> list[int]:
+    """Return the numbers of partitions below `most` that are tried."""
+    steps, probes = [], 1.0
+    while round(probes) < most:
+        steps.append(round(probes))
         probes = max(probes + 1, probes * PROBES_STEP)
-    return most
+    return steps
 
 
 def _recall(
@@ -106,15 +117,16 @@ def _recall(
             nearest={
                 "column": VECTOR,
                 "q": query,
-                "k": NEIGHBOURS,
+                "k": NEIGHBOURS + 1,
                 "metric": metric,
                 "nprobes": probes,
                 "refine_factor": refine,
             },
             with_row_address=True,
         ).to_table()
+        # The vector itself is found at any number of partitions, and is among none of its neighbours.
         found += len(nearest.intersection(rows[ADDRESS].to_pylist()))
-    return found / sum(map(len, truth))
+    return found / max(1, sum(map(len, truth)))
 
 
 def _samples(dataset: LanceDataset) -> tuple[list[int], Floats]:
@@ -135,8 +147,9 @@ def _matrix(vectors: pa.FixedSizeListArray) -> Floats:
     return flat.reshape(len(vectors), vectors.type.list_size)
 
 
-def _neighbours(dataset: LanceDataset, queries: Floats, metric: str) -> list[set[int]]:
-    """Return the addresses of the nearest rows of each query, by all distances."""
+def _neighbours(dataset: LanceDataset, own_addresses: list[int], queries: Floats, metric: str) -> list[set[int]]:
+    """Return the addresses of the nearest rows of each query but for itself, by all distances."""
+    places = np.array(own_addresses, np.uint64)
     addresses = np.empty((len(queries), 0), np.uint64)
     scores = np.empty((len(queries), 0), np.float32)
     scanned = dataset.scanner(
@@ -146,12 +159,15 @@ def _neighbours(dataset: LanceDataset, queries: Floats, metric: str) -> list[set
         if not len(batch):
             continue
         own = batch[ADDRESS].to_numpy().astype(np.uint64)
-        scores = np.concatenate([scores, _nearness(queries, _matrix(batch[VECTOR]), metric)], axis=1)
+        near = _nearness(queries, _matrix(batch[VECTOR]), metric)
+        near[places[:, np.newaxis] == own] = -np.inf
+        scores = np.concatenate([scores, near], axis=1)
         addresses = np.concatenate([addresses, np.broadcast_to(own, (len(queries), len(own)))], axis=1)
         if scores.shape[1] > NEIGHBOURS:
             kept = np.argpartition(-scores, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS]
             scores, addresses = np.take_along_axis(scores, kept, 1), np.take_along_axis(addresses, kept, 1)
-    return [set(each.tolist()) for each in addresses]
+    # With few rows a query may be among its own neighbours still.
+    return [set(each.tolist()) - {own} for each, own in zip(addresses, own_addresses, strict=True)]
 
 
 def _nearness(queries: Floats, rows: Floats, metric: str) -> Floats:

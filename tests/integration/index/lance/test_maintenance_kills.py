@@ -59,8 +59,7 @@ def due(path: Path, kind: Upkeep) -> MaintainedIndex:
     budget_s = 0.0 if kind is Upkeep.CALIBRATE else 60.0
     maintain(index.store, limits, SystemClock(), EnvironmentFailpoints({}), budget_s)
     if kind is Upkeep.STATE:
-        for file in (path / "index" / "_iscp").glob("segment-*"):
-            file.unlink()
+        index.store.open().dataset.optimize.optimize_indices(retrain=True)
         index.change({}, ["1", "2"])
     elif kind is Upkeep.MERGE:
         for number in range(8):
