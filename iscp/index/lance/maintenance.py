@@ -10,7 +10,7 @@ happens, the next maintenance writes them or builds these segments again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
@@ -38,6 +38,7 @@ from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
 from iscp.index.model.maintenance_policy import Action, Upkeep, largest, next_action, next_due_s
 
 if TYPE_CHECKING:
+    from iscp.index.lance.index_head import IndexHead
     from iscp.index.lance.index_store import IndexStore
     from iscp.ports.system import Clock, Failpoints
 
@@ -46,6 +47,9 @@ KEEP_S = 600.0
 
 ACTIONS_MAX = 64
 """Actions of one call; what is due then still is done by the next."""
+
+HEAD_ATTEMPTS = 5
+"""Commits of a head that are tried; then the action has lost, and is due again."""
 
 _CONFLICT = "conflict"
 
@@ -234,14 +238,13 @@ class _Upkeeper:
         if found is None:
             return False
         self._failpoints.reach("maintain.calibrate.found")
-        changes = self._store.begin(self._at)
         if found.is_reached or vector_kind(self._at) == FINE_VECTOR_KIND:
             rows = max(1, segment.rows)
-            changes.head = replace(changes.head, probes=found.probes, refine=found.refine, calibrated_rows=rows)
-        else:  # all segments are built again, and then probes are found for these
-            changes.head = replace(changes.head, vector_kind=FINE_VECTOR_KIND, calibrated_rows=0)
-        changes.commit("calibrate the search of vectors")
-        return True
+            return self._change_head(
+                lambda head: replace(head, probes=found.probes, refine=found.refine, calibrated_rows=rows)
+            )
+        # All segments are built again, and then probes are found for these.
+        return self._change_head(lambda head: replace(head, vector_kind=FINE_VECTOR_KIND, calibrated_rows=0))
 
     def _merge_counts(self, numbers: tuple[int, ...]) -> bool:
         names = self._at.head.count_files
@@ -249,7 +252,29 @@ class _Upkeeper:
         table = merged_counts([read_table(self._at.root, name) for name in merged])
         written = [write_counts(self._at.root, table)] if len(table) else []
         self._failpoints.reach("maintain.counts.written")
-        changes = self._store.begin(self._at)
-        changes.head = replace(changes.head, count_files=(*(name for name in names if name not in merged), *written))
-        changes.commit("merge counts of words")
-        return True
+        return self._change_head(
+            lambda head: (
+                replace(head, count_files=(*(name for name in head.count_files if name not in merged), *written))
+                if set(merged) <= set(head.count_files)
+                else None
+            )
+        )
+
+    def _change_head(self, change: Callable[[IndexHead], IndexHead | None]) -> bool:
+        """Commit a head that was changed; if another commit was first, change that one's.
+
+        What was found for the head may have taken long, and is as good for the next version. `change` returns None
+        where it is not.
+        """
+        for attempts_left in reversed(range(HEAD_ATTEMPTS)):
+            changes = self._store.begin()
+            if (head := change(changes.head)) is None:
+                return False
+            changes.head = head
+            try:
+                changes.commit("maintain the index")
+                return True
+            except Conflict:
+                if not attempts_left:
+                    raise
+        return False

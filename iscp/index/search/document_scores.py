@@ -90,9 +90,7 @@ class DocumentScores:
 
 
 class _Scoring:
-    def __init__(
-        self, documents: Mapping[str, DocumentWords], statistics: Mapping[str, Statistics], rows: int
-    ) -> None:
+    def __init__(self, documents: Mapping[str, DocumentWords], statistics: Mapping[str, Statistics], rows: int) -> None:
         self._documents = documents
         self._statistics = statistics
         self._rows = rows

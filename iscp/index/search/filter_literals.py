@@ -107,7 +107,9 @@ def _cast(value: Value, to: exp.DataType) -> Value:
             number = _exact(value)
             if number == int(number) and abs(number) < 2 ** (_WHOLE[kind] - 1):
                 return int(number)
-    refuse(f"casts {shown(str(value))} to {to.sql('spark')}", "Cast literals to DATE, TIMESTAMP, DECIMAL or BIGINT alone")
+    refuse(
+        f"casts {shown(str(value))} to {to.sql('spark')}", "Cast literals to DATE, TIMESTAMP, DECIMAL or BIGINT alone"
+    )
 
 
 def _exact(value: int | Decimal | str) -> Decimal:

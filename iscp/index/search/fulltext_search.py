@@ -121,9 +121,7 @@ class FulltextSearch:
         terms = self._query.terms()
         if len(terms) > SOUGHT_WORDS_MAX:
             return rows
-        found = (
-            pc.match_substring(rows[self._words_columns[column]], f" {word} ") for column, word in sorted(terms)
-        )
+        found = (pc.match_substring(rows[self._words_columns[column]], f" {word} ") for column, word in sorted(terms))
         return rows.filter(reduce(pc.or_, (pc.fill_null(each, False) for each in found)))
 
     # --- rows that Lance's index has -----------------------------------------------------------------------------

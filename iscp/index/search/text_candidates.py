@@ -102,9 +102,7 @@ def candidate_query(
     clauses = [*made.conditions(query.root)]
     if not clauses and not made.left:
         return None  # a prefix, say, with which no word begins
-    clauses += [
-        (Occur.SHOULD, made.term(column, word, boost * scale)) for (column, word), boost in made.left.items()
-    ]
+    clauses += [(Occur.SHOULD, made.term(column, word, boost * scale)) for (column, word), boost in made.left.items()]
     return CandidateQuery(BooleanQuery(clauses), boosts, scale, drift)
 
 
@@ -128,7 +126,11 @@ class _Translation:
             return [] if _all_terms(root) else [(Occur.MUST, self._node(root))]
         clauses: list[Clause] = []
         for each in root.must:
-            if isinstance(each, AnalysedLeaf) and len(each.parts) == 1 and isinstance(part := each.parts[0], AnalysedTerm):
+            if (
+                isinstance(each, AnalysedLeaf)
+                and len(each.parts) == 1
+                and isinstance(part := each.parts[0], AnalysedTerm)
+            ):
                 boost = self.left.pop((part.column, part.term), None)
                 scaled = 1.0 if boost is None else boost * self._scale
                 clauses.append((Occur.MUST, self.term(part.column, part.term, scaled)))

@@ -139,9 +139,7 @@ class VectorSearch:
             best.add(vector_scores(rows[VECTOR], query, self._metric), rows[KEY].to_pylist(), addresses)
 
 
-def vector_scores(
-    vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric
-) -> npt.NDArray[np.float64]:
+def vector_scores(vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric) -> npt.NDArray[np.float64]:
     """Return the scores of vectors, NaN for null: the cosine of the angle, the inner product, or minus the distance."""
     flat = vectors.combine_chunks()
     there = flat.is_valid().to_numpy(zero_copy_only=False)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,14 +49,14 @@ def process(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         started.communicate()
 
 
-def finished(started: subprocess.Popen[str], timeout_s: float) -> dict[str, dict[str, int]]:
+def finished(started: subprocess.Popen[str], timeout_s: float) -> dict[str, Any]:
     out, err = started.communicate(timeout=timeout_s)
     assert started.returncode == 0, err
-    found: dict[str, dict[str, int]] = json.loads(out)
+    found: dict[str, Any] = json.loads(out)
     return found
 
 
-def play(path: Path, commits: int, rows: int, keys: int, timeout_s: float) -> dict[str, dict[str, int]]:
+def play(path: Path, commits: int, rows: int, keys: int, timeout_s: float) -> dict[str, Any]:
     """Write and maintain at the same time, and read; return what the maintainer did and lost."""
     index = MaintainedIndex(str(path / "index"), DIMENSION)
     index.create()

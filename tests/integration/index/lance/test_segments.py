@@ -43,7 +43,7 @@ def maintained(index: MaintainedIndex) -> tuple[Upkeep, ...]:
 
 
 def hits(
-    at: OpenIndex, number: int, query: object, condition: str | None = None, *, fast: bool = True
+    at: OpenIndex, number: int, query: lance.query.FullTextQuery, condition: str | None = None, *, fast: bool = True
 ) -> dict[str, float]:
     """The keys and scores that Lance gives for a query, among the rows of a condition."""
     found = at.dataset.scanner(

@@ -37,7 +37,7 @@ def part(rows: int, *sizes: int, fresh: int = 0, fragments: int = 0, name: str =
 
 def kind_of(shape: IndexShape) -> Upkeep | None:
     action = next_action(shape)
-    return action and action.kind
+    return None if action is None else action.kind
 
 
 def test_a_small_index_is_left_without_segments_and_gets_them_when_it_has_enough_rows() -> None:
