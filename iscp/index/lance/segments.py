@@ -1,6 +1,6 @@
 """Builds segments of an index over fragments, and keeps the statistics of what is in those of words.
 
-A search asks Lance for candidates, whose ranks follow from all rows that the present segments were built of, the
+Lance gives a search its candidates, whose ranks follow from all rows that the present segments were built of, the
 deleted among them. What these rows were is written to a file beside the segment, before the segment is committed, and
 never changes (`word_counts` has the format). A segment that somebody else has made has no such file.
 """

@@ -139,7 +139,7 @@ class IndexShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class UpkeepAction:
     """What is due: `segments` are named by their UUIDs, `fragments` and `files` by their numbers."""
 
     kind: Upkeep
@@ -148,7 +148,7 @@ class Action:
     files: tuple[int, ...] = ()
 
 
-def next_action(shape: IndexShape, without: Collection[Upkeep] = ()) -> Action | None:
+def next_action(shape: IndexShape, without: Collection[Upkeep] = ()) -> UpkeepAction | None:
     """Return what is due, that first which makes searches faster, but nothing `without`; None where nothing is."""
     return next((each for each in _due(shape) if each.kind not in without), None)
 
@@ -180,24 +180,24 @@ def smallest_run(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(sorted(taken))
 
 
-def _due(shape: IndexShape) -> Iterator[Action]:
+def _due(shape: IndexShape) -> Iterator[UpkeepAction]:
     # Segments of two kinds never stand beside each other.
     if outdated := tuple(uuid for part in shape.parts if part.outdated for uuid in _merged_segments(part)):
-        yield Action(Upkeep.MERGE, segments=outdated)
+        yield UpkeepAction(Upkeep.MERGE, segments=outdated)
     if any(part.wanted and _too_fresh(part) for part in shape.parts):
-        yield Action(Upkeep.SEGMENTS)
+        yield UpkeepAction(Upkeep.SEGMENTS)
     if unstated := tuple(each.uuid for part in shape.parts for each in part.segments if not each.stated):
-        yield Action(Upkeep.STATE, segments=unstated)
+        yield UpkeepAction(Upkeep.STATE, segments=unstated)
     if merged := tuple(uuid for part in shape.parts for uuid in _merged_segments(part)):
-        yield Action(Upkeep.MERGE, segments=merged)
+        yield UpkeepAction(Upkeep.MERGE, segments=merged)
     if fragments := tuple(each for group in shape.groups if _is_worn(group, shape) for each in group.fragments):
-        yield Action(Upkeep.COMPACT, fragments=fragments)
+        yield UpkeepAction(Upkeep.COMPACT, fragments=fragments)
     if shape.vector is not None and shape.vector.segments and _is_uncalibrated(shape.vector, shape.calibrated_rows):
-        yield Action(Upkeep.CALIBRATE)
+        yield UpkeepAction(Upkeep.CALIBRATE)
     if files := smallest_run(shape.count_files, COUNT_FILES_MAX):
-        yield Action(Upkeep.COUNTS, files=files)
+        yield UpkeepAction(Upkeep.COUNTS, files=files)
     if shape.versions > 1 and shape.oldest_s > KEEPINGS_MAX * shape.keep_s:
-        yield Action(Upkeep.CLEAN_UP)
+        yield UpkeepAction(Upkeep.CLEAN_UP)
 
 
 def _too_fresh(part: PartShape) -> bool:

@@ -17,7 +17,7 @@ from iscp.index.model.maintenance_policy import (
     GROUP_FRAGMENTS_MAX,
     SEGMENTS_MAX,
     TEXT_ROWS_MIN,
-    Action,
+    UpkeepAction,
     GroupShape,
     IndexShape,
     PartShape,
@@ -78,14 +78,14 @@ def test_segments_without_statistics_come_before_merges() -> None:
     many = part(9_000, *range(1, SEGMENTS_MAX + 2))
     unstated = replace(many.segments[3], stated=False)
     found = next_action(IndexShape((replace(many, segments=(*many.segments[:3], unstated, *many.segments[4:])),)))
-    assert found == Action(Upkeep.STATE, segments=("words_0-3",))
+    assert found == UpkeepAction(Upkeep.STATE, segments=("words_0-3",))
 
 
 def test_the_smallest_segments_of_each_part_are_merged() -> None:
     texts = part(100_000, 90_000, *[1_000] * SEGMENTS_MAX)
     vectors = part(100_000, 90_000, *[1_000] * (SEGMENTS_MAX - 1), name="vector")
     found = next_action(IndexShape((texts, vectors)))
-    assert found == Action(Upkeep.MERGE, segments=tuple(f"words_0-{each}" for each in range(1, SEGMENTS_MAX + 1)))
+    assert found == UpkeepAction(Upkeep.MERGE, segments=tuple(f"words_0-{each}" for each in range(1, SEGMENTS_MAX + 1)))
 
 
 def test_fragments_are_written_again_if_many_rows_are_deleted_or_there_are_many() -> None:
@@ -94,10 +94,10 @@ def test_fragments_are_written_again_if_many_rows_are_deleted_or_there_are_many(
     slightly = GroupShape((5,), 3_000, 1_000)
     small = GroupShape((6,), DEAD_ROWS_MIN, DEAD_ROWS_MIN)
     shape = IndexShape((covered,), (slightly, worn, small))
-    assert next_action(shape) == Action(Upkeep.COMPACT, fragments=(3, 4))
+    assert next_action(shape) == UpkeepAction(Upkeep.COMPACT, fragments=(3, 4))
     assert kind_of(IndexShape((covered,), (slightly, small))) is None
     many = tuple(range(GROUP_FRAGMENTS_MAX + 1))
-    assert next_action(IndexShape((covered,), (GroupShape(many, 100),))) == Action(Upkeep.COMPACT, fragments=many)
+    assert next_action(IndexShape((covered,), (GroupShape(many, 100),))) == UpkeepAction(Upkeep.COMPACT, fragments=many)
     assert kind_of(IndexShape((covered,), (GroupShape(many[1:], 100),))) is None
 
 
@@ -122,13 +122,13 @@ def test_vectors_without_a_segment_need_no_probes() -> None:
 
 def test_count_files_are_merged_when_there_are_many() -> None:
     files = (1_000, *[10] * COUNT_FILES_MAX)
-    assert next_action(IndexShape(count_files=files)) == Action(Upkeep.COUNTS, files=tuple(range(1, 9)))
+    assert next_action(IndexShape(count_files=files)) == UpkeepAction(Upkeep.COUNTS, files=tuple(range(1, 9)))
     assert kind_of(IndexShape(count_files=files[1:])) is None
 
 
 def test_old_versions_go_when_the_oldest_is_twice_as_old_as_versions_are_kept() -> None:
     old = IndexShape(versions=3, oldest_s=20.1, keep_s=10.0)
-    assert next_action(old) == Action(Upkeep.CLEAN_UP)
+    assert next_action(old) == UpkeepAction(Upkeep.CLEAN_UP)
     assert next_due_s(old) == 0.0
     young = replace(old, oldest_s=12.0)
     assert next_action(young) is None
@@ -140,7 +140,7 @@ def test_old_versions_go_when_the_oldest_is_twice_as_old_as_versions_are_kept() 
 
 def test_what_is_excluded_does_not_hide_what_is_due_besides() -> None:
     shape = IndexShape((part(9_000, 9_000, fresh=5_000, fragments=1),), versions=3, oldest_s=9_999.0)
-    assert next_action(shape, {Upkeep.SEGMENTS}) == Action(Upkeep.CLEAN_UP)
+    assert next_action(shape, {Upkeep.SEGMENTS}) == UpkeepAction(Upkeep.CLEAN_UP)
     assert next_action(shape, {Upkeep.SEGMENTS, Upkeep.CLEAN_UP}) is None
 
 
