@@ -37,8 +37,16 @@ REFINED = 10
 REFINED_LEAST = 100
 """Candidates whose distances are compared exactly, at least."""
 
-FEW_SHARE = 0.05
-"""The share of the rows from which on a filter keeps many; of fewer, all partitions are searched."""
+FEW_SHARE = 0.3
+"""The share of the rows from which on a filter keeps many; of fewer, all partitions are searched. With the probes that
+reach a recall of 0.95 without a filter, one that keeps 10 % found 0.65 to 0.95 (ADR 45).
+"""
+
+FILTERED_REFINED = 4
+"""How many times as many candidates a filter needs: the nearest rows that it keeps are farther from the query than those
+of all, and their quantized distances differ less from each other's. With all partitions and a filter that keeps 10 %
+the same number of candidates found 0.92 where 0.95 was wanted.
+"""
 
 PROBES_WITHOUT_CALIBRATION = 20
 """Partitions that are searched while no calibration has said how many reach the recall."""
@@ -109,17 +117,18 @@ class VectorSearch:
             return VectorRanking(best.rows, exact=not indexed)
 
     def _probes(self) -> int:
-        if self._condition is not None:
-            kept = self._dataset.count_rows(self._condition)
-            if kept < FEW_SHARE * self._searched.index.head.rows:
-                return ALL_PROBES
-        return self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
+        probes = self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
+        if self._condition is None:
+            return probes
+        kept, rows = self._dataset.count_rows(self._condition), self._searched.index.head.rows
+        # The nearest rows that are kept lie in about so many times as many partitions as those of all.
+        return ALL_PROBES if kept < FEW_SHARE * rows else math.ceil(probes * rows / max(1, kept))
 
     def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
         nearest: dict[str, Any] = {
             "column": VECTOR,
             "q": query.astype(np.float32),
-            "k": most,
+            "k": most if self._condition is None else most * FILTERED_REFINED,
             "metric": self._metric.value,
         }
         nearest |= {"nprobes": probes} if probes else {"use_index": False}
