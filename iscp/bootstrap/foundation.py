@@ -14,6 +14,7 @@ from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.consumers.index.index_services import IndexServices
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
@@ -27,7 +28,7 @@ class Foundation:
     """The foundation of a node: `tested` has the kinds of places where the self-test has passed, and `on_broken` ends
     the node.
 
-    `analysis` takes the SQL of users.
+    `analysis` takes the SQL of users. `indexes` are made at their first use.
     """
 
     config: NodeConfig
@@ -40,6 +41,7 @@ class Foundation:
     node_log: NodeLog
     deaths: JobDeaths
     analysis: SqlAnalysis
+    indexes: Callable[[], IndexServices]
     tls: CertificateWatch | None = None
 
     @classmethod
@@ -57,7 +59,8 @@ class Foundation:
     ) -> Foundation:
         """Raises ConfigurationError where the files of TLS cannot be used."""
         clock = SystemClock()
-        kinds = ConsumerRegistry(config.consumers.allow, cache(lambda: index_services(config, clock, failpoints)))
+        indexes = cache(lambda: index_services(config, clock, failpoints))
+        kinds = ConsumerRegistry(config.consumers.allow, indexes)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
         return cls(
@@ -71,5 +74,6 @@ class Foundation:
             node_log=node_log,
             deaths=deaths,
             analysis=analysis,
+            indexes=indexes,
             tls=certificate_watch(config),
         )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from iscp.adapters.grpc.admin.search_server import SearchServer
 from iscp.bootstrap.foundation import Foundation
+from iscp.consumers.index.index_services import IndexServices
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
-from iscp.core.values.errors import PermanentError
+from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.core.values.extras import import_name
+from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.ports.catalog import Catalog
 from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.job_wait import JobWaiter
@@ -19,20 +25,46 @@ def compose_search(
     foundation: Foundation, owner: OwnerLoop, catalog: Catalog, waiter: JobWaiter, places: PlaceGuard
 ) -> SearchServer:
     turns = SearchTurns(foundation.config.search, foundation.clock)
-    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search_index, turns, places))
+    search = NodeSearch(foundation.indexes)
+    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search, turns, places))
 
 
-def search_index(request: SearchRequest) -> SearchAnswer:
-    """Carry a search out by the library, which is loaded for the first one: most nodes have no index.
+@dataclass(frozen=True, slots=True)
+class NodeSearch:
+    """Carries searches out by the library, with the node's embedders (port IndexSearch).
 
-    Raises IscpError, and PermanentError where the library's packages are not installed.
+    The library is loaded for the first search: most nodes have no index.
     """
-    try:
-        run = import_name("iscp", "search", "iscp.index.search.library", "run_search")
-    except ModuleNotFoundError as error:
-        raise PermanentError(
-            f"this node cannot search: {error}",
-            remedy="Install the packages of the extra `search` on every node, and restart them",
-        ) from error
-    answer: SearchAnswer = run(request)
-    return answer
+
+    indexes: Callable[[], IndexServices]
+
+    def __call__(self, request: SearchRequest, account: str) -> SearchAnswer:
+        """Raises IscpError, and PermanentError where the library's packages are not installed."""
+        try:
+            run = import_name("iscp", "search", "iscp.index.search.library", "run_search")
+        except ModuleNotFoundError as error:
+            raise PermanentError(
+                f"this node cannot search: {error}",
+                remedy="Install the packages of the extra `search` on every node, and restart them",
+            ) from error
+        services = self.indexes().embeddings
+        answer: SearchAnswer = run(request, lambda name: QueryVectors(services.service(name, account, "text")))
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVectors:
+    """An embedder of queries that shares the cache, the pace and the retries of the node's jobs."""
+
+    service: EmbeddingService
+
+    @property
+    def fingerprint(self) -> str:
+        return self.service.fingerprint
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Return a row of numbers for each text. Raises InvalidRequest for one that the embedder refuses."""
+        embedded = self.service.embed(texts)
+        for why in embedded.refused.values():
+            raise InvalidRequest(f"cannot be embedded: {why}", field="text", remedy="Search for another text")
+        return embedded.vectors

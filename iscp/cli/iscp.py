@@ -1,5 +1,5 @@
-"""The command `iscp`: nodes, what starts them, and feeds. The needs of a subcommand are loaded only when that one
-runs.
+"""The command `iscp`: nodes, what starts them, feeds and indexes. The needs of a subcommand are loaded only when that
+one runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import click
 from iscp import __version__
 from iscp.cli.changefeed.changefeed_commands import feed
 from iscp.cli.cluster.bootstrap_command import node_token
+from iscp.cli.index.index_commands import index
+from iscp.cli.index.search_command import search
 from iscp.cli.node.certs_commands import certs
 from iscp.cli.node.home_options import config_option
 from iscp.cli.node.log_command import log
@@ -28,6 +30,9 @@ from iscp.core.values.extras import extra_missing
 from iscp.core.values.untrusted_values import printable
 
 EXIT_FAILED = 1
+
+_EXTRAS = {"demo": "demo", "search": "search", "index": "search"}
+"""The extra that a command needs, where it is not that of nodes."""
 
 NODES_MAX = 20
 """Nodes that `iscp up` starts on one machine; more are refused."""
@@ -59,6 +64,8 @@ iscp.add_command(feed)
 iscp.add_command(log)
 iscp.add_command(certs)
 iscp.add_command(node_token)
+iscp.add_command(search)
+iscp.add_command(index)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"iscp: {printable(str(error))}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
     except ModuleNotFoundError as error:
-        if not (sentence := extra_missing(error, "demo" if sys.argv[1:2] == ["demo"] else "node")):
+        if not (sentence := extra_missing(error, _EXTRAS.get((sys.argv[1:] or [""])[0], "node"))):
             raise
         say(f"iscp: {sentence}", err=True)
         sys.exit(EXIT_FAILED)

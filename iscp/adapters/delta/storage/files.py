@@ -219,6 +219,20 @@ def names_below(directory: str, limit: int) -> Iterator[str]:
                     waiting.append(f"{inside}{entry.name}/")
 
 
+def bytes_below(directory: str) -> int:
+    """Return how many bytes the files below a directory have together; those that go meanwhile do not count."""
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            return sum(meta["size"] for page in obstore.list(client, f"{key}/") for meta in page)
+    size = 0
+    for parent, _, found in os.walk(directory):
+        for name in found:
+            with suppress(OSError):
+                size += os.lstat(f"{parent}/{name}").st_size
+    return size
+
+
 def rename(path: str, to: str) -> None:
     """Give a file another name, which must not be taken. Raises FileExistsError."""
     if path.startswith(S3):

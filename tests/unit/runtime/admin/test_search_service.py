@@ -62,6 +62,7 @@ def test_an_index_is_searched_by_its_account_and_by_those_of_all(searched: Searc
     assert searched.service.search(wanted, "a", lambda: True) == ANSWER
     assert searched.service.search(wanted, "", lambda: True) == ANSWER
     assert searched.indexes.requests == [replace(wanted, wait_s=0.0)] * 2
+    assert searched.indexes.accounts == ["a", "a"]  # whose index it is, whoever searches
     assert searched.waits == []
 
 
