@@ -111,6 +111,7 @@ OWN_OPTIONS = {
     "weights.vector": "--vector-weight",
     "weights": "--text-weight",
     "text": "TEXT",
+    "query": "TEXT",
     "uri": "URI",
     "k": "-k",
 }

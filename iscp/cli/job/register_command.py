@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from iscp.cli.job.apply_plan import changes_of
-from iscp.cli.job.spec_options import OBJECT, run_options
+from iscp.cli.job.spec_options import OBJECT, OPTION, run_options
 from iscp.cli.shell import render
 from iscp.cli.shell.arguments import ACCOUNT_VARIABLE, COLUMNS, TABLE, TARGET, VERSION, WholeNumber, invocation
 from iscp.cli.shell.completion import ACCOUNT
@@ -20,6 +20,7 @@ from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import Action, CheckedJob, RegisterResult
 from iscp.core.spec.spec_fields import to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.view_fields import OPTIONS_FIELD
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
@@ -40,6 +41,7 @@ ADOPT_WAIT_S = 3_600.0
 @click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
 @click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
+@OPTION
 @click.option("--shards", type=WholeNumber(1), metavar="N", help="With --consumer changefeed: the feed's shards.")
 @run_options
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
@@ -52,9 +54,13 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
     --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
     """
-    requests = _requests(file, _fold_shards({name: value for name, value in given.items() if value is not None}))
+    named = given.pop("named_options")
+    assert isinstance(named, dict)
+    given = {name: value for name, value in given.items() if value is not None}
+    requests = _requests(file, _fold_options(given, named))
+    own = {f"{OPTIONS_FIELD}.{name}": f"--option {name}" for name in named}
     places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
-    with invocation.client() as client, places_named(places) if file else options_named():
+    with invocation.client() as client, places_named(places) if file else options_named(own=own):
         results = client.register_many(requests)
         unlike = unlike_of(client, requests, results)
         if given.get("adopt") and not unlike:
@@ -126,11 +132,17 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
     return PermanentError(f"{exists}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
 
 
-def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:
-    """--shards is one of the options that a changefeed is given."""
-    if (shards := given.pop("shards", None)) is not None:
-        given["options"] = {**given.get("options", {}), "shards": shards}
-    return given
+def _fold_options(given: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given with one --options, in which each --option is, and --shards, which changefeeds have.
+
+    Raises click.UsageError for an option that is given twice.
+    """
+    options = dict(given.pop("options", {}))
+    shards = {} if (number := given.pop("shards", None)) is None else {"shards": number}
+    if twice := sorted((options.keys() & named.keys()) | (shards.keys() & (options.keys() | named.keys()))):
+        raise click.UsageError(f"The option {twice[0]!r} is given twice")
+    options |= {**named, **shards}
+    return {**given, "options": options} if options else given
 
 
 def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRequest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -37,7 +38,48 @@ class ObjectType(click.ParamType):  # type: ignore[type-arg]
         return parsed
 
 
+class NamedValueType(click.ParamType):  # type: ignore[type-arg]
+    """A name with a value: a number, true or false as JSON writes them, and a text otherwise."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not (name.strip() and equals):
+            self.fail(f"{value!r} is not NAME=VALUE. Give it as in language=english", param, ctx)
+        return name.strip(), _plain_value(text)
+
+
+def _plain_value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    return json.loads(text) if _NUMBER.fullmatch(text) else text
+
+
+def named_values(ctx: click.Context, param: click.Parameter | None, given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the values by their names. Raises click.BadParameter for a name that is given twice."""
+    values: dict[str, Any] = {}
+    for name, value in given:
+        if name in values:
+            raise click.BadParameter(f"{name!r} is given twice", ctx, param)
+        values[name] = value
+    return values
+
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
+
 OBJECT = ObjectType()
+OPTION = click.option(
+    "--option",
+    "named_options",
+    type=NamedValueType(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=named_values,
+    help="One of --options, as language=english; again for each.",
+)
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:

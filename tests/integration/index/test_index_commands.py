@@ -33,7 +33,7 @@ ROWS = [
         "place": [1.0, 0.0],
     },
     {"id": 2, "title": "Dogs", "body": "A dog that sleeps", "year": 2001, "place": [0.0, 1.0]},
-    {"id": 3, "title": "Both", "body": "A fox and a dog \x1b[31mred", "year": 2003, "place": [0.7, 0.7]},
+    {"id": 3, "title": "Friends", "body": "A fox and a dog \x1b[31mred", "year": 2003, "place": [0.7, 0.7]},
     {"id": 4, "title": "Wrong", "body": "fox", "year": 2003, "place": [float("nan"), 1.0]},
 ]
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iscp.core.job.watermark_record import WatermarkRecord
-from iscp.core.values.watermark import Watermark
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.lance.index_columns import VECTOR, dataset_schema, words_column
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -21,8 +19,6 @@ from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
 from iscp.index.model.definition_parsing import parse_definition
 from tests.fakes.guards import ScriptedFailpoints
-
-JOB = "01JOB"
 
 
 class SmallIndex:
@@ -76,8 +72,7 @@ class SmallIndex:
         commit.remove(commit.seek(gone))
         commit.add(self._encoder.encode(table))
         self.version += 1
-        record = WatermarkRecord(self.version, Watermark(self.version, 1_000.0 + self.version), JOB, "s", -1, 1, "a")
-        commit.put("record", record.to_json())
+        commit.apply(self.version, 1_000.0 + self.version)
         commit.commit()
 
     def cover(self) -> None:
