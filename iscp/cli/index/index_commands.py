@@ -23,7 +23,7 @@ def index() -> None:
 @anywhere_output
 def show(invocation: Invocation, /, uri: str) -> None:
     """Show the index at URI: what it indexes, how far it is, its rows, and what it is made of."""
-    from iscp.index.lance.index_overview import read_overview
+    from iscp.index.search.index_overview import read_overview
 
     found = read_overview(uri)
     if render.show(dataclasses.asdict(found), invocation.output):
@@ -54,7 +54,7 @@ def show(invocation: Invocation, /, uri: str) -> None:
 
 def show_dead_letters(uri: str, limit: int, output: str) -> None:
     """Show rows that could not be indexed, by their keys."""
-    from iscp.index.lance.index_overview import read_dead_letters
+    from iscp.index.search.index_overview import read_dead_letters
 
     found = read_dead_letters(uri, limit)
     if render.show([dataclasses.asdict(each) for each in found], output):

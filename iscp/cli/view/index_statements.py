@@ -101,7 +101,7 @@ class _IndexReader(StatementReader):
         self._expect("ON")
         table, is_place = self._table()
         columns_at = self._at
-        columns = self._indexed_columns()
+        columns = self._read_columns()
         while self._at < len(self._tokens):
             self._clause()
         if not self._key:
@@ -134,10 +134,10 @@ class _IndexReader(StatementReader):
             return parts[-1], True
         return ".".join(parts), False
 
-    def _indexed_columns(self) -> list[_IndexedColumn]:
-        return self._bracketed(self._indexed_column)
+    def _read_columns(self) -> list[_IndexedColumn]:
+        return self._bracketed(self._read_column)
 
-    def _indexed_column(self) -> _IndexedColumn:
+    def _read_column(self) -> _IndexedColumn:
         at = self._at
         name = self._identifier("a column's name")
         if any(sign in name for sign in _IN_OPTION):

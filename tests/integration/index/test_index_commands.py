@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from iscp.cli.iscp import iscp
 from iscp.core.values.errors import IscpError
-from iscp.index.lance.index_overview import PartOverview, read_overview
 from iscp.index.model.maintenance_policy import KEY_ROWS_MIN, TEXT_ROWS_MIN, VECTOR_ROWS_MIN
+from iscp.index.search.index_overview import PartOverview, read_overview
 from tests.integration.index.search.small_index import SmallIndex
 
 OPTIONS = {
