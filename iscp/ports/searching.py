@@ -7,10 +7,8 @@ from typing import Protocol
 
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
 
-
-class IndexSearch(Protocol):
-    def __call__(self, request: SearchRequest, account: str, /) -> SearchAnswer:
-        """Search the index at the request's place, on behalf of the account whose it is. Raises IscpError."""
+IndexSearch = Callable[[SearchRequest, str], SearchAnswer]
+"""Search the index at the request's place, on behalf of the account whose it is. Raises IscpError."""
 
 
 class Searching(Protocol):

@@ -14,8 +14,8 @@ class SearchBounds:
     Calls that wait for their turn count as waits, which `WaitBounds` bounds.
     """
 
-    at_once: int = setting(4, "Searches at a time; others wait for their turn", least=1)
-    account_at_once: int = setting(2, "Of these, searches of indexes of one account", least=1)
+    node_max: int = setting(4, "Searches at a time; others wait for their turn", least=1)
+    account_max: int = setting(2, "Of these, searches of indexes of one account", least=1)
     timeout_s: float = setting(
         30.0, "A search that takes longer, with the wait for its turn, fails with TIMEOUT", above=0.0
     )

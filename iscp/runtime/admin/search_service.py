@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
@@ -21,10 +20,11 @@ from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.search_turns import SearchTurns
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
+VersionWait = Callable[[JobRow, int, float, Callable[[], bool]], object]
+"""Return once the job has applied this version of its table, within so many seconds, as long as somebody waits.
 
-class VersionWait(Protocol):
-    def __call__(self, row: JobRow, version: int, timeout_s: float, alive: Callable[[], bool], /) -> object:
-        """Return once the job has applied this version of its table. Raises TimedOut, JobFailed, Unavailable."""
+Raises TimedOut, JobFailed, Unavailable.
+"""
 
 
 class OwnerSearch:

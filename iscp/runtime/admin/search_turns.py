@@ -21,7 +21,7 @@ ALIVE_LOOK_S = 1.0
 class SearchTurns:
     """Carries searches out on threads of its own, so that one which hangs blocks no other call.
 
-    Invariant: at most `at_once` searches are under way, and `account_at_once` of one account. A search whose caller has
+    Invariant: at most `node_max` searches are under way, and `account_max` of one account. A search whose caller has
     given it up keeps its turn until it ends.
     """
 
@@ -31,7 +31,7 @@ class SearchTurns:
         self._changed = threading.Condition()
         self._running: Counter[str] = Counter()
         self._closed = False
-        self._pool = ThreadPoolExecutor(bounds.at_once, "iscp-search")
+        self._pool = ThreadPoolExecutor(bounds.node_max, "iscp-search")
 
     def run(self, account: str, search: Callable[[], T], alive: Callable[[], bool]) -> T:
         """Return what `search` returns, once it is the account's turn.
@@ -67,7 +67,7 @@ class SearchTurns:
         if self._closed:
             return True
         bounds = self._bounds
-        return self._running.total() < bounds.at_once and self._running[account] < bounds.account_at_once
+        return self._running.total() < bounds.node_max and self._running[account] < bounds.account_max
 
     def _wait_until(self, until_s: float, alive: Callable[[], bool]) -> None:
         """Wait, under the lock, for a turn to end. Raises TimedOut, and Unavailable where the caller is gone."""
@@ -99,7 +99,7 @@ class SearchTurns:
     def _late(self, what: str) -> TimedOut:
         return TimedOut(
             f"the search {what} within {self._bounds.timeout_s:.3g} s",
-            remedy="Retry, search for less, or raise `search.at_once` and `search.timeout_s`",
+            remedy="Retry, search for less, or raise `search.node_max` and `search.timeout_s`",
         )
 
     def _given_up(self) -> Unavailable:

@@ -17,9 +17,9 @@ from iscp.core.values.errors import ErrorCode, InvalidRequest, NotOwner, TableNo
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.search_service import OwnerSearch
 from iscp.runtime.admin.search_turns import SearchTurns
+from tests.fakes.catalog import FakeCatalog
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
-from tests.fakes.pipeline import FakeCatalog
 from tests.fakes.searches import ANSWER, FakeIndexes
 
 INDEX, COPY = "/targets/t-1/words", "/targets/t-1/copy"

@@ -20,7 +20,7 @@ class Searched:
     """Turns of three at once, two of an account; searches run until `held` is set."""
 
     def __init__(self, timeout_s: float = 20.0) -> None:
-        bounds = SearchBounds(at_once=3, account_at_once=2, timeout_s=timeout_s)
+        bounds = SearchBounds(node_max=3, account_max=2, timeout_s=timeout_s)
         self.turns = SearchTurns(bounds, SystemClock())
         self.held = threading.Event()
         self.began: list[str] = []

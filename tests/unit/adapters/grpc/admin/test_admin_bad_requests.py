@@ -56,9 +56,9 @@ class Api:
         values: dict[str, Any] = {**texts, "verb": 1, "limit": 1}
         if method.name in CREATING:
             values["name"] = "new"
-        filled: Any = fill(method.input_type, values)
+        filled = fill(method.input_type, values)
         if isinstance(filled, search_pb2.SearchRequest):
-            filled.MergeFrom(search_pb2.SearchRequest(uri=str(node.lake / "copy"), text="fox", weights={"text": 1.0}))
+            filled.uri, filled.text, filled.weights.text = str(node.lake / "copy"), "fox", 1.0
         return filled
 
     def errors(self, method: MethodDescriptor, raw: bytes) -> list[IscpError]:
