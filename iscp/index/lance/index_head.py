@@ -37,7 +37,8 @@ class IndexHead:
     `definition` says what is indexed and how (iscp.index.model.index_definition has its form). `key` are the source's
     columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).
     `version` is that of the source which the rows are of, committed at `version_at_s` (Unix seconds); -1: there are
-    none yet. It stays while a later registration builds other rows, which a record says at once.
+    none yet. It stays while a later registration builds other rows, which a record says at once. While a commit of the
+    source is applied in steps, `whole` is the dataset's version before the first of them, which searches read; 0: this.
     `rows` counts rows of the source, those with a fault (`faults`) among them; `vectors` those that have a vector.
     `totals` belong to the text columns, by number, and `count_files` are named as iscp.index.lance.word_counts names
     them. `fingerprint` says by which embedder vectors were made (empty: they are the source's own), `column_ids` are
@@ -51,6 +52,7 @@ class IndexHead:
     records: Mapping[str, str] = field(default_factory=dict)
     version: int = -1
     version_at_s: float = 0.0
+    whole: int = 0
     rows: int = 0
     faults: int = 0
     vectors: int = 0
@@ -86,7 +88,7 @@ def parse_head(text: str) -> IndexHead:
         )
         lists = {name: tuple(map(_text, found[name])) for name in ("key", "count_files")}
         head = IndexHead(**{**found, **lists, "totals": totals})
-        for name in ("rows", "faults", "vectors", "probes", "refine", "calibrated_rows"):
+        for name in ("rows", "faults", "vectors", "probes", "refine", "calibrated_rows", "whole"):
             exact_int(getattr(head, name), name)
         exact_int(head.version, "version", -1)
         if type(head.version_at_s) not in (int, float):

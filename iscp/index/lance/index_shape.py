@@ -57,6 +57,7 @@ def read_shape(at: OpenIndex, keep_s: float, now_s: float) -> IndexShape:
         versions=versions,
         oldest_s=max(0.0, now_s - oldest),
         keep_s=keep_s,
+        between=bool(at.head.whole),
         vector=next((part for part in parts if part.name == VECTOR_INDEX), None),
         calibrated_rows=at.head.calibrated_rows,
     )

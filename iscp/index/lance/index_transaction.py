@@ -70,12 +70,16 @@ class IndexTransaction:
         self._replaces = True
         self._rewrites = not schema.equals(self._schema)
         self._schema = schema
-        there = {name: getattr(self.head, name) for name in ("records", "version", "version_at_s")}
+        there = {name: getattr(self.head, name) for name in ("records", "version", "version_at_s", "whole")}
         self.head = replace(head.emptied(len(words_columns(schema))), **there)
 
-    def apply(self, version: int, at_s: float) -> None:
-        """Have the head say that the rows are of this version of the source, committed then (Unix seconds)."""
-        self.head = replace(self.head, version=version, version_at_s=at_s)
+    def apply(self, version: int, at_s: float, *, partly: bool = False) -> None:
+        """Have the head say that the rows are of this version of the source, committed then (Unix seconds).
+
+        `partly`: some rows are of the next version already, and searches read what was there before the first of them.
+        """
+        whole = (self.head.whole or int(self._dataset.version)) if partly else 0
+        self.head = replace(self.head, version=version, version_at_s=at_s, whole=whole)
 
     def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
         """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""

@@ -35,7 +35,7 @@ from iscp.index.lance.segments import (
     vector_kind,
 )
 from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
-from iscp.index.model.maintenance_policy import UpkeepAction, Upkeep, largest, next_action, next_due_s
+from iscp.index.model.maintenance_policy import Upkeep, UpkeepAction, largest, next_action, next_due_s
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_head import IndexHead

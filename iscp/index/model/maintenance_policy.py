@@ -124,7 +124,8 @@ class IndexShape:
     """All that decides what an index needs.
 
     `count_files` are the sizes of its files of counts in bytes. `versions` of the dataset are there, the oldest
-    `oldest_s` seconds old; they are kept for `keep_s` seconds. The largest segment of vectors had `calibrated_rows`
+    `oldest_s` seconds old; they are kept for `keep_s` seconds, and longer while the index is `between` two versions of its
+    source: searches read an old one then. The largest segment of vectors had `calibrated_rows`
     when the head's probes were found; 0: they never were.
     """
 
@@ -134,6 +135,7 @@ class IndexShape:
     versions: int = 1
     oldest_s: float = 0.0
     keep_s: float = 600.0
+    between: bool = False
     vector: PartShape | None = None
     calibrated_rows: int = 0
 
@@ -196,7 +198,7 @@ def _due(shape: IndexShape) -> Iterator[UpkeepAction]:
         yield UpkeepAction(Upkeep.CALIBRATE)
     if files := smallest_run(shape.count_files, COUNT_FILES_MAX):
         yield UpkeepAction(Upkeep.COUNTS, files=files)
-    if shape.versions > 1 and shape.oldest_s > KEEPINGS_MAX * shape.keep_s:
+    if shape.versions > 1 and shape.oldest_s > KEEPINGS_MAX * shape.keep_s and not shape.between:
         yield UpkeepAction(Upkeep.CLEAN_UP)
 
 

@@ -33,6 +33,15 @@ class ReadyIndex:
     waited_s: float
 
 
+def open_whole(uri: str) -> OpenIndex:
+    """Return the newest version of an index whose rows are all of one version of the source.
+
+    Raises as `open_index`.
+    """
+    newest = open_index(uri)
+    return open_index(uri, newest.head.whole) if newest.head.whole else newest
+
+
 def open_ready(
     uri: str,
     min_version: int | None,
@@ -49,7 +58,7 @@ def open_ready(
     pause_s = POLL_LEAST_S
     while True:
         waited_s = now_s() - began_s
-        index = open_index(uri)
+        index = open_whole(uri)
         watermark = Watermark(index.head.version, index.head.version_at_s)
         if watermark.version > NOTHING_APPLIED and watermark.version >= (min_version or 0):
             return ReadyIndex(index, watermark, waited_s)

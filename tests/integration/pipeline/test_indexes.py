@@ -7,11 +7,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.consumers.index.index_rows import SHARED_KEY
-from iscp.core.job.iteration import DataType, Purpose
+from iscp.core.job.iteration import Bounds, DataType, Purpose
 from iscp.core.spec.spec import ChangeMode
 from iscp.core.values.errors import EngineError, ErrorCode
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.lance_access import open_dataset
+from iscp.index.search.index_opening import open_whole
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import BOTH_WAYS, SPARK_IN_FULL, Pipeline
@@ -201,3 +202,26 @@ def test_a_verification_finds_sums_that_are_wrong(indexing: Indexing) -> None:
     assert indexing.verify(job, Purpose.REPAIR).repaired
     assert indexing.verify(job).equal
     indexing.assert_equal(job)
+
+
+def test_no_search_sees_a_commit_that_is_applied_in_steps_before_all_of_it_is_there(indexing: Indexing) -> None:
+    job = indexing.job("fulltext")
+    indexing.run(job)
+    indexing.upsert(documents(list(range(20, 60)), turn=8))
+    runner = indexing.pipeline.new_runner(indexing.failpoints, Bounds(rows_max=20), kinds=indexing.kinds)
+    before = open_whole(job.spec.consumer.target)
+    watermarks = []
+    for _ in range(3):
+        (outcome,) = indexing.run(job, runner=runner)
+        assert outcome.error_msg == ""
+        watermarks.append((outcome.watermark.version, outcome.watermark.step))
+        if outcome.watermark.steps:
+            found = open_whole(job.spec.consumer.target)
+            assert (found.version, found.head.version) == (before.version, 0)
+            assert indexing.index(job).head.whole == before.version
+        if outcome.watermark.version == 1:
+            break
+    assert watermarks[0] == (0, 1)
+    assert watermarks[-1] == (1, 0)
+    assert indexing.assert_equal(job).head.whole == 0
+    assert open_whole(job.spec.consumer.target).head.version == 1
