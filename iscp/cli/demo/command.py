@@ -21,18 +21,22 @@ from iscp.cli.demo import flights
 from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
-from iscp.cli.demo.lake import Sources
+from iscp.cli.demo.lake import Sources, version
+from iscp.cli.demo.manual import SEARCHES
 from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
 from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import JobView
 from iscp.core.values.errors import IscpError, TemporaryError
+from iscp.index.search.library import search
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
 CATCH_UP_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 60.0
+HITS = 2
+"""Hits that each search shows."""
 SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1"}
 """Leases that are short, as a node that dies is to be noticed soon if nodes die all the time."""
 
@@ -99,10 +103,12 @@ def play(root: Path, client: Client, view: View, meanwhile: AbstractContextManag
     sources.schedule(year.days[0])
     since = [job.register(client) for job in jobs]
     _settle(jobs, client, view, "building what is derived")
+    _search(jobs, view, "before the replay")
     with _following(jobs, root) as follower:
         with meanwhile:
             _replay(year.days, sources, jobs, client, view)
         _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
+        _search(jobs, view, "after it")
         view.say("comparing row by row")
         replayed = follower.finish()
     pairs = zip(jobs, since, strict=True)
@@ -137,6 +143,15 @@ def _settle(jobs: Sequence[DemoJob], client: Client, view: View, phase: str) -> 
         client.wait(job.source, job.name, timeout_s=CATCH_UP_TIMEOUT_S)
 
 
+def _search(jobs: Sequence[DemoJob], view: View, when: str) -> None:
+    """Search the indexes as any program can, without the cluster, at the version that was just applied."""
+    targets = {job.name: job.target for job in jobs}
+    versions = {job.name: version(job.source) for job in jobs}
+    for each in SEARCHES:
+        answer = search(targets[each.job], each.text, k=HITS, min_version=versions[each.job])
+        view.searched(each, when, answer)
+
+
 def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], client: Client, view: View) -> None:
     view.say("replaying")
     day_s = min(DAY_MAX_S, REPLAY_S / len(days))
@@ -146,6 +161,7 @@ def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], clie
         sources.arrive(today)
         if tomorrow:
             sources.schedule(tomorrow)
+        sources.revise(number)
         _tell(sources, client)
         view.day(number, f"2013-{today.month:02}-{today.day:02}", _views(jobs, client))
         time.sleep(max(0.0, begin_s + number * day_s - time.monotonic()))
@@ -158,6 +174,7 @@ def _tell(sources: Sources, client: Client) -> None:
     with suppress(TemporaryError):
         client.notify(sources.flights)
         client.notify(sources.weather)
+        client.notify(sources.manual)
 
 
 def _views(jobs: Sequence[DemoJob], client: Client) -> list[JobView]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import KEY
 from iscp.cli.demo.lake import Sources, commit_times_s, read, version
+from iscp.cli.demo.manual import MEANING, WORDS, embedder
 from iscp.cli.demo.replay import Replayed
 from iscp.client.admin_client import Client
 
@@ -59,6 +60,10 @@ class DemoJob:
     @property
     def is_feed(self) -> bool:
         return self.consumer == "changefeed"
+
+    @property
+    def is_index(self) -> bool:
+        return self.consumer in ("fulltext", "vector")
 
     def expected(self, client: Client) -> pa.Table:
         """Return the rows that the target has to have; for a view, those at the versions that it says it is at."""
@@ -179,6 +184,24 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
             sql=ROUTES_SQL,
             tables={"flights": flights, "airports": airports},
         ),
+        DemoJob(
+            WORDS,
+            sources.manual,
+            f"{targets}/{WORDS}",
+            lambda source: source,
+            key=("id",),
+            consumer="fulltext",
+            options={"columns": "topic^2,body", "language": "english"},
+        ),
+        DemoJob(
+            MEANING,
+            sources.manual,
+            f"{targets}/{MEANING}",
+            lambda source: source,
+            key=("id",),
+            consumer="vector",
+            options={"text": "body", "embed": embedder(), "stored": "topic"},
+        ),
     )
 
 
@@ -187,6 +210,28 @@ def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None =
 
     For a feed, what its reader has `replayed` counts. The source must stand still meanwhile.
     """
+    rows, wrong = _compare_index(job, client) if job.is_index else _compare(job, client, replayed)
+    history = client.history(job.source, job.name, limit=HISTORY_MAX)
+    done = [(each.from_version, each.to_version, each.end_at_s) for each in history if each.error_code == 0]
+    commits = {number: at_s for number, at_s in commit_times_s(job.source).items() if number > since}
+    lags = lags_s(commits, done)
+    return JobResult(
+        name=job.name,
+        source=job.source,
+        target=job.target,
+        version=version(job.source),
+        rows=rows,
+        iterations=len(done),
+        failed=len(history) - len(done),
+        lag_p50_s=percentile(lags, 0.5),
+        lag_p95_s=percentile(lags, 0.95),
+        differences=wrong,
+        equal=wrong == 0,
+    )
+
+
+def _compare(job: DemoJob, client: Client, replayed: Replayed | None) -> tuple[int, int]:
+    """Return how many rows the target has, and how many differ from those that it has to have."""
     expected = job.expected(client)
     if replayed is None:
         actual = read(job.target)
@@ -199,23 +244,13 @@ def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None =
     except ValueError:
         # Not even the columns are the same.
         wrong = max(1, expected.num_rows)
-    history = client.history(job.source, job.name, limit=HISTORY_MAX)
-    done = [(each.from_version, each.to_version, each.end_at_s) for each in history if each.error_code == 0]
-    commits = {number: at_s for number, at_s in commit_times_s(job.source).items() if number > since}
-    lags = lags_s(commits, done)
-    return JobResult(
-        name=job.name,
-        source=job.source,
-        target=job.target,
-        version=version(job.source),
-        rows=actual.num_rows,
-        iterations=len(done),
-        failed=len(history) - len(done),
-        lag_p50_s=percentile(lags, 0.5),
-        lag_p95_s=percentile(lags, 0.95),
-        differences=wrong,
-        equal=wrong == 0,
-    )
+    return actual.num_rows, wrong
+
+
+def _compare_index(job: DemoJob, client: Client) -> tuple[int, int]:
+    """Return the same of an index, as the cluster compares it: words and vectors are made again from the source."""
+    found = client.verify(job.source, job.name).comparison
+    return found.rows_target, found.missing + found.extra + found.different
 
 
 def _other_types(expected: pa.Schema, actual: pa.Schema) -> int:

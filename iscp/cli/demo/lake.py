@@ -1,4 +1,4 @@
-"""The demo's Delta tables: three sources that it writes (by delta-rs, no JVM), and the targets, which it only reads."""
+"""The demo's Delta tables: four sources that it writes (by delta-rs, no JVM), and the targets, which it only reads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableMerger
 
 from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Day, Year
+from iscp.cli.demo.manual import Manual
 
 _REOPENED_DAYS = 10
 """A handle becomes slower with each commit that it has made: a new one starts from the log's last checkpoint."""
@@ -17,9 +18,12 @@ _WITH_CDF = {"delta.enableChangeDataFeed": "true"}
 
 
 class Sources:
-    """`flights`, which changes in all ways, `weather`, which is only appended to, and `airports`."""
+    """`flights`, which changes in all ways, `weather`, which is only appended to, `airports`, and a `manual`."""
 
     def __init__(self, root: Path, year: Year) -> None:
+        self.manual = str(root / "manual")
+        self._manual = Manual()
+        write_deltalake(self.manual, self._manual.rows(), configuration=_WITH_CDF)
         self.flights, self.weather, self.airports = (str(root / name) for name in ("flights", "weather", "airports"))
         self._flights = DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_CDF)
         self._weather = DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_CDF)
@@ -41,6 +45,14 @@ class Sources:
 
     def arrive(self, day: Day) -> None:
         self._update(day, day.arrived, ARRIVAL)
+
+    def revise(self, number: int) -> None:
+        """Rewrite some paragraphs of the manual, delete one, and bring one back."""
+        table = DeltaTable(self.manual)
+        rows, gone = self._manual.revised(number)
+        merge = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        table.delete(f"id = {gone}")
 
     def _update(self, day: Day, rows: pa.Table, columns: Sequence[str]) -> None:
         self._merge(day, rows).when_matched_update({name: f"s.{name}" for name in columns}).execute()

@@ -14,9 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from iscp.cli.demo.jobs import JobResult
+from iscp.cli.demo.manual import Search
 from iscp.core.api.api_views import JobView
+from iscp.core.api.search_views import SearchAnswer
 
 _PER_S = 4
+_SHOWN = 90
+"""Characters of a text that is found."""
 _PLAIN_EVERY = 10
 """Without a terminal there is a line for so many days, instead of a picture."""
 
@@ -43,6 +47,14 @@ class View:
         if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
             lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
             self.console.print(f"{date}  {number}/{self.days}  lag: {lags}", soft_wrap=True)
+
+    def searched(self, search: Search, when: str, answer: SearchAnswer) -> None:
+        """Show what a search has found."""
+        self.console.print(f"search {when}, version {answer.version}: {search.text}", markup=False, soft_wrap=True)
+        for hit in answer.hits:
+            text = str(hit.columns["body"])
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+            self.console.print(f"  {hit.score:6.3f}  {hit.columns['topic']}: {shown}", markup=False, soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:

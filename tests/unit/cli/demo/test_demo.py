@@ -20,6 +20,7 @@ from iscp.cli.demo.replay import Replay, Replayed
 from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.verification import Comparison, VerifyReport
 from iscp.core.values.watermark import SourceMark, Watermark
 
 
@@ -157,7 +158,9 @@ class TestVerify:
         sources.depart(year.days[0])
         sources.schedule(year.days[1])
         sources.arrive(year.days[0])
-        jobs = tuple(job for job in demo_jobs(sources, str(tmp_path / "derived")) if not (job.is_feed or job.sql))
+        jobs = tuple(
+            job for job in demo_jobs(sources, str(tmp_path / "derived")) if not (job.is_feed or job.is_index or job.sql)
+        )
         for job in jobs:
             write_deltalake(job.target, job.recompute(read(job.source)))
         return jobs
@@ -186,6 +189,31 @@ class TestVerify:
         assert (result.iterations, result.failed) == (1, 1)
         assert result.lag_p50_s is not None
         assert 2.0 <= result.lag_p50_s < 60.0
+
+
+@dataclass
+class VerifyingHistory(History):
+    """Of an index that a cluster has compared."""
+
+    comparison: Comparison
+
+    def verify(self, table: str, name: str) -> VerifyReport:
+        return VerifyReport(0, 1, self.comparison)
+
+
+class TestIndexes:
+    """What a cluster says of each counts."""
+
+    @pytest.mark.parametrize(("wrong", "equal"), [({}, True), ({"missing": 1, "extra": 2, "different": 4}, False)])
+    def test_rows_that_a_comparison_has_found_wrong_are_counted(
+        self, tmp_path: Path, sources: Sources, wrong: dict[str, int], equal: bool
+    ) -> None:
+        jobs = [job for job in demo_jobs(sources, str(tmp_path / "derived")) if job.is_index]
+        assert [job.name for job in jobs] == ["manual_words", "manual_meaning"]
+        for job in jobs:
+            compared = VerifyingHistory([], Comparison(rows_source=9, rows_target=8, **wrong))
+            result = verify(job, compared, 0)  # type: ignore[arg-type]
+            assert (result.rows, result.differences, result.equal) == (8, sum(wrong.values()), equal)
 
 
 class TestViews:
