@@ -1,12 +1,14 @@
 """Finds out how many partitions of vectors a search has to visit to find the share of nearest ones that is wanted.
 
 Stored vectors, chosen by a hash of their places, are searched for their neighbours, and these compared with the
-neighbours that all distances give. The number is the smallest that reaches the recall with half of the rest to one in
-addition, as a query is mostly farther from the rows than these are from each other.
+neighbours that all distances give. Of the numbers that are tried it is the one after the smallest that reaches the
+recall with half of the rest to one in addition: the partitions were made of the rows that are samples here, and of a
+query they know nothing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -87,15 +89,16 @@ def _fewest(
 ) -> Calibration:
     # More partitions never find less, but for chance, so that the number is searched for by halves.
     steps = _steps(most.probes)
-    low, high, best = 0, len(steps), most
+    low, high, recalls = 0, len(steps), {most.probes: most.recall}
     while low < high:
         middle = (low + high) // 2
-        recall = _recall(dataset, queries, truth, metric, steps[middle], most.refine)
-        if recall >= most.wanted:
-            high, best = middle, replace(most, probes=steps[middle], recall=recall)
+        recalls[steps[middle]] = _recall(dataset, queries, truth, metric, steps[middle], most.refine)
+        if recalls[steps[middle]] >= most.wanted:
+            high = middle
         else:
             low = middle + 1
-    return best
+    fewest = steps[high] if high < len(steps) else most.probes
+    return replace(most, probes=min(most.probes, math.ceil(fewest * PROBES_STEP)), recall=recalls[fewest])
 
 
 def _steps(most: int) -> list[int]:

@@ -42,7 +42,7 @@ FEW_SHARE = 0.3
 reach a recall of 0.95 without a filter, one that keeps 10 % found 0.65 to 0.95 (ADR 45).
 """
 
-FILTERED_REFINED = 4
+FILTERED_REFINED = 2
 """How many times as many candidates a filter needs: the nearest rows that it keeps are farther from the query than those
 of all, and their quantized distances differ less from each other's. With all partitions and a filter that keeps 10 %
 the same number of candidates found 0.92 where 0.95 was wanted.
