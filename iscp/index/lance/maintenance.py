@@ -56,17 +56,15 @@ _CONFLICT = "conflict"
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceLimits:
-    """What an index's definition and the node's settings say.
-
-    Versions are kept for `keep_s` seconds, longer than the longest reader reads. `metric` is that of the vectors
-    (cosine, l2, dot), of which a search finds the share `recall` of the nearest. A file that no version names is left
-    alone for `in_flight_s` seconds.
-    """
+    """What an index's definition and the node's settings say. `metric` is that of vectors: cosine, l2 or dot."""
 
     keep_s: float = KEEP_S
+    """Seconds for which a version that is no longer the newest is kept: longer than the longest reader reads."""
     metric: str = "cosine"
     recall: float = 0.99
+    """The share of the nearest vectors that a search finds; a calibration takes as many partitions as that needs."""
     in_flight_s: float = IN_FLIGHT_S
+    """Seconds for which a file that no version names is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
