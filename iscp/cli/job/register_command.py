@@ -56,8 +56,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     """
     named = given.pop("named_options")
     assert isinstance(named, dict)
-    given = {name: value for name, value in given.items() if value is not None}
-    requests = _requests(file, _fold_options(given, named))
+    requests = _requests(file, _fold_options({name: each for name, each in given.items() if each is not None}, named))
     own = {f"{OPTIONS_FIELD}.{name}": f"--option {name}" for name in named}
     places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
     with invocation.client() as client, places_named(places) if file else options_named(own=own):
