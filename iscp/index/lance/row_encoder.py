@@ -193,13 +193,22 @@ class RowEncoder:
 
     def _hashes(self, rows: pa.Table) -> pa.Array:
         """Return a hash of each row's columns that are stored or indexed."""
+        return pa.array(row_digests(rows, self._hashed_names()), pa.binary(_HASH_BYTES))
+
+    def _hashed_names(self) -> list[str]:
+        """Return the names of the columns that are stored or indexed, each once."""
         names = [each.name for each in self._schema if each.name not in _NOT_STORED and not _is_made(each.name)]
         further = [name for name in (*self._rules.texts, self._rules.vector, self._rules.embedded) if name]
-        return pa.array(row_digests(rows, list(dict.fromkeys([*names, *further]))), pa.binary(_HASH_BYTES))
+        return list(dict.fromkeys([*names, *further]))
 
     def _readable(self, rows: pa.Table) -> tuple[pa.Table, _Faults]:
-        """Return rows whose texts are all UTF-8; a row with others has a fault, and U+FFFD in their place."""
+        """Return the columns that the index is made of, whose texts are all UTF-8.
+
+        A row with others has a fault, and U+FFFD in their place. Rows may have further columns, which other jobs read.
+        """
         faults = _Faults()
+        used = {name.lower() for name in (*self._rules.key, *self._hashed_names())}
+        rows = rows.select([name for name in rows.schema.names if name.lower() in used])
         for at, each in enumerate(rows.schema):
             if pa.types.is_string(each.type) or pa.types.is_large_string(each.type):
                 try:
