@@ -25,6 +25,7 @@ from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.admin.source_releases import SourceReleases
+from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.builds.builder_access import BuilderAccess
 from iscp.runtime.builds.builder_loop import BuilderLoop
 from iscp.runtime.notify.alert_watch import AlertSettings, AlertWatch
@@ -56,7 +57,7 @@ def compose_services(
     catalog = DeltaCatalog.of(foundation.spark.root, foundation.analysis, s3=config.storage.s3.used)
     places = compose_places(config)
     validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
-    views = JobViews(owner, nodes, kind, clock, config.probe)
+    views = JobViews(owner, nodes, kind, clock, config.probe, FigureReader(kind, places).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, coordination.progress, WaitedTargets(probes).fault)
     admin = OwnerAdmin(
         owner,

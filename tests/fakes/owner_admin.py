@@ -17,6 +17,7 @@ from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.source_releases import SourceReleases
+from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
@@ -36,6 +37,6 @@ def owner_admin(
     intake: RequestValidator | None = None,
 ) -> OwnerAdmin:
     intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
-    views = JobViews(owner, nodes, kinds, clock, ProbeConfig())
+    views = JobViews(owner, nodes, kinds, clock, ProbeConfig(), FigureReader(kinds).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
     return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, SourceReleases(catalog, kinds))

@@ -109,7 +109,7 @@ def _warnings(job: JobView, shards: Sequence[PlacedShard]) -> Iterator[str]:
     if not job.node_id:
         yield "no node holds the table"
     if status.dead_letters:
-        yield f"{status.dead_letters} rows share a key, and are left out of the target (dead-lettered)"
+        yield f"{render.dead_letters(job)}, and are left out of the target (dead-lettered)"
     if status.warning:
         yield status.warning
     for name, figures in (("refresh", job.upkeep.refresh), ("purge", job.upkeep.purge)):

@@ -187,7 +187,8 @@ def show_job(job: JobView) -> None:
             "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
             f"{status.rows} rows, {status.bytes} bytes",
             "progress": "\n".join(progress_lines(job.progress)) if job.progress else "",
-            "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
+            "dead letters": dead_letters(job),
+            "figures": "\n".join(figure_lines(job)),
             "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
             "next retry": next_retry(status, time.time()) if _awaits_retry(job) else "",
@@ -199,6 +200,26 @@ def show_job(job: JobView) -> None:
             "spec": job.spec_json,
         }
     )
+
+
+def dead_letters(job: JobView) -> str:
+    """Return how many rows are left out of the target, and why; empty for none."""
+    count = job.status.dead_letters
+    if not count:
+        return ""
+    return f"{count} rows cannot be indexed" if "faults" in job.figures else f"{count} rows share a key"
+
+
+def figure_lines(job: JobView) -> list[str]:
+    """Return the figures of the target, those of one part in a line; or why they are not known."""
+    if job.figures_fault:
+        return [f"not known: {job.figures_fault}"]
+    lines: dict[str, list[str]] = {}
+    for name, value in job.figures.items():
+        part, _, figure = name.rpartition(".")
+        shown = size(value) if figure == "bytes" else f"{value:,.15g} {figure.replace('_', ' ')}"
+        lines.setdefault(part, []).append(shown)
+    return [f"{part}: {', '.join(each)}" if part else ", ".join(each) for part, each in lines.items()]
 
 
 def _awaits_retry(job: JobView) -> bool:

@@ -7,7 +7,7 @@ the source's. An index without its rows, or with another definition, is written 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from iscp.consumers.index.index_check import IndexCheck
 from iscp.consumers.index.index_consumer import IndexConsumer
@@ -20,6 +20,7 @@ from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.index.lance.index_columns import is_reserved
+from iscp.index.lance.index_figures import figures_of
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.model import definition_columns
 from iscp.index.model.definition_parsing import parse_definition
@@ -31,7 +32,7 @@ _KEYLESS = ("float", "double")
 
 
 class IndexKindBase:
-    """What the kinds of indexes share (ports ConsumerKind, Checked, RefreshHandler)."""
+    """What the kinds of indexes share (ports ConsumerKind, Checked, RefreshHandler, Measured)."""
 
     name = ""
     shared_target = False
@@ -84,6 +85,10 @@ class IndexKindBase:
         store = IndexStore(job.spec.consumer.target, self._failpoints)
         wait_s = self._maintainer.maintain(store, self._plan(job).options) if store.exists() else IDLE_S
         return (), self._maintainer.clock.now_s() + wait_s
+
+    def figures(self, row: JobRow) -> Mapping[str, float]:
+        store = IndexStore(row.spec.consumer.target, self._failpoints)
+        return figures_of(store.open(), self._maintainer.clock.now_s()) if store.exists() else {}
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> IndexCheck:
         return IndexCheck(self.open(row, environment), self._store(row, environment), self._plan(row))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from iscp.core.job.job_row import JobState, JobStatus, Reason
@@ -60,8 +61,10 @@ class JobView:
     not yet applied, and -1 while it is not known. While no node has the table (`node_id` is empty), or can probe it,
     the time since `checked_at_s` counts as lag. `late` is set if it lies behind by more than its target lag (while it
     is not built: since it was registered). `ranges` says into how many its table is split; the job is then shown as the
-    range that lags most, and in the worst state of all. `upkeep` and `progress` are there where one job is requested,
-    and not in lists; `progress` is None while no iteration of it is reported to run, and no comparison requested.
+    range that lags most, and in the worst state of all. `upkeep`, `progress` and `figures` are there where one job
+    is requested, and not in lists; `progress` is None while no iteration of it is reported to run, and no comparison
+    requested. `figures` of an index are by the names that docs/cli.md lists; if they could not be read,
+    `figures_fault` says why.
     """
 
     account: str
@@ -85,6 +88,8 @@ class JobView:
     ranges: int = 1
     upkeep: JobMaintenance = NO_MAINTENANCE
     progress: RunProgress | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    figures_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

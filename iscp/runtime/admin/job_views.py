@@ -18,12 +18,15 @@ from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress, combined_progress
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
+from iscp.runtime.admin.target_figures import NO_FIGURES, TargetFigures
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
 class JobViews:
-    """Between terms they are as of the end of the last one. `probe`: how often nodes probe tables."""
+    """Between terms they are as of the end of the last one. `probe`: how often nodes probe tables. `figures` reads
+    those of a job's target.
+    """
 
     def __init__(
         self,
@@ -32,16 +35,25 @@ class JobViews:
         kinds: Callable[[str], ConsumerKind],
         clock: Clock,
         probe: ProbeConfig,
+        figures: Callable[[JobRow], TargetFigures] = lambda row: NO_FIGURES,
     ) -> None:
         self._owner = owner
         self._nodes = nodes
         self._kinds = kinds
         self._clock = clock
         self._silent_max_s = silent_max_s(probe)
+        self._figures = figures
 
     def in_full(self, row: JobRow) -> JobView:
-        """Return the job's view with what only the nodes that run it know."""
-        return replace(self.of([row])[0], upkeep=self._maintenance(row), progress=self._progress(row))
+        """Return the job's view with what only the nodes that run it know, and with the figures of its target."""
+        figures = self._figures(row)
+        return replace(
+            self.of([row])[0],
+            upkeep=self._maintenance(row),
+            progress=self._progress(row),
+            figures=figures.values,
+            figures_fault=figures.fault,
+        )
 
     def of(self, rows: Sequence[JobRow]) -> list[JobView]:
         writer = self._owner.current_writer()

@@ -92,6 +92,23 @@ def test_of_progress_only_what_was_measured_is_shown(progress: RunProgress) -> N
     assert any("/s" in line for line in lines[1:]) <= (progress.rows_per_s >= 0 <= progress.bytes_per_s)
 
 
+def test_figures_of_one_part_are_in_one_line_and_what_cannot_be_read_says_why() -> None:
+    figures = {"rows": 1_200.0, "faults": 2.0, "key.segments": 1.0, "key.fresh_rows": 40.0, "bytes": 2_000.0}
+    assert render.figure_lines(replace(JOB, figures=figures)) == [
+        "1,200 rows, 2 faults, 2.0 kB",
+        "key: 1 segments, 40 fresh rows",
+    ]
+    assert render.figure_lines(replace(JOB, figures_fault="it hangs")) == ["not known: it hangs"]
+    assert render.figure_lines(JOB) == []
+
+
+def test_rows_that_are_left_out_of_an_index_are_such_as_cannot_be_indexed() -> None:
+    job = replace(JOB, status=JobStatus(dead_letters=2))
+    assert render.dead_letters(job) == "2 rows share a key"
+    assert render.dead_letters(replace(job, figures={"faults": 2.0})) == "2 rows cannot be indexed"
+    assert render.dead_letters(JOB) == ""
+
+
 def test_progress_says_what_is_read_and_written_and_of_how_much() -> None:
     run = replace(
         RUN, tasks=4, tasks_done=1, rows_read=1_000, bytes_read=2_000, rows_per_s=10, bytes_per_s=20, left_s=3

@@ -67,7 +67,8 @@ RUNS = st.builds(
     **dict.fromkeys(("rows_per_s", "bytes_per_s", "left_s"), SPANS),
 )
 UPKEEPS = st.builds(JobMaintenance, refresh=st.none() | FIGURES, purge=st.none() | FIGURES)
-JOBS = filled(JobView, status=STATUSES, upkeep=UPKEEPS, progress=st.none() | RUNS, ranges=STEPS)
+TARGET_FIGURES = st.dictionaries(TEXT, SPANS, max_size=3)
+JOBS = filled(JobView, status=STATUSES, upkeep=UPKEEPS, progress=st.none() | RUNS, ranges=STEPS, figures=TARGET_FIGURES)
 NAMES = filled(JobName, account=TEXT.filter(bool))
 
 
