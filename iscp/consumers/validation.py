@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import sqlglot
@@ -152,10 +152,12 @@ def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) ->
         )
 
 
-def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-    """Return the source columns that have to be read; raises PermanentError if some that the spec names are gone."""
+def require_present(named: Mapping[str, Sequence[str]], source: Sequence[str]) -> dict[str, str]:
+    """Return the source's columns by their names in lower case.
+
+    Raises PermanentError if some that a field of the spec has named are gone.
+    """
     by_name = {name.lower(): name for name in source}
-    named = {"key": spec.key, "columns": spec.columns, "where": where_columns(spec.where)}
     for field, names in named.items():
         if lost := [name for name in names if name.lower() not in by_name]:
             raise PermanentError(
@@ -164,6 +166,13 @@ def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]
                 remedy="Bring it back and resume the job; or `iscp-admin job resync` it with a spec that does without",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
+    return by_name
+
+
+def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+    """Return the source columns that have to be read; raises PermanentError if some that the spec names are gone."""
+    named = {"key": spec.key, "columns": spec.columns, "where": where_columns(spec.where)}
+    by_name = require_present(named, source)
     if not spec.columns:
         return tuple(source)
     return tuple(dict.fromkeys(by_name[name.lower()] for name in (*spec.columns, *named["where"])))

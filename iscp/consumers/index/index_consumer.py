@@ -13,22 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from iscp.adapters.delta.rows.net_changes import has_own_keys
-from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
 from iscp.adapters.delta.sink.staged_ranges import FileStagedRanges
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_tables
 from iscp.consumers.index.staged_rows import IndexRowStager
-from iscp.consumers.shared_keys import ROWS_MAX, Shared, find_shared_keys
+from iscp.consumers.source_rows import find_dead_letters, rows_passing
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
 from iscp.core.rows.netting import Op
-from iscp.core.spec.spec import OnDuplicate
 from iscp.core.sql.sql_names import OP
-from iscp.core.values.errors import Conflict, ErrorCode, PermanentError
+from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -228,7 +225,7 @@ class IndexConsumer:
 
     def _whole(self, index: OpenIndex, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext) -> int:
         rows = self.wanted(retriever.snapshot_rows)
-        shared = self._find_shared(rows)
+        shared = find_dead_letters(rows, self._row.spec)
         try:
             letters: DataFrame | None = None
             if shared is not None:
@@ -249,11 +246,7 @@ class IndexConsumer:
 
     def wanted(self, rows: Rows) -> Rows:
         """Return what the index has of rows of the source: those that pass the filter."""
-        where = self._spec.where
-        if not where:
-            return rows
-        of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
-        return rows.transformed(lambda frame: frame.where(where), of_table)
+        return rows_passing(rows, self._spec.where)
 
     def _replace(
         self,
@@ -306,23 +299,6 @@ class IndexConsumer:
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
         commit.remove(commit.seek(gone.to_pylist()))
         return changed + len(gone) if before or changed else 0
-
-    def _find_shared(self, rows: Rows) -> Shared | None:
-        """Return the keys that rows share; raise PermanentError where the job is to stop."""
-        if rows.table is not None and has_own_keys(rows.table, self._spec.key):
-            return None
-        shared = find_shared_keys(rows.frame, self._spec.key)
-        stops = self._row.spec.on_duplicate is OnDuplicate.STOP
-        if shared is None or (not stops and shared.rows <= ROWS_MAX):
-            return shared
-        shared.release()
-        raise PermanentError(
-            f"{shared.rows} rows of the source share a key, as {shared.examples}"
-            + ("" if stops else f"; at most {ROWS_MAX} are dead-lettered"),
-            field="spec.iteration.consumer.key",
-            remedy="Choose a key that is unique, or repair the source",
-            code=ErrorCode.DUPLICATE_KEY,
-        )
 
 
 def _chunks(arrays: Sequence[pa.ChunkedArray]) -> list[pa.Array]:

@@ -14,11 +14,11 @@ from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_maintainer import IDLE_S, IndexMaintainer
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_services import IndexServices
-from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, where_columns
+from iscp.consumers.validation import CONSUMER_PATH, check_columns, check_target, require_present, where_columns
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.index.lance.index_columns import is_reserved
 from iscp.index.lance.index_figures import figures_of
 from iscp.index.lance.index_store import IndexStore
@@ -65,15 +65,10 @@ class IndexKindBase:
         return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        by_name = {name.lower(): name for name in source}
-        wanted = [*parse_definition(self.name, spec.options).stored_columns(spec.key), *where_columns(spec.where)]
-        if lost := [name for name in wanted if name.lower() not in by_name]:
-            raise PermanentError(
-                f"the source has no column {', '.join(lost)} any more",
-                field=f"{CONSUMER_PATH}.options",
-                remedy="Bring it back and resume the job; or `iscp-admin job resync` it with a spec that does without",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
+        stored = parse_definition(self.name, spec.options).stored_columns(spec.key)
+        named = {"key": spec.key, "options": stored, "where": where_columns(spec.where)}
+        by_name = require_present(named, source)
+        wanted = [*stored, *named["where"]]
         return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> IndexConsumer:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.rows.net_changes import has_own_keys, inserts_of
-from iscp.adapters.delta.rows.plain_condition import is_plain, passing_rows
+from iscp.adapters.delta.rows.net_changes import inserts_of
 from iscp.adapters.delta.rows.row_difference import differing_rows
 from iscp.adapters.delta.spark.arrow_frame import columns_of, frame_of_arrow
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import DeadLetterBox
-from iscp.consumers.shared_keys import ROWS_MAX, Shared, differing, find_shared_keys
+from iscp.consumers.shared_keys import differing, find_shared_keys
+from iscp.consumers.source_rows import find_dead_letters, rows_passing
 from iscp.consumers.validation import CONSUMER_PATH, unwritable_name
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
@@ -84,7 +84,7 @@ class ReplicaConsumer:
             if (changes := self._find_small_difference(context, rows, tag)) is not None:
                 return self._write_small_difference(context, changes, tag)
             self._refuse_changed_schema(context, rows.frame)
-        shared = self._find_shared(rows)
+        shared = find_dead_letters(rows, self._policies)
         try:
             letters, dead = None, 0
             if shared is not None:
@@ -106,11 +106,7 @@ class ReplicaConsumer:
         return self._sink.ranges(build)
 
     def wanted(self, rows: Rows) -> Rows:
-        where = self._spec.where
-        if not where:
-            return self._select(rows)
-        of_table = (lambda table: passing_rows(table, where)) if is_plain(where) else None
-        return self._select(rows.transformed(lambda frame: frame.where(where), of_table))
+        return self._select(rows_passing(rows, self._spec.where))
 
     def publish(self, context: ConsumeContext, manifests: Sequence[Manifest], retriever: Retriever) -> Consumed | None:
         if not self._sink.have_own_keys(context.session, manifests, self._spec.key):
@@ -236,26 +232,6 @@ class ReplicaConsumer:
             return table.select([names[name.lower()] for name in wanted]).rename_columns(wanted)
 
         return rows.transformed(lambda frame: frame.select(*[F.col(quoted(name)) for name in wanted]), of_table)
-
-    def _find_shared(self, rows: Rows) -> Shared | None:
-        """Return the keys that rows share, if they are to be dead-lettered.
-
-        Raises PermanentError where the job is to stop.
-        """
-        if not self._spec.key or (rows.table is not None and has_own_keys(rows.table, self._spec.key)):
-            return None
-        shared = find_shared_keys(rows.frame, self._spec.key)
-        stops = self._policies.on_duplicate is OnDuplicate.STOP
-        if shared is None or (not stops and shared.rows <= ROWS_MAX):
-            return shared
-        shared.release()
-        raise PermanentError(
-            f"{shared.rows} rows of the source share a key, as {shared.examples}"
-            + ("" if stops else f"; at most {ROWS_MAX} are dead-lettered"),
-            field=f"{CONSUMER_PATH}.key",
-            remedy="Choose a key that is unique, or repair the source",
-            code=ErrorCode.DUPLICATE_KEY,
-        )
 
     def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
         return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS
