@@ -9,7 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.consumers.validation import CONSUMER_PATH
+from iscp.core.api.search_views import VECTOR_NUMBERS_MAX
 from iscp.core.sql.sql_names import quoted
+from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.lance.index_columns import VECTOR, dataset_schema
@@ -19,9 +22,6 @@ from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.index_definition import IndexDefinition, Metric, VectorPrecision
 from iscp.ports.rows import Rows
 from iscp.ports.system import Guard
-
-DIMENSION_MAX = 16_384
-"""Numbers of a vector; a column whose first vector has more is refused."""
 
 
 class IndexPlan:
@@ -111,14 +111,25 @@ class IndexPlan:
         return dataset.field(VECTOR).type.list_size if VECTOR in dataset.names else 0
 
     def dimension_in(self, rows: pa.Table) -> int:
-        """Return how many numbers the first vector of some rows has; 0 where there is none."""
+        """Return how many numbers the first vector of some rows has; 0 where there is none.
+
+        Raises PermanentError if these are more than can be searched for.
+        """
         vector = self.options.vector
         if vector is None or not vector.column:
             return 0
         name = next(each for each in rows.schema.names if each.lower() == vector.column.lower())
         lengths = pc.list_value_length(rows[name]).drop_null()
-        some = lengths.filter(pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, DIMENSION_MAX)))
-        return int(some[0].as_py()) if len(some) else 0
+        some = lengths.filter(pc.greater(lengths, 0))
+        first = int(some[0].as_py()) if len(some) else 0
+        if first > VECTOR_NUMBERS_MAX:
+            raise PermanentError(
+                f"{name} has vectors of {first} numbers, and at most {VECTOR_NUMBERS_MAX} are indexed",
+                field=f"{CONSUMER_PATH}.options.column",
+                remedy="Name a column of shorter vectors",
+                code=ErrorCode.TABLE_UNREADABLE,
+            )
+        return first
 
     def dimension_in_rows(self, rows: Rows) -> int:
         """Return the same of all rows of a source."""
@@ -129,7 +140,7 @@ class IndexPlan:
             return self.dimension_in(rows.table)
         name = quoted(vector.column)
         with spark_faults("read the first vector"):
-            first = rows.frame.where(f"size({name}) BETWEEN 1 AND {DIMENSION_MAX}").select(vector.column).limit(1)
+            first = rows.frame.where(f"size({name}) > 0").select(vector.column).limit(1)
             return self.dimension_in(first.toArrow())
 
     def encoder(self, schema: pa.Schema, guard: Guard | None = None) -> RowEncoder:

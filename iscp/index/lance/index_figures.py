@@ -44,4 +44,4 @@ def _bytes(at: OpenIndex) -> int:
         indexes = at.dataset.describe_indices()
     sizes = [file.file_size_bytes or 0 for each in fragments for file in each.files]
     sizes += [segment.size_bytes or 0 for each in indexes for segment in each.segments]
-    return sum(sizes) + sum(cached_counts(at.root, name).bytes for name in at.head.count_files)
+    return sum(map(int, sizes)) + sum(int(cached_counts(at.root, name).bytes) for name in at.head.count_files)
