@@ -18,20 +18,19 @@ from lance.fragment import FragmentMetadata
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.consumers.index.index_rows import index_tables
+from iscp.core.values.errors import StorageError
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import KEY
 from iscp.index.lance.index_transaction import IndexTransaction, RowSums, count_rows, write_rows
 from iscp.index.lance.row_encoder import RowEncoder
-from iscp.index.lance.word_counts import FOLDER, WordCounts, merged_counts, read_table, write_counts
+from iscp.index.lance.word_counts import FOLDER, WordCounts, find_rows, merged_counts, read_table, write_counts
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-KEY_FILE_BYTES_MAX = 1024**3
-"""Bytes of the keys of one range; a larger file is refused."""
-
+_KEY_SCHEMA = pa.schema([pa.field(KEY, pa.string(), nullable=False)])
 _FRAGMENTS, _COUNTS, _KEYS, _SUMS = "fragments", "counts", "keys", "sums"
 
 
@@ -98,10 +97,10 @@ class IndexRowStager:
         return name
 
     def _read_keys(self, name: str) -> pa.Table:
-        with storage_faults(f"read {self._root}/{FOLDER}/{name}"):
-            content = files.read(f"{self._root}/{FOLDER}/{name}", KEY_FILE_BYTES_MAX)[0]
-        with pa.ipc.open_file(pa.BufferReader(content)) as reader:
-            return reader.read_all()
+        found = find_rows(self._root, name, _KEY_SCHEMA)
+        if found is None:
+            raise StorageError(f"{self._root}/{FOLDER}/{name} is gone, which a build has staged")
+        return found
 
 
 def _fragments(manifest: Manifest) -> list[FragmentMetadata]:

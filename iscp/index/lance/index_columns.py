@@ -27,6 +27,9 @@ HEAD_KEY = "\\W"
 RESERVED = frozenset({KEY, ROW_HASH, FAULT, HEAD, VECTOR, TEXT_HASH, "_rowid", "_rowaddr", "_score", "_distance"})
 """Names that a column of a source cannot have in an index: its own, and those that Lance gives."""
 
+NAME_LENGTH_MAX = 200
+"""Characters of a name that a message shows; the rest is cut off."""
+
 _WORDS = re.compile(r"_words_(\d+)")
 
 
@@ -61,3 +64,28 @@ def dataset_schema(stored: Sequence[pa.Field], texts: int, dimension: int, half:
 def words_columns(schema: pa.Schema) -> list[str]:
     """Return the names of the columns with words, by number."""
     return [words_column(number) for number in range(sum(_WORDS.fullmatch(name) is not None for name in schema.names))]
+
+
+def schema_fault(schema: pa.Schema, key: Sequence[str], texts: int) -> str:
+    """Return why the columns of a dataset are none of an index with this key and so many text columns, or an empty
+    text.
+    """
+    kinds = {KEY: pa.string(), ROW_HASH: pa.binary(16), FAULT: pa.string(), HEAD: pa.string()}
+    kinds |= {words_column(number): pa.string() for number in range(texts)}
+    names = set(schema.names)
+    if len(names) != len(schema.names):
+        return "two columns of the dataset have one name"
+    for name, kind in kinds.items():
+        if name not in names or schema.field(name).type != kind:
+            return f"the dataset has no column {name} of the type {kind}"
+    if len(words_columns(schema)) != texts:
+        return f"the dataset has other columns of words than the {texts} that the head has"
+    if missing := [name for name in key if name not in names]:
+        return f"the dataset has no column {missing[0][:NAME_LENGTH_MAX]}, which is of its key"
+    if VECTOR in names:
+        kind = schema.field(VECTOR).type
+        if not pa.types.is_fixed_size_list(kind) or kind.value_type not in (pa.float16(), pa.float32()):
+            return f"the column {VECTOR} has no vectors"
+        if TEXT_HASH not in names or schema.field(TEXT_HASH).type != pa.binary(32):
+            return f"the dataset has no column {TEXT_HASH} of the type {pa.binary(32)}"
+    return ""

@@ -100,11 +100,16 @@ def parse_head(text: str) -> IndexHead:
         _text(head.fingerprint), _text(head.definition)
         return head
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise PermanentError(
-            f"the index's head cannot be read: {error_text(error)}",
-            remedy="Use the release of iscp that wrote it, or have the index rebuilt by `iscp-admin job resync`",
-            code=ErrorCode.TARGET_UNUSABLE,
-        ) from error
+        raise unreadable_head(error_text(error)) from error
+
+
+def unreadable_head(why: str) -> PermanentError:
+    """Return the error for a head that is none, or none of its dataset."""
+    return PermanentError(
+        f"the index's head cannot be read: {why}",
+        remedy="Use the release of iscp that wrote it, or have the index rebuilt by `iscp-admin job resync`",
+        code=ErrorCode.TARGET_UNUSABLE,
+    )
 
 
 def _text(value: object) -> str:

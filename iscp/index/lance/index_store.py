@@ -14,12 +14,14 @@ import lance
 import pyarrow as pa
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.adapters.delta.storage.dataset_guard import guard_dataset
+from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.index_columns import HEAD
-from iscp.index.lance.index_head import IndexHead, parse_head
+from iscp.index.lance.index_columns import HEAD, schema_fault
+from iscp.index.lance.index_head import IndexHead, parse_head, unreadable_head
 from iscp.index.lance.index_transaction import IndexTransaction, head_rows
 from iscp.index.lance.lance_access import NO_DATASET, NoIndexError, lance_faults, no_index, open_dataset, shared_session
 from iscp.index.lance.row_lookup import head_row
@@ -57,15 +59,19 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
     """
     try:
         dataset = open_dataset(uri, version)
-        if HEAD not in dataset.schema.names:
-            raise no_index(uri, "it is a Lance dataset that iscp did not write")
         with lance_faults(f"read {uri}"):
-            found = head_row(dataset, [HEAD])[HEAD].to_pylist()
+            schema = dataset.schema
+            found = head_row(dataset, [HEAD])[HEAD].to_pylist() if HEAD in schema.names else None
     except NoIndexError as error:
         raise no_index(uri) from error
+    if found is None:
+        raise no_index(uri, "it is a Lance dataset that iscp did not write")
     if len(found) != 1:
         raise no_index(uri, f"it has {len(found)} heads, and an index has one")
-    return OpenIndex(place(uri), dataset, parse_head(found[0] or ""))
+    head = parse_head(found[0] or "")
+    if fault := schema_fault(schema, head.key, len(head.totals)):
+        raise unreadable_head(fault)
+    return OpenIndex(place(uri), dataset, head)
 
 
 class _Turn:
@@ -129,6 +135,8 @@ class IndexStore:
 
     def create(self, schema: pa.Schema, head: IndexHead) -> OpenIndex:
         """Make an index without rows. Raises Conflict where there is a dataset already, and StorageError."""
+        with storage_faults(f"make the index {self._root}"):
+            guard_dataset(self._root)
         try:
             with lance_faults(f"make the index {self._root}"):
                 dataset = lance.write_dataset(

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import lance
 from lance.commit import CommitConflictError
 from lance.lance import _Session as Session
+from pyarrow import ArrowException
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error
+from iscp.adapters.delta.storage.dataset_guard import guard_dataset
+from iscp.adapters.delta.storage.delta_errors import MESSAGE_LENGTH_MAX, storage_error, storage_faults
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest
+from iscp.core.values.errors import Conflict, ErrorCode, InvalidRequest, StorageError
 from iscp.core.values.untrusted_values import first_line
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ os.environ.setdefault("LANCE_LOG", "error")
 
 _NOT_FOUND = ("was not found", "Not found:")
 
+_PANIC = "pyo3_runtime.PanicException"
+"""What a panic of Rust's becomes: no Exception, so that it would end the thread, and there is no name to import."""
+
+_FOREIGN = (OSError, ValueError, RuntimeError, ArithmeticError, MemoryError, ArrowException)
+
 
 NO_DATASET = "there is none"
 
@@ -47,23 +54,37 @@ def shared_session() -> Session:
 
 
 def open_dataset(uri: str, version: int | None = None) -> LanceDataset:
-    """Return the dataset at a place, at its newest version or at `version`. Raises NoIndexError and StorageError."""
-    with lance_faults(f"open {uri}"):
-        return lance.dataset(place(uri), version=version, session=shared_session(), storage_options=table_options(uri))
+    """Return the dataset at a place, at its newest version or at `version`.
+
+    Raises NoIndexError, and StorageError, also for what Lance may not open.
+    """
+    root = place(uri)
+    with storage_faults(f"open {uri}"):
+        guard_dataset(root, version)
+    try:
+        with lance_faults(f"open {uri}"):
+            return lance.dataset(root, version=version, session=shared_session(), storage_options=table_options(uri))
+    except StorageError as error:
+        if any(each in str(error.__cause__) for each in _NOT_FOUND):
+            raise NoIndexError(error.message) from error
+        raise
 
 
 @contextmanager
 def lance_faults(what: str) -> Iterator[None]:
-    """Turn what Lance raises into Conflict, NoIndexError or StorageError; `what` says what was to be done."""
+    """Turn what Lance raises into Conflict or StorageError; `what` says what was to be done."""
     try:
         yield
     except CommitConflictError as error:
         raise Conflict(f"cannot {what}: another writer was first") from error
-    except (OSError, ValueError, RuntimeError) as error:
-        text = str(error)
-        if any(each in text for each in _NOT_FOUND):
-            raise NoIndexError(f"cannot {what}: {first_line(error)}"[:MESSAGE_LENGTH_MAX]) from error
+    except _FOREIGN as error:
         raise storage_error(error, f"cannot {what}", first_line(error)[:MESSAGE_LENGTH_MAX]) from error
+    except BaseException as error:
+        if f"{type(error).__module__}.{type(error).__qualname__}" != _PANIC:
+            raise
+        why = f"Lance gave up: {first_line(error)}"[:MESSAGE_LENGTH_MAX]
+        remedy = "Have the index rebuilt by `iscp-admin job resync`: a file of it is damaged"
+        raise StorageError(f"cannot {what}: {why}", remedy=remedy) from error
 
 
 def no_index(uri: str, why: str = NO_DATASET) -> InvalidRequest:

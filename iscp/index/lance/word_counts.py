@@ -8,6 +8,7 @@ with the history of edits; Lance does, see docs/indexes.md.)
 
 from __future__ import annotations
 
+import re
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.arrow_files import OddArrowError, read_arrow
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.errors import StorageError
+from iscp.core.values.untrusted_values import shown
 
 FOLDER = "_iscp"
 """The folder below a dataset in which files of iscp's own lie; Lance never opens it."""
@@ -30,7 +33,11 @@ COUNTS_PREFIX = "words-"
 COUNT_FILE_BYTES_MAX = 2 * 1024**3
 """Bytes of one file of counts; a larger one is refused."""
 
-_SCHEMA = pa.schema([("column", pa.int16()), ("word", pa.string()), ("rows", pa.int64())])
+COUNTS_BYTES_MAX = 4 * 1024**3
+"""Bytes of the content of one file, unpacked; a larger one is refused."""
+
+COUNTS_SCHEMA = pa.schema([("column", pa.int16()), ("word", pa.string()), ("rows", pa.int64())])
+_FILE_NAME = re.compile(r"(?:words|keys)-[0-9a-f]{32}\.arrow|segment-[0-9a-f-]{36}\.arrow")
 _ROWS, _WORDS = b"iscp.rows", b"iscp.words"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -56,7 +63,7 @@ class WordCounts:
         pairs = np.sort(rows * len(words) + codes)  # twice as fast as np.unique
         once = pairs[np.append(True, pairs[1:] != pairs[:-1])] % len(words)
         counted = np.bincount(once, minlength=len(words)) * sign
-        self._parts.append(pa.table([np.full(len(words), column, np.int16), words, counted], schema=_SCHEMA))
+        self._parts.append(pa.table([np.full(len(words), column, np.int16), words, counted], schema=COUNTS_SCHEMA))
         return len(some), len(codes)
 
     def add_table(self, table: pa.Table) -> None:
@@ -65,7 +72,7 @@ class WordCounts:
 
     def table(self) -> pa.Table:
         """Return the sums, sorted by column and word, without those that are 0."""
-        return merged_counts(self._parts) if self._parts else _SCHEMA.empty_table()
+        return merged_counts(self._parts) if self._parts else COUNTS_SCHEMA.empty_table()
 
 
 class CountFile:
@@ -150,19 +157,23 @@ def read_table(root: str, name: str) -> pa.Table:
 
 def find_table(root: str, name: str) -> pa.Table | None:
     """Return a file of counts as a table; None where there is no such file. Raises StorageError."""
+    return find_rows(root, name, COUNTS_SCHEMA)
+
+
+def find_rows(root: str, name: str, schema: pa.Schema) -> pa.Table | None:
+    """Return the rows of a file of iscp's own, of a schema; None where there is no such file. Raises StorageError."""
     path = f"{root}/{FOLDER}/{name}"
+    remedy = "Rebuild the index by `job resync`"
+    if not _FILE_NAME.fullmatch(name):
+        raise StorageError(f"the index names {shown(name)}, which is no file of its own", remedy=remedy)
     try:
         with storage_faults(f"read {path}"):
             content = files.read(path, COUNT_FILE_BYTES_MAX)[0]
-        with pa.ipc.open_file(pa.BufferReader(content)) as reader:
-            table = reader.read_all()
-        if table.schema != _SCHEMA:
-            raise StorageError(f"{path} is no file of counts: its columns are {', '.join(table.schema.names)}")
-        return table
+        return read_arrow(content, schema, COUNTS_BYTES_MAX)
     except FileNotFoundError:
         return None
-    except pa.ArrowException as error:
-        raise StorageError(f"{path} cannot be read: {error}", remedy="Rebuild the index by `job resync`") from error
+    except OddArrowError as error:
+        raise StorageError(f"{path} cannot be read: {error}", remedy=remedy) from error
 
 
 def _totals_of(metadata: Mapping[bytes, bytes]) -> tuple[int, int] | None:
@@ -178,4 +189,4 @@ def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:
     summed = pa.concat_tables(tables).group_by(["column", "word"]).aggregate([("rows", "sum")])
     some = summed.filter(pc.not_equal(summed["rows_sum"], 0)).select(["column", "word", "rows_sum"])
     ordered = some.take(pc.sort_indices(some, [("column", "ascending"), ("word", "ascending")]))
-    return pa.table(ordered.columns, schema=_SCHEMA)
+    return pa.table(ordered.columns, schema=COUNTS_SCHEMA)

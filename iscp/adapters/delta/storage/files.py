@@ -197,6 +197,14 @@ def stamps(directory: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def first_stamps(directory: str, limit: int) -> dict[str, tuple[int, ...]]:
+    """Return the names and stamps of up to `limit` files on S3, by one request: those whose names come first."""
+    client, key = _client_of(directory)
+    with _s3_faults():
+        found = next(iter(obstore.list(client, f"{key}/", chunk_size=limit)), [])
+    return {meta["path"].rpartition("/")[2]: _stamp_of(meta) for meta in found}
+
+
 def names_below(directory: str, limit: int) -> Iterator[str]:
     """Yield up to `limit` names below a directory, as paths relative to it, the nearest first where it is local."""
     if directory.startswith(S3):

@@ -1,0 +1,166 @@
+"""Checks what Lance is about to open of a dataset, which opens whatever lies there, and parses it without a bound.
+
+The kinds of all names in a dataset's directories are read, by which no pipe, link or device is left in them, and the
+newest manifest is checked (`dataset_manifest`). The result for a directory is kept for as long as nothing in it has
+changed, so that the check of a dataset that stands still costs a `stat` for each of its directories, however many rows
+and files these have. On S3, which has no links, it is one listing for the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import lru_cache
+from stat import S_ISDIR, S_ISLNK
+from typing import NamedTuple
+
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.dataset_manifest import MANIFEST_BYTES_MAX, OddManifestError, check_manifest
+from iscp.adapters.delta.storage.dataset_names import (
+    DATASET_DIRECTORIES,
+    VERSIONS,
+    is_manifest,
+    manifest_name,
+    manifest_version,
+)
+from iscp.adapters.delta.storage.locations import S3
+from iscp.adapters.delta.storage.regular_files import RefusedFileError, require_regular, require_size
+
+NAMES_MAX = 1_000_000
+"""Names in one directory of a dataset; one with more is not opened."""
+
+FOLDERS_MAX = 10_000
+"""Directories in a dataset; one with more is not opened."""
+
+CHECKED_MAX = 50_000
+"""Directories and manifests that are known to be in order; of more the longest unused are checked again."""
+
+SETTLED_S = 2.0
+"""Seconds for which a directory has to stand still before a check of it is kept: its time has no finer steps on some
+file systems, and a change right after the check would not show."""
+
+_LISTED = 100
+_NOTHING = -1
+
+Stamp = tuple[int, ...]
+
+
+class _Folder(NamedTuple):
+    """What was found in a directory: others in it, and the newest version, if manifests are in it."""
+
+    folders: tuple[str, ...]
+    newest: int
+
+
+def guard_dataset(root: str, version: int | None = None) -> None:
+    """Raise RefusedFileError with the name of what Lance may not open of the dataset at a place, at its newest version
+    or at `version`.
+
+    `root` is as `place` returns it. A missing file passes, as Lance reports it. Raises OSError.
+    """
+    if root.startswith(S3):
+        _guard_on_s3(root, version)
+        return
+    newest = _NOTHING
+    waiting = [f"{root}/{name}" for name in DATASET_DIRECTORIES]
+    count = 0
+    while waiting:
+        folder = waiting.pop()
+        found = _look_into(folder)
+        if found is None:
+            continue
+        if folder.endswith(f"/{VERSIONS}"):
+            newest = max(newest, found.newest)
+        waiting += found.folders
+        count += 1
+        if count > FOLDERS_MAX:
+            raise RefusedFileError(root, f"has more than {FOLDERS_MAX} directories")
+    chosen = newest if version is None else version
+    if chosen != _NOTHING:
+        path = f"{root}/{VERSIONS}/{manifest_name(chosen)}"
+        _guard_manifest(path, files.stamp(path))
+
+
+def _guard_on_s3(root: str, version: int | None) -> None:
+    versions = f"{root}/{VERSIONS}"
+    if version is not None:
+        path = f"{versions}/{manifest_name(version)}"
+        _guard_manifest(path, files.stamp(path))
+        return
+    found = files.first_stamps(versions, _LISTED)  # names of manifests count down
+    _require_names(versions, found)
+    for name in sorted(found):
+        if manifest_version(name) is not None:
+            _guard_manifest(f"{versions}/{name}", found[name])
+            return
+
+
+def _guard_manifest(path: str, stamp: Stamp) -> None:
+    if stamp:
+        require_size(path, stamp[-1], MANIFEST_BYTES_MAX)
+        _check_manifest(path, stamp)
+
+
+@lru_cache(maxsize=CHECKED_MAX)
+def _check_manifest(path: str, stamp: Stamp) -> None:
+    try:
+        check_manifest(files.read(path, MANIFEST_BYTES_MAX)[0])
+    except FileNotFoundError:
+        pass
+    except OddManifestError as error:
+        raise RefusedFileError(path, f"is not opened: it {error}") from error
+
+
+def _look_into(folder: str) -> _Folder | None:
+    """Return what is in a directory; None where there is none. Raises RefusedFileError."""
+    try:
+        about = os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if S_ISLNK(about.st_mode):
+        raise RefusedFileError(folder, "is a link, where a directory belongs")
+    if not S_ISDIR(about.st_mode):
+        raise RefusedFileError(folder, "is no directory")
+    if time.time() - max(about.st_ctime, about.st_mtime) < SETTLED_S:
+        return _listed(folder)
+    return _listed_before(folder, about.st_ino, about.st_ctime_ns, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=CHECKED_MAX)
+def _listed_before(folder: str, inode: int, changed_ns: int, modified_ns: int) -> _Folder | None:
+    return _listed(folder)
+
+
+def _listed(folder: str) -> _Folder | None:
+    folders, newest, count = [], _NOTHING, 0
+    is_versions = folder.endswith(f"/{VERSIONS}")
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                count += 1
+                if count > NAMES_MAX:
+                    raise RefusedFileError(folder, f"has more than {NAMES_MAX} names")
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    try:
+                        require_regular(entry.path)
+                    except FileNotFoundError:
+                        continue
+                elif is_versions:
+                    newest = max(newest, _version_of(folder, entry.name))
+    except FileNotFoundError:
+        return None
+    return _Folder(tuple(folders), newest)
+
+
+def _require_names(folder: str, names: dict[str, Stamp]) -> None:
+    for name in names:
+        _version_of(folder, name)
+
+
+def _version_of(folder: str, name: str) -> int:
+    found = manifest_version(name)
+    if found is None and is_manifest(name):
+        raise RefusedFileError(f"{folder}/{name}", "is a manifest as Lance named them before, and none of an index")
+    return _NOTHING if found is None else found

@@ -1,0 +1,243 @@
+"""Checks a manifest of a Lance dataset before Lance opens it, which parses whatever stands there.
+
+A manifest is Protobuf (https://lance.org/format/table/): the columns, the fragments, and, in a section of its own, the
+segments of indexes. Lance follows the parents of columns by recursion, reads files at any place that a manifest names
+as a base, and makes a list of all numbers that a bitmap of a few bytes stands for. So what would let it read elsewhere
+is refused, and what could take all memory or overflow a stack is counted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+MANIFEST_BYTES_MAX = 64 * 1024**2
+"""Bytes of a manifest, which has some 150 for each fragment and 300 for each segment; a larger one is refused."""
+
+COLUMNS_MAX = 10_000
+"""Columns of a dataset, those within others among them; a manifest with more is refused."""
+
+DEPTH_MAX = 64
+"""Levels to which columns may lie within each other; a manifest with more is refused."""
+
+TYPE_LENGTH_MAX = 1_024
+"""Bytes of the name of a column's type; a longer one, which could nest types, is refused."""
+
+FRAGMENTS_MAX = 100_000
+"""Fragments of a dataset, and numbers of fragments of one segment; a manifest with more is refused."""
+
+FRAGMENT_ROWS_MAX = 2**31 - 1
+"""Rows of a fragment; a manifest that claims more is refused."""
+
+SEGMENTS_MAX = 10_000
+"""Segments of all indexes of a dataset; a manifest with more is refused."""
+
+_FOOTER = Struct("<qHH4s")
+_LENGTH = Struct("<I")
+_PAIR = Struct("<HH")
+_HALF = Struct("<H")
+_MAGIC = b"LANC"
+_COLUMN, _FRAGMENT, _INDEX_SECTION, _BASES = 1, 2, 6, 18
+_ID, _PARENT, _TYPE, _DICTIONARY = 3, 4, 5, 8
+_PHYSICAL_ROWS = 4
+_FRAGMENT_BITMAP, _SEGMENT = 5, 1
+_BASE_ID = 9
+_COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
+_OFFSETS_FROM, _ARRAY_MAX, _BITMAP_BYTES, _CONTAINERS_MAX = 4, 4_096, 8_192, 65_536
+_VARINT_BYTES_MAX = 10
+
+Value = int | memoryview
+
+
+class OddManifestError(ValueError):
+    """A manifest that Lance is not to open; the text says why."""
+
+
+def check_manifest(content: bytes) -> None:
+    """Raise OddManifestError for a manifest that is none of an index, by its whole content."""
+    columns: dict[int, int] = {}
+    fragments = 0
+    for number, value in _message_at(content, _metadata_place(content)):
+        if number == _COLUMN:
+            _add_column(_bytes(value), columns)
+        elif number == _FRAGMENT:
+            fragments += 1
+            _check_fragment(_bytes(value))
+        elif number == _BASES:
+            raise OddManifestError(
+                "names another place for its files (base_paths), and an index has all of them below it"
+            )
+        elif number == _INDEX_SECTION:
+            _check_segments(content, _number(value))
+        if len(columns) > COLUMNS_MAX or fragments > FRAGMENTS_MAX:
+            raise OddManifestError(f"has more than {COLUMNS_MAX} columns or {FRAGMENTS_MAX} fragments")
+    _check_depth(columns)
+
+
+def _metadata_place(content: bytes) -> int:
+    if len(content) < _FOOTER.size:
+        raise OddManifestError("is too short")
+    place, _, _, magic = _FOOTER.unpack_from(content, len(content) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise OddManifestError("does not end as one of Lance's does")
+    return int(place)
+
+
+def _message_at(content: bytes, place: int) -> Iterator[tuple[int, Value]]:
+    """Yield the fields of the message that stands at a place, after its length."""
+    begin = place + _LENGTH.size
+    if place < 0 or begin > len(content):
+        raise OddManifestError("names a place beyond its end")
+    (length,) = _LENGTH.unpack_from(content, place)
+    if begin + length > len(content):
+        raise OddManifestError("has a part that goes beyond its end")
+    return _fields(memoryview(content)[begin : begin + length])
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, Value]]:
+    """Yield the numbers of fields of a message, and their values, those within others as bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == 0:
+            number, at = _varint(message, at)
+            yield tag >> 3, number
+            continue
+        if kind == 2:
+            length, at = _varint(message, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise OddManifestError("is not Protobuf as Lance writes it")
+        if at + length > len(message):
+            raise OddManifestError("has a value that goes beyond its end")
+        yield tag >> 3, message[at : at + length]
+        at += length
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    if at < len(message) and message[at] < 128:
+        return message[at], at + 1
+    value = shift = 0
+    for place in range(at, min(len(message), at + _VARINT_BYTES_MAX)):
+        byte = message[place]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place + 1
+        shift += 7
+    raise OddManifestError("has a number without an end")
+
+
+def _bytes(value: Value) -> memoryview:
+    if isinstance(value, int):
+        raise OddManifestError("has a number where a message belongs")
+    return value
+
+
+def _number(value: Value) -> int:
+    if not isinstance(value, int):
+        raise OddManifestError("has a message where a number belongs")
+    return value
+
+
+def _add_column(message: memoryview, columns: dict[int, int]) -> None:
+    own = parent = 0
+    for number, value in _fields(message):
+        if number == _ID:
+            own = _signed(_number(value))
+        elif number == _PARENT:
+            parent = _signed(_number(value))
+        elif number == _TYPE and len(_bytes(value)) > TYPE_LENGTH_MAX:
+            raise OddManifestError(f"has a type of more than {TYPE_LENGTH_MAX} bytes")
+        elif number == _DICTIONARY:
+            raise OddManifestError("has a dictionary in it, as Lance has not written for years")
+    if own in columns:
+        raise OddManifestError(f"has two columns of the number {own}")
+    columns[own] = parent
+
+
+def _signed(number: int) -> int:
+    """Return a number of 32 bits, which Protobuf extends to 64 where it is negative."""
+    low = number & 0xFFFFFFFF
+    return low - 2**32 if low >= 2**31 else low
+
+
+def _check_depth(columns: dict[int, int]) -> None:
+    for column in columns:
+        for _ in range(DEPTH_MAX):
+            column = columns.get(column, -1)
+            if column < 0:
+                break
+        else:
+            raise OddManifestError(f"has columns within each other to more than {DEPTH_MAX} levels")
+
+
+def _check_fragment(message: memoryview) -> None:
+    for number, value in _fields(message):
+        if number == _PHYSICAL_ROWS and _number(value) > FRAGMENT_ROWS_MAX:
+            raise OddManifestError(f"has a fragment of more than {FRAGMENT_ROWS_MAX} rows")
+
+
+def _check_segments(content: bytes, place: int) -> None:
+    segments = 0
+    for number, segment in _message_at(content, place):
+        if number != _SEGMENT:
+            continue
+        segments += 1
+        if segments > SEGMENTS_MAX:
+            raise OddManifestError(f"has more than {SEGMENTS_MAX} segments of indexes")
+        for field, value in _fields(_bytes(segment)):
+            if field == _BASE_ID:
+                raise OddManifestError("has a segment of an index at another place (base_id)")
+            if field == _FRAGMENT_BITMAP and _cardinality(_bytes(value)) > FRAGMENTS_MAX:
+                raise OddManifestError(f"has a segment of more than {FRAGMENTS_MAX} fragments")
+
+
+def _cardinality(bitmap: memoryview) -> int:
+    """Return how many numbers a bitmap has, in Roaring's portable format
+    (https://github.com/RoaringBitmap/RoaringFormatSpec), without making them; FRAGMENTS_MAX + 1 stands for more.
+    """
+    try:
+        return _counted(bitmap)
+    except (IndexError, ValueError) as error:
+        raise OddManifestError("has a bitmap of fragments that is none") from error
+
+
+def _counted(bitmap: memoryview) -> int:
+    cookie = int.from_bytes(_cut(bitmap, 0, 4), "little")
+    if cookie & 0xFFFF == _COOKIE_RUNS:
+        containers = (cookie >> 16) + 1
+        flags = _cut(bitmap, 4, (containers + 7) // 8)
+        at = 4 + len(flags)
+        has_offsets = containers >= _OFFSETS_FROM
+    elif cookie == _COOKIE_PLAIN:
+        containers = int.from_bytes(_cut(bitmap, 4, 4), "little")
+        flags, at, has_offsets = None, 8, True
+    else:
+        raise ValueError(cookie)
+    if containers > _CONTAINERS_MAX:
+        raise ValueError(containers)
+    heads = _cut(bitmap, at, 4 * containers)
+    at += len(heads) + (4 * containers if has_offsets else 0)
+    total = 0
+    for each in range(containers):
+        if flags is not None and flags[each // 8] >> (each % 8) & 1:
+            runs = int.from_bytes(_cut(bitmap, at, 2), "little")
+            pairs = _cut(bitmap, at + 2, 4 * runs)
+            total += sum(length + 1 for _, length in _PAIR.iter_unpack(pairs))
+            at += 2 + len(pairs)
+        else:
+            size = _HALF.unpack_from(heads, 4 * each + 2)[0] + 1
+            total += size
+            at += 2 * size if size <= _ARRAY_MAX else _BITMAP_BYTES
+        if total > FRAGMENTS_MAX:
+            return total
+    return total
+
+
+def _cut(buffer: memoryview, begin: int, length: int) -> memoryview:
+    part = buffer[begin : begin + length]
+    if len(part) < length:
+        raise IndexError(begin)
+    return part
