@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,12 @@ from iscp.index.lance.text_analysis import TEXT_BYTES_MAX, Analyse
 Vectors = npt.NDArray[np.float32]
 Known = Callable[[Sequence[bytes]], Mapping[bytes, Vectors]]
 """A function that returns stored vectors by the hashes of their texts, as far as there are any."""
+
+VECTOR_LENGTH_MAX = 1e15
+"""Length of a vector whose square Lance can compute with 32 bits; a longer one is a fault of its row."""
+
+VECTOR_LENGTH_MIN = 1e-15
+"""Length that a vector needs for a direction, as the squares of shorter ones vanish; a shorter one is a fault."""
 
 _HASH_BYTES = 16
 _NULL = b"\xff"  # no text in UTF-8 has this byte
@@ -141,10 +147,13 @@ class RowEncoder:
             matrix, hashes = self._embedded_vectors(_column(rows, self._rules.embedded), faults, known)
             there = np.array([each is not None for each in hashes], np.bool_)
         number_type = self._schema.field(VECTOR).type.value_type
-        values = matrix.astype(np.float16) if pa.types.is_float16(number_type) else matrix
+        values: npt.NDArray[Any] = matrix
         if pa.types.is_float16(number_type):
+            with np.errstate(over="ignore"):
+                values = matrix.astype(np.float16)
             for number in np.flatnonzero(there & ~np.isfinite(values).all(axis=1)).tolist():
                 faults.add(number, "its vector has numbers that are too large for 16 bits")
+        self._refuse_lengths(values, there, faults)
         mask = pa.array(~there)
         flat = pa.array(values.reshape(-1), number_type)
         vectors = pa.FixedSizeListArray.from_arrays(flat, self.dimension, mask=mask)
@@ -162,7 +171,6 @@ class RowEncoder:
         matrix[right] = flat.to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
         for number in np.flatnonzero(right & ~np.isfinite(matrix).all(axis=1)).tolist():
             faults.add(number, "its vector has null, NaN or infinite numbers")
-        self._refuse_zeros(matrix, right, faults)
         return matrix, right & ~np.isin(np.arange(len(lists)), list(faults.texts))
 
     def _embedded_vectors(
@@ -183,13 +191,19 @@ class RowEncoder:
             else:
                 matrix[number] = found.vectors[place]
                 made[number] = text_hash(texts[number])
-        self._refuse_zeros(matrix, np.array([each is not None for each in made], np.bool_), faults)
-        return matrix, [each if number not in faults.texts else None for number, each in enumerate(made)]
+        return matrix, made
 
-    def _refuse_zeros(self, matrix: Vectors, there: npt.NDArray[np.bool_], faults: _Faults) -> None:
-        if self._rules.directed:
-            for number in np.flatnonzero(there & ~matrix.any(axis=1)).tolist():
-                faults.add(number, "its vector is all zeros, which has no direction")
+    def _refuse_lengths(self, values: npt.NDArray[Any], there: npt.NDArray[np.bool_], faults: _Faults) -> None:
+        """Refuse vectors as they are stored if their distances cannot be computed: one of them fails a whole build."""
+        with np.errstate(invalid="ignore"):  # what is not finite is refused already
+            lengths = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+        for number in np.flatnonzero(there & (lengths > VECTOR_LENGTH_MAX)).tolist():
+            faults.add(number, f"its vector has a length of more than {VECTOR_LENGTH_MAX:.0e}")
+        if not self._rules.directed:
+            return
+        for number in np.flatnonzero(there & (lengths < VECTOR_LENGTH_MIN)).tolist():
+            what = f"has a length of less than {VECTOR_LENGTH_MIN:.0e}" if lengths[number] else "is all zeros"
+            faults.add(number, f"its vector {what}, which has no direction")
 
     def _hashes(self, rows: pa.Table) -> pa.Array:
         """Return a hash of each row's columns that are stored or indexed."""
