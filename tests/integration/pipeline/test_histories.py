@@ -65,6 +65,8 @@ FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
 class History:
     """One source and its jobs, all chosen by `seed`; `told` is what was done, for whoever has to look into it."""
 
+    places: tuple[str, ...] = PLACES
+
     def __init__(self, pipeline: Pipeline, seed: int) -> None:
         self.draw = random.Random(seed)
         self.pipeline = pipeline
@@ -175,17 +177,20 @@ class History:
         """An iteration of some jobs, that may be stopped anywhere; a new process each time."""
         failpoints = ScriptedFailpoints()
         if self.draw.random() < STOP_SHARE:
-            place = self.draw.choice(PLACES)
+            place = self.draw.choice(self.places)
             failpoints.once(place, stop)
             self.told.append(f"stopped at {place}")
         jobs = self.draw.sample(self.jobs, self.draw.randrange(1, len(self.jobs) + 1))
         self.told.append(f"run {[job.key.job_name for job in jobs]}")
         small = self.draw.choice([-1, 2**20])
         bounds = self.draw.choice([Bounds(), Bounds(rows_max=5)])
-        self.pipeline.run(*jobs, runner=self.pipeline.new_runner(failpoints, bounds, small, KINDS.__getitem__))
+        self.pipeline.run(*jobs, runner=self.pipeline.new_runner(failpoints, bounds, small, self.kind))
+
+    def kind(self, name: str) -> ConsumerKind:
+        return KINDS[name]
 
     def finish(self) -> None:
-        runner = self.pipeline.new_runner(ScriptedFailpoints(), kinds=KINDS.__getitem__)
+        runner = self.pipeline.new_runner(ScriptedFailpoints(), kinds=self.kind)
         newest = DeltaTable(self.pipeline.source).version()
         for _ in range(RUNS_MAX):
             outcomes = self.pipeline.run(*self.jobs, runner=runner)
