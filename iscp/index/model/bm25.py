@@ -7,7 +7,7 @@ Spärck Jones, made positive as in Lucene, and the numerator k1 + 1, which Lucen
     weight(frequency) = frequency · (k1 + 1) / (frequency + k1 · (1 − b + b · length / average length))
 
 A score is the sum over columns and words of boost · idf · weight. A word that a query has twice counts twice. A phrase
-has the sum of its words' idf, and the weight of its own frequency; no phrase scores more than its words.
+is a condition: where it is found, it scores as its words do, as in Lance.
 """
 
 from __future__ import annotations
@@ -87,17 +87,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ScorePart:
-    """The part of a score that one word or phrase adds. `idfs` has that of each of its words."""
+    """The part of a score that one word adds, which is searched for by itself or in a phrase."""
 
-    part: AnalysedTerm | AnalysedPhrase
+    part: AnalysedTerm
     frequency: float
     length: int
     corpus: Corpus
-    idfs: tuple[tuple[str, float], ...]
-
-    @property
-    def idf(self) -> float:
-        return math.fsum(idf for _, idf in self.idfs)
+    idf: float
 
     @property
     def weight(self) -> float:
@@ -108,36 +104,25 @@ class ScorePart:
         return self.part.boost * self.idf * self.weight
 
     def explanation(self) -> Explanation:
-        average = self.corpus.average_length
+        average, word = self.corpus.average_length, self.part.term
         weight = Explanation(
             self.weight,
             "weight of the frequency: frequency * (k1 + 1) / (frequency + k1 * (1 - b + b * length / average length))",
             (
-                Explanation(self.frequency, f"frequency of {_shown(self.part)}"),
+                Explanation(self.frequency, f"frequency of {word}"),
                 Explanation(self.length, f"length of {self.part.column} in words"),
                 Explanation(average, f"average length of {self.part.column}"),
                 Explanation(BM25_K1, "k1"),
                 Explanation(BM25_B, "b"),
             ),
         )
-        idfs = tuple(self._explained_idf(term, idf) for term, idf in self.idfs)
-        whole = Explanation(self.idf, "sum of the words' idf", idfs) if len(idfs) > 1 else idfs[0]
-        factors = (Explanation(self.part.boost, "boost"), whole, weight)
-        return Explanation(self.value, f"{self.part.column}:{_shown(self.part)}: boost * idf * weight", factors)
-
-    def _explained_idf(self, term: str, idf: float) -> Explanation:
         counts = (
             Explanation(self.corpus.documents, f"documents with {self.part.column}"),
-            Explanation(self.corpus.count(term), f"documents with {term}"),
+            Explanation(self.corpus.count(word), f"documents with {word}"),
         )
-        return Explanation(idf, "idf: ln(1 + (documents - count + 0.5) / (count + 0.5))", counts)
-
-
-def _shown(part: AnalysedTerm | AnalysedPhrase) -> str:
-    if isinstance(part, AnalysedTerm):
-        return part.term
-    words = " ".join(word.term for word in part.words)
-    return f'"{words}"~{part.slop}' if part.slop else f'"{words}"'
+        idf = Explanation(self.idf, "idf: ln(1 + (documents - count + 0.5) / (count + 0.5))", counts)
+        factors = (Explanation(self.part.boost, "boost"), idf, weight)
+        return Explanation(self.value, f"{self.part.column}:{word}: boost * idf * weight", factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +153,8 @@ def _parts(node: AnalysedNode, document: AnalysedDocument, corpus: Mapping[str, 
     match node:
         case AnalysedLeaf(parts):
             for part in parts:
-                if frequency := part_frequency(part, document):
-                    yield _part(part, frequency, document[part.column].length, corpus[part.column])
+                if part_frequency(part, document):
+                    yield from _scored(part, document, corpus[part.column])
         case AnalysedBoolean(must, should, _):
             for each in (*must, *should):
                 if node_matches(each, document):
@@ -178,6 +163,10 @@ def _parts(node: AnalysedNode, document: AnalysedDocument, corpus: Mapping[str, 
             assert_never(never)
 
 
-def _part(part: AnalysedTerm | AnalysedPhrase, frequency: float, length: int, corpus: Corpus) -> ScorePart:
-    terms = (part.term,) if isinstance(part, AnalysedTerm) else (word.term for word in part.words)
-    return ScorePart(part, frequency, length, corpus, tuple((term, corpus.idf(term)) for term in terms))
+def _scored(part: AnalysedTerm | AnalysedPhrase, document: AnalysedDocument, corpus: Corpus) -> Iterator[ScorePart]:
+    """Yield what the words of a part add to the score of a document that has it."""
+    terms = [part.term] if isinstance(part, AnalysedTerm) else [word.term for word in part.words]
+    words = document[part.column]
+    for term in terms:
+        one = AnalysedTerm(part.column, term, part.boost)
+        yield ScorePart(one, words.frequencies[term], words.length, corpus, corpus.idf(term))

@@ -94,25 +94,14 @@ def test_the_figures_are_those_of_lance() -> None:
 
 
 @given(TEXTS, st.integers(0, 4))
-def test_a_phrase_scores_at_most_what_its_words_do(texts: list[list[str] | None], slop: int) -> None:
-    phrase = AnalysedPhrase("t", words(["a", "b", "a"]), slop, 2.0)
+def test_a_phrase_scores_as_its_words_do_where_it_is_found(texts: list[list[str] | None], slop: int) -> None:
+    phrase = AnalysedQuery(AnalysedLeaf((AnalysedPhrase("t", words(["a", "b", "a"]), slop, 2.0),)))
+    apart = AnalysedQuery(AnalysedLeaf(tuple(AnalysedTerm("t", each, 2.0) for each in "aba")))
     for text in texts:
         found = document(t=text)
-        score = score_document(AnalysedQuery(AnalysedLeaf((phrase,))), found, {"t": corpus(texts)})
-        apart = AnalysedLeaf(tuple(AnalysedTerm("t", each, 2.0) for each in "aba"))
-        assert score.value <= score_document(AnalysedQuery(apart), found, {"t": corpus(texts)}).value + 1e-12
-
-
-def test_a_phrase_has_the_idf_of_its_words_and_the_weight_of_its_own_frequency() -> None:
-    texts = [["a", "b", "c", "a", "b"], ["a", "c"], ["d"], None]
-    whole = corpus(texts)
-    score = score_document(
-        AnalysedQuery(AnalysedLeaf((AnalysedPhrase("t", words(["a", "b"]), 0, 3.0),))),
-        document(t=texts[0]),
-        {"t": whole},
-    )
-    idf = log(1 + 1.5 / 2.5) + log(1 + 2.5 / 1.5)
-    assert score.value == pytest.approx(3 * idf * frequency_weight(2, 5, 8 / 3))
+        score = score_document(phrase, found, {"t": corpus(texts)}).value
+        of_words = score_document(apart, found, {"t": corpus(texts)}).value
+        assert score == (of_words if matches(phrase, found) else 0)
 
 
 def test_parts_that_do_not_find_the_document_and_what_is_excluded_add_nothing() -> None:
@@ -159,11 +148,10 @@ def test_an_explanation_adds_up_and_can_be_read() -> None:
     assert lines[1].endswith(" = t:a: boost * idf * weight")
     assert "      3 = documents with t" in lines
     assert "      1 = documents with a" in lines
-    assert any(line.endswith('t:"a b"~1: boost * idf * weight') for line in lines)
-    assert any(line.endswith("sum of the words' idf") for line in lines)
+    assert lines[-1].endswith(" = b")
     written = json.loads(json.dumps(explanation.to_dict()))
     assert written["value"] == score.value
-    assert [each["description"].partition(":")[0] for each in written["details"]] == ["t", "t"]
+    assert [each["description"].partition(":")[0] for each in written["details"]] == ["t", "t", "t"]
 
 
 def test_counts_that_contradict_the_corpus_are_refused() -> None:
