@@ -96,6 +96,10 @@ class CountFile:
         at = _place(words, word)
         return self._rows[column][at].as_py() if at < len(words) and words[at].as_py() == word else 0
 
+    def counted(self, column: int) -> tuple[pa.StringArray, pa.Int64Array]:
+        """Return all words of a column, sorted by their code points, and the count of each."""
+        return self.words(column), self._rows.get(column, pa.array([], pa.int64()))
+
     def words(self, column: int) -> pa.StringArray:
         """Return all words of a column, sorted by their code points."""
         return self._words.get(column, pa.array([], pa.string()))

@@ -19,7 +19,7 @@ from iscp.index.model.analysed_query import (
     AnalysedPhrase,
     AnalysedQuery,
 )
-from iscp.index.model.bm25 import BM25_B, BM25_K1, Corpus
+from iscp.index.model.bm25 import BM25_B, BM25_K1
 from iscp.index.search.document_words import DocumentWords
 
 CELLS_MAX = 4_000_000
@@ -35,15 +35,6 @@ class Statistics:
 
     average_length: float
     idfs: Mapping[str, float]
-
-
-def live_statistics(query: AnalysedQuery, corpora: Mapping[str, Corpus]) -> dict[str, Statistics]:
-    """Return the statistics of live documents, of all columns that a query compares."""
-    words = words_by_column(query)
-    return {
-        column: Statistics(corpora[column].average_length, {word: corpora[column].idf(word) for word in some})
-        for column, some in words.items()
-    }
 
 
 def words_by_column(query: AnalysedQuery) -> dict[str, list[str]]:

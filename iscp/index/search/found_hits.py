@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from iscp.index.model.analysed_query import AnalysedQuery
-    from iscp.index.search.hybrid_search import FoundRows
+    from iscp.index.search.hybrid_search import SearchedRows
     from iscp.index.search.searched_index import SearchedIndex
 
 
@@ -64,7 +64,7 @@ class FoundHits:
         self._query = query
         self._marked = marked
 
-    def of(self, found: FoundRows, explain: bool) -> tuple[SearchHit, ...]:
+    def of(self, found: SearchedRows, explain: bool) -> tuple[SearchHit, ...]:
         """Return the hits of rows, in their order. Raises StorageError."""
         marked = () if self._marked is None else self._marked.columns
         words = self._words() if explain else {}
@@ -95,5 +95,5 @@ class FoundHits:
         document: dict[str, ColumnWords] = {
             column: column_words(placed_words(words_list(values[name]))) for column, name in words.items()
         }
-        score = score_document(self._query, document, self._searched.corpora)
+        score = score_document(self._query, document, self._searched.corpora(self._query))
         return "\n".join(filter(None, [note, score.explanation().explained()]))

@@ -23,7 +23,7 @@ from iscp.index.lance.index_names import words_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_lookup import ADDRESS
 from iscp.index.lance.segments import segment_statistics
-from iscp.index.search.document_scores import DocumentScores, Reals, Statistics, live_statistics, parts_of
+from iscp.index.search.document_scores import DocumentScores, Reals, Statistics, parts_of
 from iscp.index.search.document_words import DocumentWords
 from iscp.index.search.filters import TRUE
 from iscp.index.search.indexed_statistics import IndexedPart, ReadSegment, indexed_part, indexed_statistics
@@ -79,7 +79,7 @@ class FulltextSearch:
         self._read_segment = read_segment
         columns = sorted({column for column, _ in query.all_terms()})
         self._words_columns = {column: searched.words_of(column) for column in columns}
-        self._live = live_statistics(query, searched.corpora)
+        self._live = searched.live_statistics(query)
         self._scores = DocumentScores(query, self._live)
         self._scored = 0
 
@@ -161,7 +161,7 @@ class FulltextSearch:
             one = indexed_statistics(root, part.segments[name], numbers[column], words, self._read_segment)
             if one is None:
                 return None
-            found[column] = one.statistics()
+            found[column] = one
         return found
 
     def _candidates(self, made: CandidateQuery, limit: int) -> pa.Table:

@@ -28,7 +28,7 @@ FUSED_LEAST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRows:
+class SearchedRows:
     """The hits' rows, the best first. `proven` says that none that was left out is better; `notes` say of each by its
     address how a score came about beside that of its words.
     """
@@ -74,19 +74,19 @@ class HybridSearch:
         """Return the query by words, None if there is none. Raises InvalidRequest."""
         return self._searched.query(self._request.text) if self._words else None
 
-    def found(self) -> FoundRows:
+    def found(self) -> SearchedRows:
         """Return the hits' rows. Raises InvalidRequest for what is no query of this index, and StorageError."""
         most = self._request.k
         query, condition = self.query, self.condition
         vectors = VectorSearch(self._searched, condition) if self._vectors else None
         if condition == FALSE:
-            return FoundRows((), proven=True)
+            return SearchedRows((), proven=True)
         if query is None or vectors is None:
             if query is not None:
-                return FoundRows(FulltextSearch(self._searched, query, condition).best(most).rows, proven=True)
+                return SearchedRows(FulltextSearch(self._searched, query, condition).best(most).rows, proven=True)
             assert vectors is not None  # one of them is searched
             ranking = vectors.nearest(self._vector(), most)
-            return FoundRows(ranking.rows, ranking.exact, self._vector_notes(ranking.rows))
+            return SearchedRows(ranking.rows, ranking.exact, self._vector_notes(ranking.rows))
         depth = max(FUSED_LEAST, FUSED_FACTOR * most)
         by_words = FulltextSearch(self._searched, query, condition).best(depth).rows
         nearest = vectors.nearest(self._vector(), depth)
@@ -101,7 +101,7 @@ class HybridSearch:
             self._request.text, vector.embed, self._searched.index.head.fingerprint, self._embedder_of
         )
 
-    def _fused(self, by_words: Sequence[RankedRow], nearest: Sequence[RankedRow]) -> FoundRows:
+    def _fused(self, by_words: Sequence[RankedRow], nearest: Sequence[RankedRow]) -> SearchedRows:
         rows = {row.key: row for row in (*by_words, *nearest)}
         weights = self._request.weights
         rankings = [
@@ -119,7 +119,7 @@ class HybridSearch:
                 if rank is not None
             ]
             notes[row.address] = "\n".join([f"{hit.score:.6g} = sum over the rankings", *lines])
-        return FoundRows(found, proven=False, notes=notes)
+        return SearchedRows(found, proven=False, notes=notes)
 
     def _vector_notes(self, rows: Sequence[RankedRow]) -> dict[int, str]:
         vector = self._searched.definition.vector

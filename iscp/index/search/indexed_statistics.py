@@ -6,14 +6,15 @@ written beside each segment when it is made. Without that nothing bounds the sco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import SegmentStatistics
+from iscp.index.model.bm25 import Corpus
 from iscp.index.search.document_scores import Statistics
+from iscp.index.search.live_vocabulary import rows_with
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -47,33 +48,14 @@ def indexed_part(dataset: LanceDataset, columns: Mapping[str, str]) -> IndexedPa
     )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedStatistics:
-    """What Lance ranks a column's words by: `documents`, their `words` in all, and how many have each word."""
-
-    documents: int
-    words: int
-    counts: Mapping[str, int]
-
-    @property
-    def average_length(self) -> float:
-        return self.words / self.documents if self.documents else 0.0
-
-    def statistics(self) -> Statistics:
-        return Statistics(self.average_length, {word: self.idf(word) for word in self.counts})
-
-    def idf(self, word: str) -> float:
-        count = self.counts[word]
-        return math.log(1 + (self.documents - count + 0.5) / (count + 0.5))
-
-
 def indexed_statistics(
     root: str, segments: Sequence[str], number: int, words: Sequence[str], read: ReadSegment
-) -> IndexedStatistics | None:
+) -> Statistics | None:
     """Return the sums over the segments of the index of the text column `number`; None if one segment has not said."""
     found = [read(root, each) for each in segments]
     known = [each for each in found if each is not None]
     if len(known) < len(found) or not known:
         return None
-    counts = {word: sum(each.counts.rows(number, word) for each in known) for word in words}
-    return IndexedStatistics(sum(each.rows for each in known), sum(each.words for each in known), counts)
+    counts = rows_with([each.counts for each in known], number, words)
+    corpus = Corpus(sum(each.rows for each in known), sum(each.words for each in known), counts)
+    return Statistics(corpus.average_length, {word: corpus.idf(word) for word in words})

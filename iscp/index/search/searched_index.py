@@ -15,7 +15,8 @@ from iscp.index.model.analysed_query import AnalysedQuery, AnalysedWord, expand
 from iscp.index.model.bm25 import Corpus
 from iscp.index.model.definition_parsing import definition_from_json
 from iscp.index.model.query_syntax import parse_query
-from iscp.index.search.live_vocabulary import LiveVocabulary
+from iscp.index.search.document_scores import Statistics, words_by_column
+from iscp.index.search.live_vocabulary import LiveVocabulary, rows_with
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_store import OpenIndex
@@ -52,14 +53,23 @@ class SearchedIndex:
         """Return the name of the column with the words of a text column."""
         return words_column(self.texts.index(column))
 
-    @cached_property
-    def corpora(self) -> dict[str, Corpus]:
-        """Return the live documents of each text column. Raises StorageError when a count cannot be read."""
-        return {name: self._corpus(number) for number, name in enumerate(self.texts)}
+    def corpora(self, query: AnalysedQuery) -> dict[str, Corpus]:
+        """Return the live documents of each text column, with the counts of a query's words. Raises StorageError."""
+        corpora = {}
+        for column, words in words_by_column(query).items():
+            number = self.texts.index(column)
+            totals = self.index.head.totals[number]
+            corpora[column] = Corpus(totals.rows, totals.words, rows_with(self.index.counts.files, number, words))
+        return corpora
 
-    def _corpus(self, number: int) -> Corpus:
-        totals, counts = self.index.head.totals[number], self.index.counts
-        return Corpus(totals.rows, totals.words, lambda word: counts.rows(number, word))
+    def live_statistics(self, query: AnalysedQuery) -> dict[str, Statistics]:
+        """Return the statistics of the live documents of all columns that a query compares. Raises StorageError."""
+        return {
+            column: Statistics(
+                corpus.average_length, {word: corpus.idf(word) for word in words_by_column(query)[column]}
+            )
+            for column, corpus in self.corpora(query).items()
+        }
 
     @cached_property
     def analyse(self) -> Analyse:
