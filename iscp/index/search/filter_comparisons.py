@@ -19,7 +19,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.search.filter_literals import FIELD, Value, date_of, instant_of, local_time_of, refuse
+from iscp.index.search.filter_literals import FIELD, Value, date_of, instant_of, local_time_of, refusal
 
 
 class Sign(Enum):
@@ -46,7 +46,7 @@ _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
 _MIRRORED = {Sign.LT: Sign.GT, Sign.GT: Sign.LT, Sign.LE: Sign.GE, Sign.GE: Sign.LE}
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """The kinds of columns that comparisons distinguish."""
 
     WHOLE = "a whole number"
@@ -67,7 +67,7 @@ class StoredColumn:
     name: str
     sql: str
     type: pa.DataType
-    kind: Kind
+    kind: ColumnKind
     scale: int = 0
     least: int = 0
     most: int = 0
@@ -83,23 +83,23 @@ def stored_column(field: pa.Field) -> StoredColumn:
             remedy="Have a column of another name stored",
         )
     if pa.types.is_signed_integer(kind):
-        found, most = Kind.WHOLE, 2 ** (kind.bit_width - 1) - 1
+        found, most = ColumnKind.WHOLE, 2 ** (kind.bit_width - 1) - 1
         least = -most - 1
     elif pa.types.is_decimal128(kind):
-        found, scale, most = Kind.DECIMAL, kind.scale, 10**kind.precision - 1
+        found, scale, most = ColumnKind.DECIMAL, kind.scale, 10**kind.precision - 1
         least = -most
     else:
-        found = next((each for each, test in _KINDS.items() if test(kind)), Kind.OTHER)
+        found = next((each for each, test in _KINDS.items() if test(kind)), ColumnKind.OTHER)
         if pa.types.is_timestamp(kind):
-            found = Kind.LOCAL_TIME if kind.tz is None else Kind.INSTANT
+            found = ColumnKind.LOCAL_TIME if kind.tz is None else ColumnKind.INSTANT
     return StoredColumn(field.name, f"`{field.name}`", kind, found, scale, least, most)
 
 
 _KINDS = {
-    Kind.REAL: lambda kind: pa.types.is_float32(kind) or pa.types.is_float64(kind),
-    Kind.TEXT: lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-    Kind.BOOLEAN: pa.types.is_boolean,
-    Kind.DATE: pa.types.is_date32,
+    ColumnKind.REAL: lambda kind: pa.types.is_float32(kind) or pa.types.is_float64(kind),
+    ColumnKind.TEXT: lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    ColumnKind.BOOLEAN: pa.types.is_boolean,
+    ColumnKind.DATE: pa.types.is_date32,
 }
 
 
@@ -111,26 +111,34 @@ def quoted(text: str) -> str:
 def compared(column: StoredColumn, sign: Sign, value: Value) -> str:
     """Return a comparison with a value that is not null. Raises InvalidRequest for a value of another kind."""
     match column.kind, value:
-        case (Kind.WHOLE | Kind.DECIMAL | Kind.REAL, float()):
-            if column.kind is Kind.DECIMAL:
-                refuse(f"compares the decimal {column.name} with a double", "Write the number without an exponent")
+        case (ColumnKind.WHOLE | ColumnKind.DECIMAL | ColumnKind.REAL, float()):
+            if column.kind is ColumnKind.DECIMAL:
+                raise refusal(
+                    f"compares the decimal {column.name} with a double", "Write the number without an exponent"
+                )
             return _real(column, sign, value)
-        case (Kind.WHOLE | Kind.DECIMAL, int() | Decimal()) if not isinstance(value, bool):
+        case (ColumnKind.WHOLE | ColumnKind.DECIMAL, int() | Decimal()) if not isinstance(value, bool):
             return _exact(column, sign, Fraction(value))
-        case (Kind.REAL, int() | Decimal()) if not isinstance(value, bool):
+        case (ColumnKind.REAL, int() | Decimal()) if not isinstance(value, bool):
             return _real(column, sign, float(value))
-        case (Kind.TEXT, str()):
+        case (ColumnKind.TEXT, str()):
             return f"{column.sql} {sign.value} {quoted(value)}"
-        case (Kind.BOOLEAN, bool()):
+        case (ColumnKind.BOOLEAN, bool()):
             return _boolean(column, sign, value)
-        case (Kind.DATE, str() | dt.date()) if not isinstance(value, dt.datetime):
+        case (ColumnKind.DATE, str() | dt.date()) if not isinstance(value, dt.datetime):
             day = date_of(value) if isinstance(value, str) else value
             return f"{column.sql} {sign.value} CAST('{day.isoformat()}' AS DATE)"
-        case (Kind.INSTANT | Kind.LOCAL_TIME, str() | dt.date()):
+        case (ColumnKind.INSTANT | ColumnKind.LOCAL_TIME, str() | dt.date()):
             return f"{column.sql} {sign.value} {_instant(column, value)}"
         case _:
-            remedy = "Ask IS NULL or IS NOT NULL of it" if column.kind is Kind.OTHER else "Compare it with such a value"
-            refuse(f"compares {column.name}, which is {column.kind.value} to a filter, with {value!r}"[:300], remedy)
+            remedy = (
+                "Ask IS NULL or IS NOT NULL of it"
+                if column.kind is ColumnKind.OTHER
+                else "Compare it with such a value"
+            )
+            raise refusal(
+                f"compares {column.name}, which is {column.kind.value} to a filter, with {value!r}"[:300], remedy
+            )
 
 
 def equal_to_any(column: StoredColumn, values: Sequence[Value], negated: bool) -> list[str]:
@@ -138,7 +146,11 @@ def equal_to_any(column: StoredColumn, values: Sequence[Value], negated: bool) -
     each = [compared(column, Sign.NE if negated else Sign.EQ, value) for value in values]
     # The whole list in one comparison is found by an index, where there is one.
     start = f"{column.sql} {Sign.NE.value if negated else Sign.EQ.value} "
-    if len(each) > 1 and column.kind in (Kind.WHOLE, Kind.TEXT, Kind.DATE) and all(x.startswith(start) for x in each):
+    if (
+        len(each) > 1
+        and column.kind in (ColumnKind.WHOLE, ColumnKind.TEXT, ColumnKind.DATE)
+        and all(x.startswith(start) for x in each)
+    ):
         listed = ", ".join(dict.fromkeys(x.removeprefix(start) for x in each))
         return [f"{column.sql} {'NOT IN' if negated else 'IN'} ({listed})"]
     return list(dict.fromkeys(each))
@@ -166,8 +178,10 @@ def _exact(column: StoredColumn, sign: Sign, value: Fraction) -> str:
 
 
 def _beside(column: StoredColumn, sign: Sign, unscaled: int) -> str:
-    if column.kind is Kind.WHOLE:
-        return f"{column.sql} {sign.value} {unscaled}"
+    if column.kind is ColumnKind.WHOLE:
+        # Lance reads the least number as a minus before one that is too large, and so as a double.
+        number = f"CAST('{unscaled}' AS BIGINT)" if unscaled == -(2**63) else str(unscaled)
+        return f"{column.sql} {sign.value} {number}"
     text = f"{Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -column.scale)):f}"
     return f"{column.sql} {sign.value} CAST('{text}' AS DECIMAL({column.type.precision},{column.type.scale}))"
 
@@ -181,7 +195,7 @@ def _real(column: StoredColumn, sign: Sign, value: float) -> str:
     """Compare as doubles: NaN is equal to itself and greater than all else, -0.0 is 0.0."""
     number = _as_real(column)
     nan = f"isnan({number})"
-    if column.kind is Kind.WHOLE:
+    if column.kind is ColumnKind.WHOLE:
         nan = "FALSE"
     if math.isnan(value):
         match sign:
@@ -227,26 +241,26 @@ def _holds(sign: Sign, one: bool, other: bool) -> bool:
 
 
 def _instant(column: StoredColumn, value: str | dt.date) -> str:
-    local = column.kind is Kind.LOCAL_TIME
+    local = column.kind is ColumnKind.LOCAL_TIME
     if isinstance(value, str):
         value = local_time_of(value) if local else instant_of(value)
     elif not isinstance(value, dt.datetime):
         value = dt.datetime(value.year, value.month, value.day, tzinfo=None if local else dt.UTC)
     if (value.tzinfo is None) != local:
         remedy = "Write TIMESTAMP_NTZ" if local else "Write TIMESTAMP"
-        refuse(f"compares {column.name} with a time {'with' if local else 'without'} a zone", remedy)
+        raise refusal(f"compares {column.name} with a time {'with' if local else 'without'} a zone", remedy)
     text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"CAST('{text}{'' if local else 'Z'}' AS TIMESTAMP)"
 
 
 def compared_columns(one: StoredColumn, sign: Sign, other: StoredColumn) -> str:
     """Return a comparison of two columns. Raises InvalidRequest for two that no comparison is exact of."""
-    same = one.kind is other.kind and one.kind is not Kind.OTHER
-    if one.kind is Kind.DECIMAL:
+    same = one.kind is other.kind and one.kind is not ColumnKind.OTHER
+    if one.kind is ColumnKind.DECIMAL:
         same = one.type == other.type
     if not same:
-        refuse(f"compares {one.name} with {other.name}, which has another type", "Compare columns of one type")
-    if one.kind is not Kind.REAL:
+        raise refusal(f"compares {one.name} with {other.name}, which has another type", "Compare columns of one type")
+    if one.kind is not ColumnKind.REAL:
         return f"{one.sql} {sign.value} {other.sql}"
     left, right = (_as_real(each) for each in (one, other))
     both = f"{one.sql} IS NOT NULL AND {other.sql} IS NOT NULL"

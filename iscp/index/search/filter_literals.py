@@ -7,7 +7,7 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from sqlglot import exp
 
@@ -19,24 +19,26 @@ DIGITS_MAX = 38
 
 FIELD = "filter"
 
-Value: TypeAlias = None | bool | int | Decimal | float | str | dt.date | dt.datetime
+Value: TypeAlias = bool | int | Decimal | float | str | dt.date | dt.datetime | None
 """What a literal is: a float only where Spark's is a double; a datetime without a zone only for TIMESTAMP_NTZ."""
 
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?P<exponent>[eE][+-]?\d{1,3})?")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _TIME = re.compile(
-    r"(?P<date>\d{4}-\d{2}-\d{2})(?:[T ](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?) ?(?P<zone>Z|UTC|[+-]\d{2}:\d{2})?)?"
+    r"(?P<date>\d{4}-\d{2}-\d{2})"
+    r"(?:[T ](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?) ?(?P<zone>Z|UTC|[+-]\d{2}:\d{2})?)?"
 )
 _WHOLE = {exp.DataType.Type.TINYINT: 8, exp.DataType.Type.SMALLINT: 16, exp.DataType.Type.BIGINT: 64}
 _WHOLE[exp.DataType.Type.INT] = 32
 _INSTANTS = (exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
 
 
-def refuse(fault: str, remedy: str) -> NoReturn:
-    raise InvalidRequest(fault, field=FIELD, remedy=remedy)
+def refusal(fault: str, remedy: str) -> InvalidRequest:
+    """Return the error for a filter that is none of ours."""
+    return InvalidRequest(fault, field=FIELD, remedy=remedy)
 
 
-def literal_value(node: exp.Expression) -> Value:
+def literal_value(node: exp.Expr) -> Value:
     """Return the value of a literal, of one with a sign, or of a cast of one. Raises InvalidRequest for others."""
     match node:
         case exp.Paren():
@@ -52,15 +54,15 @@ def literal_value(node: exp.Expression) -> Value:
         case exp.Neg():
             value = literal_value(node.this)
             if isinstance(value, bool) or not isinstance(value, int | Decimal | float):
-                refuse(f"has a sign before {shown(node.this.sql('spark'))}", "Write it before a number alone")
+                raise refusal(f"has a sign before {shown(node.this.sql('spark'))}", "Write it before a number alone")
             # A decimal's own minus rounds it to 28 digits.
             return value.copy_negate() if isinstance(value, Decimal) else -value
         case exp.Cast():  # sqlglot's TryCast, as which it reads Spark's casts, is one
             return _cast(literal_value(node.this), node.to)
         case exp.Concat():
-            refuse("has two texts side by side, or a quotation mark twice", "Write \\' for a mark within a text")
+            raise refusal("has two texts side by side, or a quotation mark twice", "Write \\' for a mark within a text")
         case _:
-            refuse(
+            raise refusal(
                 f"compares with {shown(node.sql('spark'))}, which is no value",
                 "Compare stored columns with numbers, texts, dates, times, TRUE, FALSE or NULL",
             )
@@ -69,18 +71,18 @@ def literal_value(node: exp.Expression) -> Value:
 def _number(text: str) -> int | Decimal | float:
     found = _NUMBER.fullmatch(text)
     if found is None:
-        refuse(f"has {shown(text)}, which is no number", "Write digits, as in 12.5")
+        raise refusal(f"has {shown(text)}, which is no number", "Write digits, as in 12.5")
     if found["exponent"]:
         return _finite(float(text), text)
     number = Decimal(text)
     if len(number.as_tuple().digits) > DIGITS_MAX or -int(number.as_tuple().exponent) > DIGITS_MAX:
-        refuse(f"has a number of more than {DIGITS_MAX} digits", "Write a shorter one")
+        raise refusal(f"has a number of more than {DIGITS_MAX} digits", "Write a shorter one")
     return number if "." in text else int(text)
 
 
 def _finite(number: float, text: object) -> float:
     if not math.isfinite(number):
-        refuse(f"has {shown(text)}, which no double is", "Write a smaller number")
+        raise refusal(f"has {shown(text)}, which no double is", "Write a smaller number")
     return number
 
 
@@ -107,18 +109,18 @@ def _cast(value: Value, to: exp.DataType) -> Value:
             number = _exact(value)
             if number == int(number) and abs(number) < 2 ** (_WHOLE[kind] - 1):
                 return int(number)
-    refuse(
+    raise refusal(
         f"casts {shown(str(value))} to {to.sql('spark')}", "Cast literals to DATE, TIMESTAMP, DECIMAL or BIGINT alone"
     )
 
 
 def _exact(value: int | Decimal | str) -> Decimal:
     if isinstance(value, str) and not _NUMBER.fullmatch(value.strip().lstrip("+-")):
-        refuse(f"has {shown(value)} as a number", "Write digits, as in 12.5")
+        raise refusal(f"has {shown(value)} as a number", "Write digits, as in 12.5")
     try:
         return Decimal(value)
     except InvalidOperation:
-        refuse(f"has {shown(value)} as a number", "Write digits, as in 12.5")
+        raise refusal(f"has {shown(value)} as a number", "Write digits, as in 12.5") from None
 
 
 def _decimal(value: int | Decimal | str, to: exp.DataType) -> Decimal:
@@ -127,10 +129,10 @@ def _decimal(value: int | Decimal | str, to: exp.DataType) -> Decimal:
     precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
     number = _exact(value)
     if not 0 <= scale <= precision <= DIGITS_MAX or precision < 1:
-        refuse(f"has the type {to.sql('spark')}, which is none", f"Choose at most {DIGITS_MAX} digits")
+        raise refusal(f"has the type {to.sql('spark')}, which is none", f"Choose at most {DIGITS_MAX} digits")
     shifted = Fraction(number) * 10**scale
     if shifted.denominator != 1 or abs(shifted) >= 10**precision:
-        refuse(f"has {shown(str(value))}, which is no {to.sql('spark')}", "Choose a type that has the number")
+        raise refusal(f"has {shown(str(value))}, which is no {to.sql('spark')}", "Choose a type that has the number")
     return number
 
 
@@ -141,7 +143,7 @@ def date_of(text: str) -> dt.date:
             return dt.date.fromisoformat(text.strip())
     except ValueError:
         pass
-    refuse(f"has {shown(text)} as a date", "Write it as 2026-11-27")
+    raise refusal(f"has {shown(text)} as a date", "Write it as 2026-11-27")
 
 
 def instant_of(text: str) -> dt.datetime:
@@ -152,14 +154,14 @@ def instant_of(text: str) -> dt.datetime:
     try:
         return found.astimezone(dt.UTC)
     except OverflowError:
-        refuse(f"has {shown(text)} as a time", "Write a time of the years 1 to 9999")
+        raise refusal(f"has {shown(text)} as a time", "Write a time of the years 1 to 9999") from None
 
 
 def local_time_of(text: str) -> dt.datetime:
     """Return the time without a zone that a text names. Raises InvalidRequest."""
     found, parts = _time(text)
     if parts["zone"] is not None:
-        refuse(f"has the time {shown(text)} with a zone for a column without", "Leave out the zone")
+        raise refusal(f"has the time {shown(text)} with a zone for a column without", "Leave out the zone")
     return found
 
 
@@ -171,4 +173,6 @@ def _time(text: str) -> tuple[dt.datetime, re.Match[str]]:
             return dt.datetime.fromisoformat(f"{parts['date']}T{parts['time'] or '00:00'}{zone}"), parts
     except ValueError:
         pass
-    refuse(f"has {shown(text)} as a time", "Write it as 2026-11-27 14:30:00, with +01:00 or Z if it is not of UTC")
+    raise refusal(
+        f"has {shown(text)} as a time", "Write it as 2026-11-27 14:30:00, with +01:00 or Z if it is not of UTC"
+    )

@@ -20,7 +20,7 @@ from iscp.core.api.search_views import FILTER_CHARS_MAX
 from iscp.core.sql.sql_bounds import SQL_NESTING_MAX, nesting_of
 from iscp.core.values.untrusted_values import first_line, shown
 from iscp.index.search.filter_comparisons import (
-    Kind,
+    ColumnKind,
     Sign,
     StoredColumn,
     compared,
@@ -29,7 +29,7 @@ from iscp.index.search.filter_comparisons import (
     quoted,
     stored_column,
 )
-from iscp.index.search.filter_literals import Value, literal_value, refuse
+from iscp.index.search.filter_literals import Value, literal_value, refusal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,10 +42,18 @@ LEVELS_MAX = 100
 
 TRUE, FALSE = "TRUE", "FALSE"
 
-_SIGNS = {exp.EQ: Sign.EQ, exp.NEQ: Sign.NE, exp.LT: Sign.LT, exp.LTE: Sign.LE, exp.GT: Sign.GT, exp.GTE: Sign.GE}
-_ALLOWED: Mapping[type[exp.Expression], frozenset[str]] = {
+_SIGNS: Mapping[type[exp.Expr], Sign] = {
+    exp.EQ: Sign.EQ,
+    exp.NEQ: Sign.NE,
+    exp.LT: Sign.LT,
+    exp.LTE: Sign.LE,
+    exp.GT: Sign.GT,
+    exp.GTE: Sign.GE,
+}
+_ALLOWED: Mapping[type[exp.Expr], frozenset[str]] = {
     **dict.fromkeys([*_SIGNS, exp.And, exp.Or, exp.NullSafeEQ, exp.NullSafeNEQ], frozenset({"this", "expression"})),
-    **dict.fromkeys([exp.Is, exp.Like], frozenset({"this", "expression"})),
+    exp.Is: frozenset({"this", "expression"}),
+    exp.Like: frozenset({"this", "expression", "negate"}),
     **dict.fromkeys([exp.Not, exp.Paren, exp.Neg, exp.Boolean], frozenset({"this"})),
     exp.Null: frozenset(),
     exp.Literal: frozenset({"this", "is_string"}),
@@ -60,7 +68,8 @@ _ALLOWED: Mapping[type[exp.Expression], frozenset[str]] = {
 }
 """What the tree of a filter may be made of: nodes, and which of their arguments may have a value."""
 
-_ESCAPE = re.compile(r"\\(?:[^\\'\"ntr]|$)")
+_ESCAPE = re.compile(r"\\.?", re.DOTALL)
+_ESCAPED = frozenset("\\'\"ntr")
 
 
 def lance_filter(condition: str, schema: pa.Schema, stored: Sequence[str]) -> str:
@@ -69,54 +78,59 @@ def lance_filter(condition: str, schema: pa.Schema, stored: Sequence[str]) -> st
     `stored` are the columns that may be named. Raises InvalidRequest (field `filter`).
     """
     if len(condition) > FILTER_CHARS_MAX:
-        refuse(f"has {len(condition)} characters, more than {FILTER_CHARS_MAX}", "Make it shorter")
+        raise refusal(f"has {len(condition)} characters, more than {FILTER_CHARS_MAX}", "Make it shorter")
     if nesting_of(condition) > SQL_NESTING_MAX:
         _refuse_depth()
-    if (found := _ESCAPE.search(condition)) is not None:
-        refuse(f"has {shown(found[0])} at character {found.start() + 1}", "Write \\\\ for a backslash")
+    for found in _ESCAPE.finditer(condition):
+        if found[0][1:] not in _ESCAPED:
+            raise refusal(f"has {shown(found[0])} at character {found.start() + 1}", "Write \\\\ for a backslash")
     columns = {name.lower(): stored_column(schema.field(name)) for name in stored if not set(name) & set("`.")}
     try:
         trees = sqlglot.parse(condition, dialect="spark")
     except SqlglotError as error:
-        refuse(f"does not parse: {first_line(error)}", "Write a condition as in SQL: a > 1 AND b = 'x'")
+        raise refusal(
+            f"does not parse: {first_line(error)}", "Write a condition as in SQL: a > 1 AND b = 'x'"
+        ) from error
     except RecursionError:
         _refuse_depth()
     if len(trees) != 1 or trees[0] is None:
-        refuse("is not one condition", "Write one, without a semicolon")
+        raise refusal("is not one condition", "Write one, without a semicolon")
     tree = trees[0]
-    assert isinstance(tree, exp.Expression)  # sqlglot declares a wider type
+    assert isinstance(tree, exp.Expr)  # sqlglot declares a wider type
     for node in tree.walk():
         _refuse_unlisted(node)
     try:
-        return _Translation(columns, list(stored)).sql(tree)
+        return _FilterTranslation(columns, list(stored)).sql(tree)
     except RecursionError:
         _refuse_depth()
 
 
 def _refuse_depth() -> NoReturn:
-    refuse("is nested too deeply", f"Use at most {SQL_NESTING_MAX} parentheses and {LEVELS_MAX} levels of AND, OR, NOT")
+    raise refusal(
+        "is nested too deeply", f"Use at most {SQL_NESTING_MAX} parentheses and {LEVELS_MAX} levels of AND, OR, NOT"
+    )
 
 
-def _refuse_unlisted(node: exp.Expression) -> None:
+def _refuse_unlisted(node: exp.Expr) -> None:
     known = _ALLOWED.get(type(node))
     if known is None or any(value and name not in known for name, value in node.args.items()):
         _refuse_node(node)
 
 
-def _refuse_node(node: exp.Expression) -> NoReturn:
-    refuse(
+def _refuse_node(node: exp.Expr) -> NoReturn:
+    raise refusal(
         f"has {shown(node.sql('spark'))}, which filters cannot have",
         "Use comparisons, AND, OR, NOT, IN, BETWEEN, LIKE and IS NULL over stored columns",
     )
 
 
 @dataclass
-class _Translation:
+class _FilterTranslation:
     columns: Mapping[str, StoredColumn]
     stored: Sequence[str]
     count: int = 0
 
-    def sql(self, node: exp.Expression, negated: bool = False, level: int = 0) -> str:
+    def sql(self, node: exp.Expr, negated: bool = False, level: int = 0) -> str:
         """Return SQL that is true where `node` is true (`negated`: where it is false), and else false or null."""
         if level > LEVELS_MAX:
             _refuse_depth()
@@ -132,17 +146,19 @@ class _Translation:
                 value = literal_value(node)
                 return FALSE if value is None or value is negated else TRUE
         self.count += 1
-        self._bound()
+        self._refuse_many()
         return self._comparison(node, negated)
 
-    def _comparison(self, node: exp.Expression, negated: bool) -> str:
+    def _comparison(self, node: exp.Expr, negated: bool) -> str:
         if (sign := _SIGNS.get(type(node))) is not None:
             return self._binary(node.this, sign.opposite if negated else sign, node.expression)
         match node:
             case exp.Column():
                 column = self._column(node)
-                if column.kind is not Kind.BOOLEAN:
-                    refuse(f"has {column.name} as a condition, which is not TRUE or FALSE", "Compare it with a value")
+                if column.kind is not ColumnKind.BOOLEAN:
+                    raise refusal(
+                        f"has {column.name} as a condition, which is not TRUE or FALSE", "Compare it with a value"
+                    )
                 return compared(column, Sign.EQ, not negated)
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
                 return self._null_safe(node, negated is isinstance(node, exp.NullSafeEQ))
@@ -161,14 +177,16 @@ class _Translation:
                 return self._like(node, negated)
         _refuse_node(node)
 
-    def _binary(self, left: exp.Expression, sign: Sign, right: exp.Expression) -> str:
+    def _binary(self, left: exp.Expr, sign: Sign, right: exp.Expr) -> str:
         left, right = left.unnest(), right.unnest()
         if isinstance(left, exp.Column) and isinstance(right, exp.Column):
             return compared_columns(self._column(left), sign, self._column(right))
         if isinstance(right, exp.Column):
             left, sign, right = right, sign.mirrored, left
         if not isinstance(left, exp.Column):
-            refuse(f"has {shown(left.sql('spark'))} where a column is to be", "Compare stored columns with values")
+            raise refusal(
+                f"has {shown(left.sql('spark'))} where a column is to be", "Compare stored columns with values"
+            )
         column, value = self._column(left), literal_value(right)
         if value is None:
             return FALSE
@@ -180,7 +198,7 @@ class _Translation:
         if isinstance(right, exp.Column):
             left, right = right, left
         if not isinstance(left, exp.Column) or isinstance(right, exp.Column):
-            refuse("compares by <=> what is not a column and a value", "Compare a stored column with a value")
+            raise refusal("compares by <=> what is not a column and a value", "Compare a stored column with a value")
         column, value = self._column(left), literal_value(right)
         if value is None:
             return f"{column.sql} IS {'NOT NULL' if negated else 'NULL'}"
@@ -191,21 +209,23 @@ class _Translation:
     def _is(self, node: exp.Is, negated: bool) -> str:
         left = node.this.unnest()
         if not isinstance(left, exp.Column):
-            refuse(f"has {shown(node.sql('spark'))}", "Ask IS NULL of a stored column")
+            raise refusal(f"has {shown(node.sql('spark'))}", "Ask IS NULL of a stored column")
         column = self._column(left)
         if isinstance(node.expression, exp.Null):
             return f"{column.sql} IS {'NOT NULL' if negated else 'NULL'}"
-        if isinstance(node.expression, exp.Boolean) and column.kind is Kind.BOOLEAN:
+        if isinstance(node.expression, exp.Boolean) and column.kind is ColumnKind.BOOLEAN:
             return f"{column.sql} IS {'NOT ' if negated else ''}{TRUE if node.expression.this else FALSE}"
-        refuse(f"has {shown(node.sql('spark'))}", "Ask IS NULL of a column, or IS TRUE of one that is TRUE or FALSE")
+        raise refusal(
+            f"has {shown(node.sql('spark'))}", "Ask IS NULL of a column, or IS TRUE of one that is TRUE or FALSE"
+        )
 
     def _in(self, node: exp.In, negated: bool) -> str:
         left = node.this.unnest()
         if not isinstance(left, exp.Column):
-            refuse(f"has {shown(left.sql('spark'))} before IN", "Name a stored column there")
+            raise refusal(f"has {shown(left.sql('spark'))} before IN", "Name a stored column there")
         column = self._column(left)
         self.count += len(node.expressions)
-        self._bound()
+        self._refuse_many()
         values: list[Value] = [literal_value(each) for each in node.expressions]
         some = [each for each in values if each is not None]
         if negated and len(some) < len(values):
@@ -216,29 +236,31 @@ class _Translation:
 
     def _like(self, node: exp.Like, negated: bool) -> str:
         left, pattern = node.this.unnest(), literal_value(node.expression)
-        if not isinstance(left, exp.Column) or (column := self._column(left)).kind is not Kind.TEXT:
-            refuse(f"has {shown(left.sql('spark'))} before LIKE", "Name a stored column of texts there")
+        if not isinstance(left, exp.Column) or (column := self._column(left)).kind is not ColumnKind.TEXT:
+            raise refusal(f"has {shown(left.sql('spark'))} before LIKE", "Name a stored column of texts there")
         if pattern is None:
             return FALSE
         if not isinstance(pattern, str) or "\\" in pattern:
-            refuse(f"has the pattern {shown(str(pattern))}", "Write a text with % and _, without a backslash")
+            raise refusal(f"has the pattern {shown(str(pattern))}", "Write a text with % and _, without a backslash")
+        if node.args.get("negate"):
+            negated = not negated
         return f"{column.sql} {'NOT LIKE' if negated else 'LIKE'} {quoted(pattern)}"
 
     def _column(self, node: exp.Column) -> StoredColumn:
         found = None if node.args.get("table") is not None else self.columns.get(node.name.lower())
         if found is None:
-            refuse(
+            raise refusal(
                 f"names {shown(node.sql('spark'))}, which the index does not store",
                 f"Name one of {shown(', '.join(self.stored)) if self.stored else 'no columns: none are stored'}",
             )
         return found
 
-    def _bound(self) -> None:
+    def _refuse_many(self) -> None:
         if self.count > COMPARISONS_MAX:
-            refuse(f"has more than {COMPARISONS_MAX} comparisons", "Compare less")
+            raise refusal(f"has more than {COMPARISONS_MAX} comparisons", "Compare less")
 
 
-def _chain(node: exp.Expression) -> Iterator[exp.Expression]:
+def _chain(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the parts of a chain of one operator, from left to right, however long it is."""
     parts, stack, kind = [], [node], type(node)
     while stack:
