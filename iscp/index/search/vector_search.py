@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 
     from iscp.index.search.searched_index import SearchedIndex
 
-REFINED = 10
-"""Candidates for each hit, whose distances are compared exactly: their quantized ones are rough."""
+REFINE_WITHOUT_CALIBRATION = 40
+"""How many times as many candidates as hits have their distances compared exactly, while no calibration says a number:
+those of quantized vectors are rough.
+"""
 
-REFINED_LEAST = 100
-"""Candidates whose distances are compared exactly, at least."""
+REFINED_HITS_LEAST = 10
+"""Hits for which candidates are compared, at least, as a calibration does."""
 
 FEW_SHARE = 0.3
 """The share of the rows from which on a filter keeps many; of fewer, all partitions are searched. With the probes that
@@ -43,9 +45,9 @@ reach a recall of 0.95 without a filter, one that keeps 10 % found 0.65 to 0.95 
 """
 
 FILTERED_REFINED = 2
-"""How many times as many candidates a filter needs: the nearest rows that it keeps are farther from the query than those
-of all, and their quantized distances differ less from each other's. With all partitions and a filter that keeps 10 %
-the same number of candidates found 0.92 where 0.95 was wanted.
+"""How many times as many candidates a filter needs: the nearest rows that it keeps are farther from the query than
+those of all, and their quantized distances differ less from each other's. With all partitions and a filter that keeps
+10 % the same number of candidates found 0.92 where 0.95 was wanted.
 """
 
 PROBES_WITHOUT_CALIBRATION = 20
@@ -74,7 +76,9 @@ def checked_vector(vector: Sequence[float], dimension: int, metric: Metric) -> n
             field=_FIELD,
             remedy="Give a vector of the same model as the rows'",
         )
-    if not np.isfinite(numbers.astype(np.float32)).all():
+    with np.errstate(over="ignore"):
+        fits = bool(np.isfinite(numbers.astype(np.float32)).all())
+    if not fits:
         raise InvalidRequest(
             "has a number that is NaN, infinite or too large", field=_FIELD, remedy="Give finite numbers alone"
         )
@@ -113,7 +117,8 @@ class VectorSearch:
             indexed = any(each.name == VECTOR_INDEX for each in self._dataset.describe_indices())
             probes = self._probes() if indexed else 0
             best = BestRows(most)
-            self._take(self._candidates(query, probes, max(REFINED_LEAST, REFINED * most)), query, best)
+            refine = (self._searched.index.head.refine or REFINE_WITHOUT_CALIBRATION) if indexed else 1
+            self._take(self._candidates(query, probes, refine * max(REFINED_HITS_LEAST, most)), query, best)
             return VectorRanking(best.rows, exact=not indexed)
 
     def _probes(self) -> int:
@@ -125,21 +130,21 @@ class VectorSearch:
         return ALL_PROBES if kept < FEW_SHARE * rows else math.ceil(probes * rows / max(1, kept))
 
     def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
+        candidates = most if self._condition is None else most * FILTERED_REFINED
         nearest: dict[str, Any] = {
             "column": VECTOR,
             "q": query.astype(np.float32),
-            "k": most if self._condition is None else most * FILTERED_REFINED,
+            "k": max(1, min(candidates, self._searched.index.head.vectors)),
             "metric": self._metric.value,
         }
         nearest |= {"nprobes": probes} if probes else {"use_index": False}
-        found = self._dataset.scanner(
+        return self._dataset.scanner(
             columns=[KEY, "_distance"],
             nearest=nearest,
             filter=self._condition,
             prefilter=True,
             with_row_address=True,
         ).to_table()
-        return found
 
     def _take(self, found: pa.Table, query: npt.NDArray[np.float64], best: BestRows) -> None:
         if len(found):

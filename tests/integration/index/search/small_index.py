@@ -18,6 +18,7 @@ from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.row_encoder import Embed, RowEncoder, RowRules
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
 from iscp.index.model.definition_parsing import parse_definition
+from iscp.index.model.index_definition import Metric
 from tests.fakes.guards import ScriptedFailpoints
 
 
@@ -57,6 +58,7 @@ class SmallIndex:
                 vector.column if vector else "",
                 vector.text if vector else "",
                 embed,
+                directed=vector is not None and vector.metric is not Metric.L2,
             ),
         )
         head = IndexHead(
