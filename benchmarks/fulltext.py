@@ -36,7 +36,7 @@ from benchmarks.fed_index import FedIndex, LiveKeys, judged, percentile, spread,
 from benchmarks.progress import report_progress
 from benchmarks.ranks import ExpectedRanks
 from benchmarks.text_engines import OPTIONS, SCHEMA, Change, IscpEngine, K, SqliteEngine, TantivyEngine, TextEngine
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 AIMS = {
     "searchable_ms": ("<=", 50.0),

@@ -15,7 +15,7 @@ import tantivy
 
 from benchmarks.fed_index import FedIndex, fresh_folder, net_changes
 from benchmarks.zipf_texts import rows
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 K = 10
 OPTIONS = {"columns": "body", "stored": "price"}

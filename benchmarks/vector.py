@@ -34,7 +34,7 @@ from usearch.index import Index
 
 from benchmarks.fed_index import FedIndex, LiveKeys, judged, net_changes, percentile, spread, timed_ms
 from benchmarks.progress import report_progress
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 Vectors = npt.NDArray[np.float32]
 

@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
-    from iscp.index.search.library import search, search_frame
+    from iscp.index.search.search_library import search, search_frame
 
 __all__ = ["Client", "__version__", "search", "search_frame"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return Client
     if name in ("search", "search_frame"):
-        from iscp.index.search import library
+        from iscp.index.search import search_library
 
-        return getattr(library, name)
+        return getattr(search_library, name)
     raise AttributeError(f"module 'iscp' has no attribute {name!r}")

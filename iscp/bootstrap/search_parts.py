@@ -41,7 +41,7 @@ class NodeSearch:
     def __call__(self, request: SearchRequest, account: str) -> SearchAnswer:
         """Raises IscpError, and PermanentError where the library's packages are not installed."""
         try:
-            run = import_name("iscp", "search", "iscp.index.search.library", "run_search")
+            run = import_name("iscp", "search", "iscp.index.search.search_library", "run_search")
         except ModuleNotFoundError as error:
             raise PermanentError(
                 f"this node cannot search: {error}",

@@ -30,7 +30,7 @@ def search(invocation: Invocation, /, uri: str, text: str, dead_letters: bool, *
         return
     with options_named(own=OWN_OPTIONS):
         request = requested(uri, text, **options)
-        from iscp.index.search.library import run_search
+        from iscp.index.search.search_library import run_search
 
         answer = run_search(request)
     show_answer(answer, invocation.output)

@@ -18,7 +18,7 @@ POLL_LEAST_S, POLL_MOST_S = 0.02, 0.5
 """Seconds after which a search that waits for a version opens the index again: at first, and at most."""
 
 
-class IndexNotReady(TemporaryError):
+class IndexNotReadyError(TemporaryError):
     """An index is being built, or has not come to the version that a search needs."""
 
     code = ErrorCode.NOT_READY
@@ -51,7 +51,7 @@ def open_ready(
 ) -> ReadyIndex:
     """Return the newest version of an index as soon as it has wholly applied `min_version` of its source.
 
-    Raises IndexNotReady after `wait_s` seconds, or at once where nothing is to be waited for and the index is not
+    Raises IndexNotReadyError after `wait_s` seconds, or at once where nothing is to be waited for and the index is not
     built yet; InvalidRequest where there is no index, and StorageError.
     """
     began_s = now_s()
@@ -69,14 +69,14 @@ def open_ready(
         pause_s = min(2 * pause_s, POLL_MOST_S)
 
 
-def _not_ready(uri: str, watermark: Watermark, min_version: int | None, waited_s: float) -> IndexNotReady:
+def _not_ready(uri: str, watermark: Watermark, min_version: int | None, waited_s: float) -> IndexNotReadyError:
     if watermark.version == NOTHING_APPLIED:
-        return IndexNotReady(
+        return IndexNotReadyError(
             f"the index {uri} is being built: it has no rows yet",
             field="uri",
             remedy="Wait until `job status` of its job says that it is running",
         )
-    return IndexNotReady(
+    return IndexNotReadyError(
         f"the index {uri} is at version {watermark.version} of its source after {waited_s:.1f} s, and not yet at "
         f"{min_version}",
         field="min_version",

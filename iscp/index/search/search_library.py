@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchRequest, SearchWeights
+from iscp.core.api.search_views import VECTOR_NUMBERS_MAX, WAIT_S, SearchAnswer, SearchRequest, SearchWeights
+from iscp.core.values.errors import InvalidRequest
 from iscp.index.search.found_hits import FoundHits, key_columns, rows_at, shown_columns
-from iscp.index.search.hybrid_search import FoundRows, HybridSearch
+from iscp.index.search.hybrid_search import HybridSearch, SearchedRows
 from iscp.index.search.index_opening import ReadyIndex, open_ready
 from iscp.index.search.marked_texts import MarkedTexts
 from iscp.index.search.query_embedding import EmbedderOf, own_embedder
@@ -30,7 +31,7 @@ def search(
     *,
     vector: Sequence[float] | None = None,
     k: int = 10,
-    filter: str = "",  # as users of other libraries of this kind know it
+    filter: str = "",  # noqa: A002  (as other libraries of this kind name it)
     min_version: int | None = None,
     wait_s: float = WAIT_S,
     columns: Sequence[str] | None = None,
@@ -42,23 +43,48 @@ def search(
 
     `filter` is a SQL condition on stored columns, `columns` are those that hits show (None: all). With `min_version`
     the search waits up to `wait_s` seconds for that version of the source. Raises InvalidRequest for what is no index
-    or no query of it, IndexNotReady for an index that is being built or behind `min_version`, and StorageError.
+    or no query of it, IndexNotReadyError for an index that is being built or behind `min_version`, and StorageError.
     """
-    return run_search(
-        SearchRequest(
-            uri,
-            text,
-            tuple(map(float, vector)) if vector is not None else (),
-            k,
-            filter,
-            tuple(columns) if columns is not None else None,
-            min_version,
-            wait_s,
-            highlight,
-            explain,
-            weights or SearchWeights(),
-        )
+    request = _request(uri, text, vector, k, filter, min_version, wait_s, columns, weights)
+    return run_search(replace(request, highlight=highlight, explain=explain))
+
+
+def _request(
+    uri: str,
+    text: str,
+    vector: Sequence[float] | None,
+    k: int,
+    condition: str,
+    min_version: int | None,
+    wait_s: float,
+    columns: Sequence[str] | None,
+    weights: SearchWeights | None,
+) -> SearchRequest:
+    return SearchRequest(
+        uri,
+        text,
+        _numbers(vector),
+        k,
+        condition,
+        None if columns is None else tuple(columns),
+        min_version,
+        wait_s,
+        weights=weights or SearchWeights(),
     )
+
+
+def _numbers(vector: Sequence[float] | None) -> tuple[float, ...]:
+    """Return a vector of any kind, such as one of NumPy, as Python's numbers. Raises InvalidRequest for others."""
+    if vector is None:
+        return ()
+    if len(vector) > VECTOR_NUMBERS_MAX:
+        raise InvalidRequest(
+            f"has {len(vector)} numbers, more than {VECTOR_NUMBERS_MAX}", field="vector", remedy="Give a shorter one"
+        )
+    try:
+        return tuple(map(float, vector))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRequest("has what is no number", field="vector", remedy="Give numbers alone") from None
 
 
 def run_search(request: SearchRequest, embedder_of: EmbedderOf = own_embedder) -> SearchAnswer:
@@ -83,19 +109,32 @@ def run_search(request: SearchRequest, embedder_of: EmbedderOf = own_embedder) -
     )
 
 
-def search_frame(spark: SparkSession, request: SearchRequest, embedder_of: EmbedderOf = own_embedder) -> DataFrame:
-    """Return the rows of a search's answer, for joins: the key, the columns, the score and the source's version.
+def search_frame(
+    spark: SparkSession,
+    uri: str,
+    text: str = "",
+    *,
+    vector: Sequence[float] | None = None,
+    k: int = 10,
+    filter: str = "",  # noqa: A002  (as above)
+    min_version: int | None = None,
+    wait_s: float = WAIT_S,
+    columns: Sequence[str] | None = None,
+    weights: SearchWeights | None = None,
+) -> DataFrame:
+    """Return the rows that `search` finds, for joins: the key, the columns, the score and the source's version.
 
     Raises as `search`. The rows are those of now, however late the frame is evaluated.
     """
-    opened = _opened(request, embedder_of)
+    request = _request(uri, text, vector, k, filter, min_version, wait_s, columns, weights)
+    opened = _opened(request, own_embedder)
     found = opened.search.found()
     names = list(dict.fromkeys((*key_columns(opened.searched), *opened.columns)))
     table = _with_scores(rows_at(opened.searched, [row.address for row in found.rows], names), found, opened.ready)
     return spark.createDataFrame(table)
 
 
-def _with_scores(rows: pa.Table, found: FoundRows, ready: ReadyIndex) -> pa.Table:
+def _with_scores(rows: pa.Table, found: SearchedRows, ready: ReadyIndex) -> pa.Table:
     scores = pa.array([row.score for row in found.rows], pa.float64())
     versions = pa.array([ready.watermark.version] * len(found.rows), pa.int64())
     return rows.append_column(SCORE, scores).append_column(VERSION, versions)
