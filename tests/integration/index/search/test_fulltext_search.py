@@ -8,13 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.index.search.library import search
-from tests.integration.index.search.reference_ranks import ReferenceRanks, draw_query, require_ranks
+from iscp.index.lance.segments import SegmentStatistics
+from iscp.index.lance.word_counts import CountFile, merged_counts
+from iscp.index.search.fulltext_search import FulltextSearch
+from iscp.index.search.search_library import search
+from iscp.index.search.searched_index import SearchedIndex
+from tests.integration.index.search.reference_ranks import Clause, ReferenceRanks, draw_query, require_ranks
 from tests.integration.index.search.small_index import SmallIndex
 from tests.selection import in_full
 
 BOOSTS = {"title": 2.0, "body": 1.0}
 OPTIONS = {"columns": "title^2,body", "tokenizer": "simple", "stored": "weight"}
+COLUMNS = [pa.field("title", pa.string()), pa.field("body", pa.string()), pa.field("weight", pa.int32())]
 WORDS = [f"{'abcdefgh'[number % 8]}{'aeiou'[number % 5]}{number:x}" for number in range(400)]
 SHARES = [1 / (number + 1) for number in range(len(WORDS))]
 
@@ -40,7 +45,7 @@ def test_ranks_are_those_of_the_live_rows_after_any_history(tmp_path: Path, seed
         tmp_path / "index",
         "fulltext",
         OPTIONS,
-        [pa.field("title", pa.string()), pa.field("body", pa.string()), pa.field("weight", pa.int32())],
+        COLUMNS,
     )
     weights: dict[int, int] = {}
     index.commit()
@@ -72,3 +77,33 @@ def check_queries(index: SmallIndex, draw: random.Random, weights: dict[int, int
         assert [hit.columns["weight"] for hit in answer.hits] == [weights[int(key)] for _, key in hits]
         assert answer.version == index.version
         assert answer.proven
+
+
+def test_few_rows_are_scored_where_the_first_candidates_are_proven(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    index = SmallIndex(tmp_path / "index", "fulltext", OPTIONS, COLUMNS)
+    index.commit(drawn_rows(draw, list(range(6_000))))
+    index.cover()
+    searched = SearchedIndex(index.store.open())
+    reference = ReferenceRanks(index.live_words(), BOOSTS)
+    for word in (WORDS[3], WORDS[40]):
+        ranking = FulltextSearch(searched, searched.query(word)).best(10)
+        expected = reference.ranked([Clause("", "words", (word,), tuple(BOOSTS))])
+        require_ranks([(row.score, row.key) for row in ranking.rows], expected, 10, word)
+        assert ranking.scored < len(expected) / 3
+
+
+def test_all_matches_are_scored_where_nothing_says_by_what_lance_ranks(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    index = SmallIndex(tmp_path / "index", "fulltext", OPTIONS, COLUMNS)
+    index.commit(drawn_rows(draw, list(range(1_000))))
+    index.cover()
+    searched = SearchedIndex(index.store.open())
+    expected = ReferenceRanks(index.live_words(), BOOSTS).ranked([Clause("", "words", (WORDS[3],), tuple(BOOSTS))])
+    for read in (lambda *_: None, lambda *_: SegmentStatistics(10**6, 10**6, CountFile(merged_counts([SOME_COUNTS])))):
+        ranking = FulltextSearch(searched, searched.query(WORDS[3]), read_segment=read).best(10)
+        require_ranks([(row.score, row.key) for row in ranking.rows], expected, 10, "all")
+        assert ranking.scored >= len(expected)
+
+
+SOME_COUNTS = pa.table({"column": pa.array([0], pa.int16()), "word": ["none"], "rows": [1]})
