@@ -111,10 +111,19 @@ class FulltextSearch:
             with_row_address=True,
             batch_size=ROWS_AT_ONCE,
         )
+        gathered: list[pa.RecordBatch] = []
         for batch in scanner.to_batches():
-            some = self._with_words(batch)
-            if len(some):
-                self._score(some, best)
+            gathered.append(self._with_words(batch))
+            # The few rows of each of many small commits are scored together.
+            if sum(map(len, gathered)) >= ROWS_AT_ONCE:
+                self._score_parts(pa.Table.from_batches(gathered), best)
+                gathered = []
+        if gathered:
+            self._score_parts(pa.Table.from_batches(gathered), best)
+
+    def _score_parts(self, rows: pa.Table, best: BestRows) -> None:
+        for begin, end in parts_of(len(rows), self._rows_at_once):
+            self._score(rows.slice(begin, end - begin), best)
 
     def _with_words(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that have a word of the query, or all if it has many."""
@@ -187,7 +196,7 @@ class FulltextSearch:
         """Score rows, and return whether Lance's scores are those that follow from what is known of its index."""
         right = True
         lance_scores = None if indexed is None else DocumentScores(self._query, indexed)
-        for begin, end in parts_of(len(rows), min(ROWS_AT_ONCE, self._scores.rows_at_once)):
+        for begin, end in parts_of(len(rows), self._rows_at_once):
             some = rows.slice(begin, end - begin).combine_chunks()
             documents = self._score(some, best)
             if lance_scores is not None:
@@ -195,17 +204,17 @@ class FulltextSearch:
                 right = right and bool(np.allclose(expected, given[begin:end], rtol=SCORE_ERROR, atol=1e-9))
         return right
 
-    def _score(self, rows: pa.Table | pa.RecordBatch, best: BestRows) -> dict[str, DocumentWords]:
-        texts = {column: _array(rows[name]) for column, name in self._words_columns.items()}
+    @property
+    def _rows_at_once(self) -> int:
+        return min(ROWS_AT_ONCE, self._scores.rows_at_once)
+
+    def _score(self, rows: pa.Table, best: BestRows) -> dict[str, DocumentWords]:
+        texts = {column: rows[name].combine_chunks() for column, name in self._words_columns.items()}
         documents = self._scores.words(texts)
         scores = self._scores.scores(documents, len(rows))
         best.add(scores, rows[KEY].to_pylist(), rows[ADDRESS].to_pylist())
         self._scored += len(rows)
         return documents
-
-
-def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _fragments_of(rows: pa.Table) -> pa.ChunkedArray:
