@@ -52,3 +52,26 @@ class DocumentWords:
     @cached_property
     def _words(self) -> list[str]:
         return list(self._places)
+
+
+def having_any(texts: pa.StringArray, words: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which of several documents have one of the words.
+
+    All texts are one run of bytes, in which Python finds a word some ten times as fast as Arrow does in each of them.
+    Words of two texts are never taken for one: each text begins and ends with a blank.
+    """
+    found = np.zeros(len(texts), np.bool_)
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return found
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    content = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+    for word in words:
+        sought = f" {word} ".encode()
+        places = []
+        at = content.find(sought)
+        while at >= 0:
+            places.append(at)
+            at = content.find(sought, at + len(sought) - 1)
+        found[np.searchsorted(bounds, np.array(places, np.int64) + bounds[0], side="right") - 1] = True
+    return found

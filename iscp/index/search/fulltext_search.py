@@ -9,9 +9,9 @@ follow from them, all matches are taken.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,7 @@ from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_lookup import ADDRESS
 from iscp.index.lance.segments import segment_statistics
 from iscp.index.search.document_scores import DocumentScores, Reals, Statistics, parts_of
-from iscp.index.search.document_words import DocumentWords
+from iscp.index.search.document_words import DocumentWords, having_any
 from iscp.index.search.filters import TRUE
 from iscp.index.search.indexed_statistics import IndexedPart, ReadSegment, indexed_part, indexed_statistics
 from iscp.index.search.ranked_rows import BestRows, RankedRow
@@ -130,8 +130,13 @@ class FulltextSearch:
         terms = self._query.terms()
         if len(terms) > SOUGHT_WORDS_MAX:
             return rows
-        found = (pc.match_substring(rows[self._words_columns[column]], f" {word} ") for column, word in sorted(terms))
-        return rows.filter(reduce(pc.or_, (pc.fill_null(each, False) for each in found)))
+        words: defaultdict[str, list[str]] = defaultdict(list)
+        for column, word in terms:
+            words[column].append(word)
+        found = np.zeros(len(rows), np.bool_)
+        for column, some in words.items():
+            found |= having_any(rows[self._words_columns[column]], some)
+        return rows.filter(pa.array(found))
 
     # --- rows that Lance's index has -----------------------------------------------------------------------------
 
