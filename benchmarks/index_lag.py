@@ -41,7 +41,7 @@ from iscp.client.admin_client import Client
 from iscp.core.api.search_views import SearchWeights
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.index.embedding.hashed_embedder import HashedEmbedder
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 AIMS = {"lag_p95_ms": ("<=", 300.0), "reembedded": ("<=", 0)}
 CHANGED, DIMENSION, EMBEDDED_DIMENSION = 100, 64, 256

@@ -39,7 +39,7 @@ from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.shard_parts import LOG_PROBES
 from iscp.coordination.jobs.book_index import target_of
 from iscp.core.job.target_state import TargetLog, TargetSeen, seen_target
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.target_probe import TargetProbes
 

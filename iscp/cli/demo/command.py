@@ -29,7 +29,7 @@ from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
 from iscp.core.api.api_views import JobView
 from iscp.core.values.errors import IscpError, TemporaryError
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
