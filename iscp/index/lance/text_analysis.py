@@ -62,8 +62,9 @@ def _joined(texts: Sequence[str], words_of: Callable[[str], list[str]]) -> list[
     Return nothing if a text has swallowed a mark.
     """
     mark = _mark(texts)
+    joined = f"\n{mark}\n".join(texts)  # no rule of a tokenizer regards what is beyond the end of a line
     # Each word has a space of its own at either end, so that marks side by side are found too.
-    words = f" {'  '.join(words_of(f' . {mark} . '.join(texts)))} "
+    words = f" {'  '.join(words_of(joined))} "
     parts = words.split(f" {mark} ")
     if len(parts) != len(texts):
         return []
