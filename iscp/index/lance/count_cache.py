@@ -10,9 +10,16 @@ from iscp.index.lance.word_counts import CountFile, find_table, read_table
 CACHED_BYTES_MAX = 64 * 1024**2
 """Bytes of counts that a process caches; what was not used for longest goes first. A larger file is read each time."""
 
+SMALL_BYTES_MAX = 128 * 1024
+"""Bytes of a file of counts that is cached apart: one is read again in a fraction of a millisecond."""
+
+SMALL_CACHED_BYTES_MAX = 8 * 1024**2
+"""Bytes of such files that a process caches in addition, so that thousands of small indexes need no more."""
+
 
 class _CountCache:
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._files: OrderedDict[tuple[str, str], CountFile] = OrderedDict()
         self._bytes = 0
@@ -26,25 +33,34 @@ class _CountCache:
     def keep(self, root: str, name: str, read: CountFile) -> CountFile:
         key = root, name
         with self._lock:
-            if key not in self._files and read.bytes <= CACHED_BYTES_MAX:
+            if key not in self._files and read.bytes <= self._bytes_max:
                 self._files[key] = read
                 self._bytes += read.bytes
-            while self._bytes > CACHED_BYTES_MAX:
+            while self._bytes > self._bytes_max:
                 self._bytes -= self._files.popitem(last=False)[1].bytes
         return read
 
 
-_CACHE = _CountCache()
+_LARGE, _SMALL = _CountCache(CACHED_BYTES_MAX), _CountCache(SMALL_CACHED_BYTES_MAX)
 
 
 def cached_counts(root: str, name: str) -> CountFile:
     """Return a file of counts of the dataset at `root`. Raises StorageError."""
-    return _CACHE.find(root, name) or _CACHE.keep(root, name, CountFile(read_table(root, name)))
+    return _find(root, name) or _keep(root, name, CountFile(read_table(root, name)))
 
 
 def found_counts(root: str, name: str) -> CountFile | None:
     """Return a file of counts that may be missing; None where it is. Raises StorageError."""
-    if (cached := _CACHE.find(root, name)) is not None:
+    if (cached := _find(root, name)) is not None:
         return cached
     table = find_table(root, name)
-    return None if table is None else _CACHE.keep(root, name, CountFile(table))
+    return None if table is None else _keep(root, name, CountFile(table))
+
+
+def _find(root: str, name: str) -> CountFile | None:
+    return _LARGE.find(root, name) or _SMALL.find(root, name)
+
+
+def _keep(root: str, name: str, read: CountFile) -> CountFile:
+    cache = _SMALL if read.bytes <= SMALL_BYTES_MAX else _LARGE
+    return cache.keep(root, name, read)

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 INDEX_CACHE_BYTES_MAX = 256 * 1024**2
 """Bytes of indexes that a process caches for all datasets; what was not used for longest goes first."""
 
-METADATA_CACHE_BYTES_MAX = 64 * 1024**2
-"""Bytes of manifests and of files' footers that a process caches for all datasets."""
+METADATA_CACHE_BYTES_MAX = 16 * 1024**2
+"""Bytes of manifests and of files' footers that a process caches for all datasets: a small one has some 50 kB, which
+are read again in two milliseconds.
+"""
 
 # Lance warns at each search about columns that are named here anyway.
 os.environ.setdefault("LANCE_LOG", "error")
