@@ -27,7 +27,7 @@ class SmallIndex:
 
     def __init__(
         self,
-        place: Path,
+        place: Path | str,
         kind: str,
         options: Mapping[str, Any],
         columns: Sequence[pa.Field],
