@@ -32,7 +32,7 @@ from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import Position, Watermark
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore
-from iscp.index.lance.maintenance import MaintenanceDone, maintain
+from iscp.index.maintenance.index_maintenance import MaintenanceDone, maintain
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.ports.consumer import ConsumeContext, Retriever, WatermarkTxn
 from iscp.ports.rows import Rows
@@ -78,7 +78,7 @@ def _no_frame() -> Any:
 
 
 class FedIndex:
-    """The index of one job at a place; made anew unless it is there. `source` has the columns of its table."""
+    """The index of one job at a place; made unless it is there. `source` has the columns of its table."""
 
     def __init__(self, uri: str, kind: str, options: Mapping[str, Any], source: pa.Schema, dimension: int = 0) -> None:
         self.uri = uri

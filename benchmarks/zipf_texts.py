@@ -48,7 +48,7 @@ def texts(seed: int, count: int) -> list[str]:
 
 
 def documents(first: int, count: int) -> Iterator[pa.Table]:
-    """Tables of rows with the keys from `first` on, and what a filter can ask for."""
+    """Tables of rows with the keys from `first` on, and what a filter can select by."""
     for begin in range(first, first + count, CHUNK_ROWS):
         size = min(CHUNK_ROWS, first + count - begin)
         yield rows(range(begin, begin + size), texts(begin, size))

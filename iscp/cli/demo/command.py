@@ -149,7 +149,7 @@ def _search(jobs: Sequence[DemoJob], view: View, when: str) -> None:
     versions = {job.name: version(job.source) for job in jobs}
     for each in SEARCHES:
         answer = search(targets[each.job], each.text, k=HITS, min_version=versions[each.job])
-        view.searched(each, when, answer)
+        view.show_search(each, when, answer)
 
 
 def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], client: Client, view: View) -> None:

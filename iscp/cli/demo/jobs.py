@@ -184,6 +184,13 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
             sql=ROUTES_SQL,
             tables={"flights": flights, "airports": airports},
         ),
+        *_index_jobs(sources, targets),
+    )
+
+
+def _index_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
+    """Return a full-text and a vector index of the manual."""
+    return (
         DemoJob(
             WORDS,
             sources.manual,

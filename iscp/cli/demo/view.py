@@ -48,7 +48,7 @@ class View:
             lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
             self.console.print(f"{date}  {number}/{self.days}  lag: {lags}", soft_wrap=True)
 
-    def searched(self, search: Search, when: str, answer: SearchAnswer) -> None:
+    def show_search(self, search: Search, when: str, answer: SearchAnswer) -> None:
         """Show what a search has found."""
         self.console.print(f"search {when}, version {answer.version}: {search.text}", markup=False, soft_wrap=True)
         for hit in answer.hits:

@@ -23,11 +23,11 @@ from iscp.core.job.verification import SAMPLES_MAX, Comparison, Sample
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.untrusted_values import shown
 from iscp.core.values.watermark import Position, Watermark
+from iscp.index.lance.address_lookup import rows_with_keys
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, VECTOR
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import count_rows
 from iscp.index.lance.row_encoder import row_digests
-from iscp.index.lance.row_lookup import rows_with_keys
 from iscp.index.lance.word_counts import WordCounts, merged_counts, read_table
 from iscp.ports.consumer import ConsumeContext, Consumed
 from iscp.ports.rows import Rows

@@ -20,8 +20,8 @@ from iscp.core.job.target_state import TargetLog
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, InvalidRequest
 from iscp.index.lance.index_columns import is_reserved
-from iscp.index.lance.index_figures import figures_of
 from iscp.index.lance.index_store import IndexStore
+from iscp.index.maintenance.index_figures import figures_of
 from iscp.index.model import definition_columns
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition

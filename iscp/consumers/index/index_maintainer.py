@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from iscp.core.values.errors import IscpError
 from iscp.index.lance.index_store import IndexStore
-from iscp.index.lance.maintenance import MaintenanceDone, MaintenanceLimits, maintain
+from iscp.index.maintenance.index_maintenance import MaintenanceDone, MaintenanceLimits, maintain
 from iscp.index.model.index_definition import IndexDefinition
 from iscp.ports.system import Clock
 

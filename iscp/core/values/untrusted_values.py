@@ -198,6 +198,6 @@ def exact_fields(kind: Callable[..., V], checks: Mapping[str, Check]) -> Callabl
     return exact
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of a library's fault; it is never empty, as an empty fault would pass for none."""
     return next((line for line in map(str.strip, str(error).splitlines()) if line), type(error).__name__)

@@ -18,13 +18,13 @@ from iscp.adapters.delta.storage.dataset_guard import guard_dataset
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
+from iscp.index.lance.address_lookup import head_row
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import HEAD, schema_fault
 from iscp.index.lance.index_head import IndexHead, parse_head, unreadable_head
 from iscp.index.lance.index_transaction import IndexTransaction, head_rows
 from iscp.index.lance.lance_access import NO_DATASET, NoIndexError, lance_faults, no_index, open_dataset, shared_session
-from iscp.index.lance.row_lookup import head_row
 from iscp.index.lance.word_counts import FOLDER, LiveCounts
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """One commit of an index: rows that go, rows that come, and the head, at exactly the version that was read.
 
-The rows of changed keys are found by their addresses, marked as deleted in their fragments, and written anew into new
+The rows of changed keys are found by their addresses, marked as deleted in their fragments, and written into new
 fragments together with the head, all in one operation of Lance's (ADR 45). Nothing is visible before, and a commit
 after another writer's fails: each takes away the row with the head that it has read.
 """
@@ -19,11 +19,11 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
+from iscp.index.lance.address_lookup import ADDRESS, head_row, rows_with_keys
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.row_lookup import ADDRESS, head_row, rows_with_keys
 from iscp.index.lance.word_counts import WordCounts, write_counts
 
 if TYPE_CHECKING:

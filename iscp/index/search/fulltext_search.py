@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import KEY
 from iscp.index.lance.index_names import words_index
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.row_lookup import ADDRESS
 from iscp.index.lance.segments import segment_statistics
 from iscp.index.search.document_scores import DocumentScores, Reals, Statistics, parts_of
 from iscp.index.search.document_words import DocumentWords, having_any

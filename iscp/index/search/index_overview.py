@@ -11,9 +11,9 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.json_values import json_value
 from iscp.index.lance.index_columns import FAULT
-from iscp.index.lance.index_shape import read_shape
 from iscp.index.lance.index_store import open_index
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.maintenance.index_shape import read_shape
 
 
 @dataclass(frozen=True, slots=True)

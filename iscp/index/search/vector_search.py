@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iscp.core.values.errors import InvalidRequest
+from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.row_lookup import ADDRESS
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.filters import TRUE
 from iscp.index.search.ranked_rows import BestRows, RankedRow

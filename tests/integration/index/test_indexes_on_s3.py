@@ -10,6 +10,7 @@ import lance
 import obstore
 import pyarrow as pa
 import pytest
+from iscp.index.search.library import search
 from obstore.store import from_url
 
 from iscp.adapters.delta.storage import files
@@ -19,15 +20,22 @@ from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.values.errors import Conflict, InvalidRequest, StorageError
-from iscp.index.lance.index_shape import read_shape, version_numbers
 from iscp.index.lance.index_store import open_index
-from iscp.index.lance.maintenance import MaintenanceLimits, maintain
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.lance.word_counts import FOLDER
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
+from iscp.index.maintenance.index_shape import read_shape, version_numbers
 from iscp.index.model.maintenance_policy import Upkeep, next_action
-from iscp.index.search.library import search
 from tests.fakes.hostile_index import make_index
-from tests.fakes.maintained_index import MaintainedIndex, counted, indexed, random_row, rows_of, same_rows, stored_counts
+from tests.fakes.maintained_index import (
+    MaintainedIndex,
+    counted,
+    indexed,
+    random_row,
+    rows_of,
+    same_rows,
+    stored_counts,
+)
 from tests.fakes.s3 import WITH_TOKEN, FakeS3
 
 AT_ONCE = MaintenanceLimits(keep_s=0.0, in_flight_s=0.0)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from iscp.index.search.library import search
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
@@ -31,11 +32,10 @@ from iscp.core.values.errors import InvalidRequest, StorageError
 from iscp.core.values.ids import JobKey
 from iscp.index.lance.index_columns import VECTOR, words_column
 from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index
-from iscp.index.lance.index_shape import fragments_of
 from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
-from iscp.index.lance.maintenance import MaintenanceLimits, maintain
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
-from iscp.index.search.library import search
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
+from iscp.index.maintenance.index_shape import fragments_of
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full

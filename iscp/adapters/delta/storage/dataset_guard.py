@@ -127,7 +127,7 @@ def _look_into(folder: str) -> _Folder | None:
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def _listed_before(folder: str, inode: int, changed_ns: int, modified_ns: int) -> _Folder | None:
+def _listed_before(folder: str, _inode: int, _changed_ns: int, _modified_ns: int) -> _Folder | None:
     return _listed(folder)
 
 

@@ -228,7 +228,7 @@ def _counted(bitmap: memoryview) -> int:
             total += sum(length + 1 for _, length in _PAIR.iter_unpack(pairs))
             at += 2 + len(pairs)
         else:
-            size = _HALF.unpack_from(heads, 4 * each + 2)[0] + 1
+            size = int(_HALF.unpack_from(heads, 4 * each + 2)[0]) + 1
             total += size
             at += 2 * size if size <= _ARRAY_MAX else _BITMAP_BYTES
         if total > FRAGMENTS_MAX:

@@ -11,7 +11,7 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.index.lance.maintenance import MaintenanceLimits, maintain
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.search.searched_index import SearchedIndex
 from iscp.index.search.vector_search import VectorSearch
 from tests.integration.index.search.small_index import SmallIndex, random_vectors

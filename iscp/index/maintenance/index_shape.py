@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.index.lance.address_lookup import ADDRESS, head_row
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.row_lookup import ADDRESS, head_row
 from iscp.index.lance.segments import Segment, segment_statistics, segments_of, vector_kind
 from iscp.index.model.maintenance_policy import (
     KEY_ROWS_MIN,

@@ -17,8 +17,8 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.index.lance.maintenance import MaintenanceLimits, maintain
 from iscp.index.lance.segments import segments_of
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.model.maintenance_policy import Upkeep
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.maintained_index import (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.index_names import words_number
-from iscp.index.lance.index_shape import read_shape
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.maintenance.index_shape import read_shape
 from iscp.index.model.definition_parsing import definition_from_json
 
 if TYPE_CHECKING:

@@ -18,11 +18,8 @@ from typing import TYPE_CHECKING, assert_never
 from lance.optimize import Compaction, CompactionOptions
 
 from iscp.core.values.errors import Conflict, StorageError
-from iscp.index.lance.calibration import calibrate
-from iscp.index.lance.clean_up import IN_FLIGHT_S, clean_up
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_names import FINE_VECTOR_KIND, words_number
-from iscp.index.lance.index_shape import fragments_of, read_shape
 from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import (
@@ -35,6 +32,9 @@ from iscp.index.lance.segments import (
     vector_kind,
 )
 from iscp.index.lance.word_counts import merged_counts, read_table, write_counts
+from iscp.index.maintenance.calibration import calibrate
+from iscp.index.maintenance.clean_up import IN_FLIGHT_S, clean_up
+from iscp.index.maintenance.index_shape import fragments_of, read_shape
 from iscp.index.model.maintenance_policy import Upkeep, UpkeepAction, largest, next_action, next_due_s
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.lance.index_shape import VERSIONS, version_numbers
 from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import SEGMENT_PREFIX, segments_of, statistics_name
 from iscp.index.lance.word_counts import COUNTS_PREFIX, FOLDER
+from iscp.index.maintenance.index_shape import VERSIONS, version_numbers
 
 if TYPE_CHECKING:
     from iscp.ports.system import Failpoints

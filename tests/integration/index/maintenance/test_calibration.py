@@ -9,10 +9,10 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.index.lance.calibration import NEIGHBOURS, calibrate
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_store import OpenIndex
-from iscp.index.lance.maintenance import MaintenanceLimits, maintain
+from iscp.index.maintenance.calibration import NEIGHBOURS, calibrate
+from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from tests.fakes.maintained_index import MaintainedIndex, Row
 from tests.selection import in_full
 

@@ -1,0 +1,1 @@
+"""What keeps an index fast and small: what is due, and how it is carried out."""
