@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.consumers.index.index_rows import SHARED_KEY
 from iscp.core.job.iteration import Bounds, DataType, Purpose
 from iscp.core.spec.spec import ChangeMode
@@ -208,7 +209,10 @@ def test_no_search_sees_a_commit_that_is_applied_in_steps_before_all_of_it_is_th
     job = indexing.job("fulltext")
     indexing.run(job)
     indexing.upsert(documents(list(range(20, 60)), turn=8))
-    runner = indexing.pipeline.new_runner(indexing.failpoints, Bounds(rows_max=20), kinds=indexing.kinds)
+    large = read_commit(indexing.source, 1)
+    assert large is not None
+    bounds = Bounds(bytes_max=large.bytes // 3 + 1)
+    runner = indexing.pipeline.new_runner(indexing.failpoints, bounds, kinds=indexing.kinds)
     before = open_whole(job.spec.consumer.target)
     watermarks = []
     for _ in range(3):
