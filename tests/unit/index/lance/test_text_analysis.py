@@ -10,24 +10,43 @@ import pytest
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.model.index_definition import Analysis, Tokenizer
 
-PIECES = ("run", "Running", "3.14", "don't", "a.b", "-", ".", "数据库索引", "東京", "naïve", "e\u0301", "x" * 50)
+PIECES = (
+    "run",
+    "Running",
+    "3.14",
+    "don't",
+    "a.b",
+    "-",
+    ".",
+    "数据库索引",
+    "東京",
+    "naïve",
+    "e\u0301",
+    "x" * 50,
+    "the",
+    "Straße",
+    "\u0301a",
+    "0",
+)
+BLANKS = (" ", "\n", ",", "\t", "\xa0", "\x0b", "\x1c", "\xad", "  ")
 
 
+@pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("tokenizer", [Tokenizer.ICU, Tokenizer.SIMPLE, Tokenizer.WHITESPACE])
-def test_texts_of_one_call_have_the_words_of_each_alone(tokenizer: Tokenizer) -> None:
+def test_texts_of_one_call_have_the_words_of_each_alone(tokenizer: Tokenizer, stops: bool) -> None:
     draw = random.Random(tokenizer.value)
-    analysis = Analysis(tokenizer)
-    texts = ["".join(draw.choice(PIECES) + draw.choice(" \n,") for _ in range(draw.randrange(8))) for _ in range(200)]
+    analysis = Analysis(tokenizer, "english", stem=stops, stop_words=stops)
+    options = {**_OPTIONS, "stem": stops, "remove_stop_words": stops}
+    texts = ["".join(draw.choice(PIECES) + draw.choice(BLANKS) for _ in range(draw.randrange(8))) for _ in range(200)]
     assert any(not text for text in texts)
     for text, words in zip(texts, analyser_of(analysis)(texts), strict=True):
-        found = [each.text for each in lance.tokenize(text, base_tokenizer=tokenizer.value, **_OPTIONS)]
+        found = [each.text for each in lance.tokenize(text, base_tokenizer=tokenizer.value, **options)]
         assert words == (f" {' '.join(found)} " if found else None), text
 
 
 _OPTIONS = {
     "max_token_length": Analysis().max_token_length,
     "lower_case": True,
-    "stem": False,
-    "remove_stop_words": False,
+    "language": "English",
     "ascii_folding": True,
 }
