@@ -40,7 +40,9 @@ def test_texts_of_one_call_have_the_words_of_each_alone(tokenizer: Tokenizer, st
     texts = ["".join(draw.choice(PIECES) + draw.choice(BLANKS) for _ in range(draw.randrange(8))) for _ in range(200)]
     assert any(not text for text in texts)
     for text, words in zip(texts, analyser_of(analysis)(texts), strict=True):
-        found = [each.text for each in lance.tokenize(text, base_tokenizer=tokenizer.value, **options)]
+        # Folding makes a blank of U+00A0, which the tokenizer `whitespace` does not take for one.
+        tokens = lance.tokenize(text, base_tokenizer=tokenizer.value, **options)
+        found = [word for each in tokens for word in each.text.split(" ") if word]
         assert words == (f" {' '.join(found)} " if found else None), text
 
 
