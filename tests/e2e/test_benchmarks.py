@@ -67,12 +67,25 @@ SMALLEST = {
     "failover": Smallest(
         "--runs 1", "crash_p50_s crash_max_s p50_s max_s runs", "sigterm_max_s longest_still_s measured", spark=False
     ),
+    "fulltext": Smallest(
+        "--rows 3000 --rounds 2 --updates 3 --random-updates 10 --queries 20 --seconds 2 "
+        "--growth-rows 2000 --growth-rows 4000",
+        "searchable_ms update_ratio_of_build maintained_ratio search_p95_ms searches commits_meanwhile growth "
+        "bytes_per_row bytes_per_row_changed build_s",
+        "rank_errors measured",
+        spark=False,
+    ),
     "idle": Smallest(
         "--tables 200 --interval-s 0.2",
         "cpu_us_per_table cpu_us_range source_probe_us target_probe_us rest_us bytes_per_table python_bytes_per_table",
         "spark_jobs etcd_writes steady_cores measured",
         spark=False,
         quick=True,
+    ),
+    "index_lag": Smallest(
+        "--rows 200 --rounds 1",
+        "lag_p95_ms fulltext vector search together_ms embedded embedded_changed",
+        "reembedded measured",
     ),
     "iteration": Smallest(
         "--tables 100 --changes 10 --rounds 1",
@@ -82,6 +95,13 @@ SMALLEST = {
     "log": Smallest(
         "--clients 1 --threads 4 --batch 2 --seconds 1 --load-jobs 1000",
         "updates updates_per_s p50_ms p95_ms p99_ms single load_1k_s",
+    ),
+    "many_indexes": Smallest(
+        "--indexes 20",
+        "first_ms again_ms idle_probe_us delta_probe_us idle_first_probe_us",
+        "bytes_each handles_each measured",
+        spark=False,
+        quick=True,
     ),
     "owner": Smallest(
         "--tables 50 --nodes 3",
@@ -104,6 +124,13 @@ SMALLEST = {
     ),
     "small_tables": Smallest("--tables 21 --rows 1", "tables small_tables_per_s one_ms of_it_at_data_ms"),
     "startup": Smallest("--runs 1", "first_iteration_s first_iteration_min_s ready_s"),
+    "vector": Smallest(
+        "--rows 6000 --rounds 2 --updates 3 --queries 20 --seconds 2 --growth-rows 2000 --growth-rows 6000",
+        "searchable_ms update_ratio_of_build maintained_ratio search_p95_ms searches recall_all recall_1 p95_ms_all "
+        "p95_ms_1 growth bytes_per_row build_s",
+        "measured",
+        spark=False,
+    ),
     "view": Smallest(
         "--rows 1000 --rounds 1 --case join --growth-rows 1000 2000",
         "ratio_join refresh_s recompute_s growth growth_s",

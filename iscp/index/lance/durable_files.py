@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,11 @@ _DATA, _DELETIONS, _TRANSACTIONS, _VERSIONS, _INDICES = "data", "_deletions", "_
 _OWN = "_iscp"
 _VERSION_MAX = 2**64 - 1
 
+SYNCS_AT_ONCE = 4
+"""Files of all indexes of a process that are synced at the same time; further ones wait for their turn."""
+
+_SYNCS = ThreadPoolExecutor(SYNCS_AT_ONCE, "iscp-index-sync")
+
 
 class DurableFiles:
     """Syncs the files of the dataset at a place; does nothing where it is not local."""
@@ -30,23 +36,18 @@ class DurableFiles:
     def __init__(self, uri: str) -> None:
         self._root: Path | None = local_path(uri)
 
-    def sync_fragments(self, fragments: Iterable[FragmentMetadata], before: float = 0.0) -> None:
-        """Sync the data of fragments and their deletions, of which those older than `before` (Unix seconds) are synced
-        already.
-        """
+    def sync_fragments(self, written: Iterable[FragmentMetadata], updated: Iterable[FragmentMetadata] = ()) -> None:
+        """Sync the data of fragments that are new, and the deletions of those that are not."""
         if self._root is None:
             return
-        folders = {_OWN}  # each file of iscp's own is synced when it is written, but not its name
-        for fragment in fragments:
-            for file in fragment.files:
-                folders.add(_DATA)
-                self._sync(self._root / _DATA / file.path)
-        for folder in (_DELETIONS,):
-            if self._sync_newer(self._root / folder, before):
-                folders.add(folder)
-        for folder in sorted(folders):
-            self._sync(self._root / folder)
-        self._sync(self._root)
+        # Each file of iscp's own is synced when it is written, but not its name.
+        paths = {self._root, self._root / _OWN}
+        for fragment in written:
+            paths |= {self._root / _DATA, *(self._root / _DATA / file.path for file in fragment.files)}
+        for fragment in updated:
+            if (deletions := fragment.deletion_file) is not None:
+                paths |= {self._root / _DELETIONS, self._root / deletions.path(fragment.id)}
+        self._sync_all(paths)
 
     def sync_index(self, index_uuid: str) -> None:
         """Sync the files of an index's segment."""
@@ -75,13 +76,15 @@ class DurableFiles:
         """Sync the transaction and the manifest of a dataset's version, and what names them."""
         if self._root is None:
             return
-        versions = self._root / _VERSIONS
-        for transaction in (self._root / _TRANSACTIONS).glob(f"{dataset.version - 1}-*.txn"):
-            self._sync(transaction)
-        self._sync(self._root / _TRANSACTIONS)
-        for name in (f"{_VERSION_MAX - dataset.version}.manifest", f"{dataset.version}.manifest"):
-            self._sync(versions / name)
-        self._sync(versions)
+        transactions, versions = self._root / _TRANSACTIONS, self._root / _VERSIONS
+        self._sync_all({transactions, *transactions.glob(f"{dataset.version - 1}-*.txn")})
+        names = (f"{_VERSION_MAX - dataset.version}.manifest", f"{dataset.version}.manifest")
+        self._sync_all({versions, *(versions / name for name in names)})
+
+    def _sync_all(self, paths: Iterable[Path]) -> None:
+        """Sync files and folders at once, of which the file system makes few writes: each alone has to wait for it."""
+        for _ in _SYNCS.map(self._sync, sorted(paths)):
+            pass
 
     def _sync_newer(self, folder: Path, before: float) -> bool:
         found = False

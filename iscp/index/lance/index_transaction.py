@@ -7,9 +7,9 @@ after another writer's fails: each takes away the row with the head that it has 
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,7 @@ from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.word_counts import WordCounts, write_counts
+from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
 
 if TYPE_CHECKING:
     from lance import FragmentMetadata
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 ROWS_IN_FRAGMENT_MAX = 1_000_000
 """Rows of one file of a dataset."""
+
+WRITES_AT_ONCE = 4
+"""Files of all indexes of a process that commits write at the same time; further ones wait for their turn."""
+
+_WRITES = ThreadPoolExecutor(WRITES_AT_ONCE, "iscp-index-write")
 
 
 class IndexTransaction:
@@ -46,6 +51,7 @@ class IndexTransaction:
         self._durable = DurableFiles(root)
         self._counts = WordCounts()
         self._fragments: list[FragmentMetadata] = []
+        self._writing: Future[list[FragmentMetadata]] | None = None
         self._gone: dict[int, list[int]] = defaultdict(list)
         self._replaces = self._rewrites = False
         self._put: dict[str, str] = {}
@@ -98,11 +104,17 @@ class IndexTransaction:
     def add(self, rows: pa.Table) -> None:
         """Add rows of the dataset's columns, whose keys no other row has that stays.
 
-        Their files are written at once, and mean nothing before the commit.
+        Their files are written meanwhile, and mean nothing before the commit. Raises what the last call failed with.
         """
         if len(rows):
+            self._await_written()
+            self._writing = _WRITES.submit(self.write_rows, rows)
             self._count(rows, 1)
-            self._fragments += self.write_rows(rows)
+
+    def _await_written(self) -> None:
+        if self._writing is not None:
+            self._fragments += self._writing.result()
+            self._writing = None
 
     def write_rows(self, rows: pa.Table) -> list[FragmentMetadata]:
         """Write rows into files that no version has yet."""
@@ -125,19 +137,23 @@ class IndexTransaction:
 
     def commit(self, message: str = "") -> LanceDataset:
         """Commit, and return the dataset at the new version. Raises Conflict if another writer was first."""
-        began_s = time.time()
-        removed, updated = self._take_away()
-        self._failpoints.reach("index.fragments")
         counts = self._counts.table()
-        counted = [write_counts(self._root, counts)] if len(counts) else []
+        counted = [counts_name()] if len(counts) else []
         self.head = replace(
             self.head,
             records={**self.head.records, **self._put},
             count_files=(*self.head.count_files, *counted),
         )
-        self._fragments += self.write_rows(head_rows(self.head, self._schema))
+        heading = _WRITES.submit(self.write_rows, head_rows(self.head, self._schema))
+        counting = [_WRITES.submit(write_counts, self._root, counts, name) for name in counted]
+        removed, updated = self._take_away()
+        self._await_written()
+        self._fragments += heading.result()
+        for each in counting:
+            each.result()
+        self._failpoints.reach("index.fragments")
         with lance_faults(f"commit to {self._root}"):
-            self._durable.sync_fragments(self._fragments, began_s - 1)
+            self._durable.sync_fragments(self._fragments, updated)
             self._failpoints.reach("index.commit.before")
             committed = LanceDataset.commit(
                 self._dataset,
@@ -168,15 +184,19 @@ class IndexTransaction:
         with lance_faults(f"read {self._root}"):
             for address in head_row(self._dataset, [KEY])[ADDRESS].to_pylist():
                 self._gone[address >> 32].append(address)
-            for number, rows in self._gone.items():
-                fragment = self._dataset.get_fragment(number)
-                assert fragment is not None  # a row of it has been read
-                left = fragment.delete(f"{ADDRESS} IN ({','.join(map(str, rows))})")
+            for number, left in zip(self._gone, _WRITES.map(self._without, self._gone.items()), strict=True):
                 if left is None:
                     removed.append(number)
                 else:
                     updated.append(left)
         return removed, updated
+
+    def _without(self, gone: tuple[int, list[int]]) -> FragmentMetadata | None:
+        """Mark rows of a fragment as deleted, and return what is left of it; None for nothing."""
+        number, addresses = gone
+        fragment = self._dataset.get_fragment(number)
+        assert fragment is not None  # a row of it has been read
+        return fragment.delete(f"{ADDRESS} IN ({','.join(map(str, addresses))})")
 
     def _count(self, rows: pa.Table, sign: int) -> None:
         self._add_sums(count_rows(rows, self._counts, sign), sign)

@@ -134,6 +134,11 @@ class LiveCounts:
         return [word for _, word in sorted((-rows, word) for rows, word in counted if rows > 0)[:most]]
 
 
+def counts_name() -> str:
+    """Return a name for a file of counts that no other has."""
+    return f"{COUNTS_PREFIX}{uuid.uuid4().hex}.arrow"
+
+
 def write_counts(root: str, table: pa.Table, name: str = "", totals: tuple[int, int] | None = None) -> str:
     """Write the result of `merged_counts` into a file below the dataset at `root`; return the file's name.
 
@@ -144,7 +149,7 @@ def write_counts(root: str, table: pa.Table, name: str = "", totals: tuple[int, 
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=_COMPRESSED) as writer:
         writer.write_table(table)
-    name = name or f"{COUNTS_PREFIX}{uuid.uuid4().hex}.arrow"
+    name = name or counts_name()
     with storage_faults(f"write {root}/{FOLDER}/{name}"):
         files.create(f"{root}/{FOLDER}/{name}", sink.getvalue().to_pybytes())
     return name
