@@ -157,7 +157,7 @@ class UsearchFile:
 
 def compare(ours: Changing, folder: Path, rows: int, rounds: int, queries: Vectors) -> dict[str, Any]:
     """Build and change both by turns."""
-    theirs, figures = UsearchFile(folder), {"iscp": {}, "usearch": {}}
+    theirs, figures = UsearchFile(folder), dict[str, dict[str, Any]]()
     figures["iscp"] = {"build_s": round(ours.build(rows), 2)}
     report_progress("the index was built", **figures["iscp"])
     figures["usearch"] = {"build_s": round(timed_ms(lambda: theirs.build(rows)) / 1000, 2)}
