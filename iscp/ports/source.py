@@ -70,7 +70,8 @@ class Changes:
     `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/rows/netting.py`): `i` the key is new since
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that has it has a row that shared the
     key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within `bounds`.
-    `net` has the same rows for a sink: few changes are there as a table too.
+    `net` has the same rows for a sink: few changes are there as a table too, but those with arrays of real numbers only
+    as `with_arrays`.
     """
 
     net: Rows
@@ -79,6 +80,7 @@ class Changes:
     deletes: int
     passed: int = 0
     bounds: KeyBounds = field(default_factory=dict)
+    with_arrays: pa.Table | None = None
 
     @property
     def frame(self) -> DataFrame:

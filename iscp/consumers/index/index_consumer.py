@@ -194,7 +194,8 @@ class IndexConsumer:
         net, rows = changes.net, 0
         encoder = self._plan.encoder(commit.dataset.schema, context.guard)
         with ThreadPoolExecutor(1, "iscp-index-seek") as seeker:
-            for table in [net.table] if net.table is not None else arrow_batches(net.frame, BATCH_ROWS_MAX):
+            few = net.table if changes.with_arrays is None else changes.with_arrays
+            for table in [few] if few is not None else arrow_batches(net.frame, BATCH_ROWS_MAX):
                 self._apply(commit, encoder, table, seeker)
                 rows += len(table)
         return rows
@@ -212,8 +213,8 @@ class IndexConsumer:
         found = seeking.result()
         _require_fit(found, keys, changes[OP])
         added, found = _without_equal(added, found)
+        commit.add(added)  # first, as its files are written while words are counted
         commit.remove(found)
-        commit.add(added)
 
     def _require_columns(self, commit: IndexTransaction, changes: pa.Table) -> None:
         """Raise ChangesUnavailableError if changed rows do not fit the dataset's columns."""

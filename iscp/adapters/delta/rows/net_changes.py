@@ -42,14 +42,24 @@ _KEY_TYPES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.Timesta
 _VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
 
 
-def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
-    """Return whether rows of this schema survive the way through Arrow unchanged, and its keys compare there."""
+def fits_arrow(schema: T.StructType, key: Sequence[str], *, arrays: bool = False) -> bool:
+    """Return whether rows of this schema survive the way through Arrow unchanged, and its keys compare there.
+
+    With `arrays` values may also be arrays of real numbers, which are not compared.
+    """
     keys = {name.lower() for name in key}
     return all(
-        isinstance(field.dataType, _KEY_TYPES if field.name.lower() in keys else _VALUE_TYPES)
+        (
+            isinstance(field.dataType, _KEY_TYPES if field.name.lower() in keys else _VALUE_TYPES)
+            or (arrays and field.name.lower() not in keys and _is_array_of_reals(field.dataType))
+        )
         and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
         for field in schema.fields
     )
+
+
+def _is_array_of_reals(kind: T.DataType) -> bool:
+    return isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.FloatType | T.DoubleType)
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:

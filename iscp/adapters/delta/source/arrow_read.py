@@ -126,14 +126,17 @@ class Shape:
         plain = [{**self.fields[name], "metadata": {}} for name in columns]
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
-    def readable(self, columns: Sequence[str]) -> bool:
-        """Return whether these columns of the table's files can be read without Spark, and their changes be known."""
+    def readable(self, columns: Sequence[str], *, arrays: bool = False) -> bool:
+        """Return whether these columns of the table's files can be read without Spark, and their changes be known.
+
+        `arrays` is as in `fits_arrow`.
+        """
         special = has_special_texts(self.fields[name].get("metadata") or {} for name in columns)
         return (
             self.configuration.get(_MAPPING, "none") == "none"
             and self.features <= FEATURES_READ
             and not special
-            and fits_arrow(self.selected(columns), ())
+            and fits_arrow(self.selected(columns), (), arrays=arrays)
         )
 
 
@@ -151,7 +154,8 @@ def read_changes(
     `by_cdf`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
     TooLarge where the rows would take more memory than allowed, and ChangesUnavailableError where a file is gone.
     """
-    if (by_cdf and not shape.cdf_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
+    reshaped = any(commit.reshapes for commit, _ in commits)
+    if (by_cdf and not shape.cdf_on) or not shape.readable(columns, arrays=True) or reshaped:
         raise NotDirectError
     schema = arrow_schema(shape.selected(columns))
     with direct_work(), _unfit_left_to_spark():

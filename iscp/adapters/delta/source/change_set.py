@@ -99,7 +99,7 @@ class DeltaChangeSet:
     ) -> DeltaChangeSet:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         rows = None
-        if small and fits_arrow(schema, ()):
+        if small and fits_arrow(schema, (), arrays=True):
             with reading_changes("read the changes"):
                 rows = utf8_rows(frame)
         if rows is None:
@@ -145,7 +145,7 @@ class DeltaChangeSet:
 
     @property
     def table(self) -> pa.Table | None:
-        return None if self._span.steps else self._rows
+        return None if self._span.steps or not fits_arrow(self._schema, ()) else self._rows
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         with naming_lost_changes():
@@ -165,7 +165,7 @@ class DeltaChangeSet:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
         if not key and (exact := self.with_equal_rows()) is not self:
             return exact._compute(key, where, stamped, columns)
-        if self._rows is not None and fits_arrow(self._schema, key):
+        if self._rows is not None and fits_arrow(self._schema, key, arrays=bool(key)):
             rows = self._passing(self._rows, where)
             net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))
             return self._by_arrow(net, key, left_out)
@@ -231,7 +231,9 @@ class DeltaChangeSet:
             with spark_faults("hand the changes to Spark"):
                 return frame_of_arrow(self._session, net, schema)
 
-        return _changes(Rows(make_frame, lambda: net), counts, bounds)
+        if fits_arrow(self._schema, key):
+            return _changes(Rows(make_frame, lambda: net), counts, bounds)
+        return replace(_changes(Rows(make_frame), counts, bounds), with_arrays=net)
 
     def _read_written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
         frame = written_by_spark(raw, names, self._span.inserts_only)

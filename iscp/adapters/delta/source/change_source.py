@@ -180,7 +180,7 @@ class DeltaChangeSource:
             return False
         except NotDirectError:
             # What does not come through Arrow stays with Spark, however small it is.
-            fits = fits_arrow(shape.selected(columns), ())
+            fits = fits_arrow(shape.selected(columns), (), arrays=True)
             return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
         after = partial(self.snapshot, session, uri, span.last_version)
         rewritten = partial(self._read_rewritten, uri, span, columns)

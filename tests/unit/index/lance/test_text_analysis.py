@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import lance
 import pytest
@@ -46,7 +47,7 @@ def test_texts_of_one_call_have_the_words_of_each_alone(tokenizer: Tokenizer, st
         assert words == (f" {' '.join(found)} " if found else None), text
 
 
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "max_token_length": Analysis().max_token_length,
     "lower_case": True,
     "language": "English",

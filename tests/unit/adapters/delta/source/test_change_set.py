@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,31 @@ def test_an_update_of_different_rows_is_read_from_its_change_data(tmp_path: Path
     changes = changes_of(uri)
     assert changes.with_equal_rows() is changes
     assert net(changes) == {(1, "p"): -1, (2, "q"): -1, (1, "z"): 1, (2, "z"): 1}
+
+
+def vectors(*values: Sequence[float | None] | None) -> pa.Array:
+    return pa.array(values, pa.list_(pa.float32()))
+
+
+def test_arrays_of_reals_are_read_here_and_handed_to_whoever_takes_them(tmp_path: Path) -> None:
+    """Nothing else takes these rows for a table, as arrays are not compared here."""
+    uri = str(tmp_path / "t")
+    old, new = [1.5, 2.5], [0.5, None]
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(uri, pa.table({"a": [1, 2, 3], "b": vectors(old, None, [])}), configuration=feed)
+    merging = DeltaTable(uri).merge(
+        pa.table({"a": [1, 4], "b": vectors(new, old)}), "s.a = t.a", source_alias="s", target_alias="t"
+    )
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+    DeltaTable(uri).delete("a = 2")
+    changes = changes_of(uri)
+    assert changes.table is None
+    found = changes.net(("a",))
+    assert found.net.table is None
+    assert found.with_arrays is not None
+    assert found.rows == 3
+    rows = {row["a"]: (row["_iscp_op"], row["b"]) for row in found.with_arrays.to_pylist()}
+    assert rows == {1: ("u", new), 2: ("d", None), 4: ("i", old)}
 
 
 def bag(uri: str) -> Counter[tuple[Any, ...]]:
