@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
