@@ -10,7 +10,7 @@ import lance
 import obstore
 import pyarrow as pa
 import pytest
-from iscp.index.search.library import search
+from iscp.index.search.search_library import search
 from obstore.store import from_url
 
 from iscp.adapters.delta.storage import files
