@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.untrusted_values import error_text, exact_int
+from iscp.core.values.untrusted_values import error_text, exact_int, shown
 
 FORMAT = 1
 
@@ -86,7 +86,7 @@ def parse_head(text: str) -> IndexHead:
         totals = tuple(
             FieldTotals(exact_int(each["rows"], "rows"), exact_int(each["words"], "words")) for each in found["totals"]
         )
-        lists = {name: tuple(map(_text, found[name])) for name in ("key", "count_files")}
+        lists = {name: tuple(map(_text, _list(found[name]))) for name in ("key", "count_files")}
         head = IndexHead(**{**found, **lists, "totals": totals})
         for name in ("rows", "faults", "vectors", "probes", "refine", "calibrated_rows", "whole"):
             exact_int(getattr(head, name), name)
@@ -114,5 +114,11 @@ def unreadable_head(why: str) -> PermanentError:
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{shown(value)} is no text")
+    return value
+
+
+def _list(value: object) -> list[object]:
+    if type(value) is not list:
+        raise ValueError(f"{shown(value)} is no list")
     return value
