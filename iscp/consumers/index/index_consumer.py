@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -191,13 +192,15 @@ class IndexConsumer:
 
     def _tail(self, commit: IndexTransaction, retriever: Retriever, context: ConsumeContext) -> int:
         changes = retriever.changes(self._spec.key, self._spec.where)
-        net, rows = changes.net, 0
+        net, rows, sizes = changes.net, 0, Counter[int]()
         encoder = self._plan.encoder(commit.dataset.schema, context.guard)
         with ThreadPoolExecutor(1, "iscp-index-seek") as seeker:
             few = net.table if changes.with_arrays is None else changes.with_arrays
             for table in [few] if few is not None else arrow_batches(net.frame, BATCH_ROWS_MAX):
                 self._apply(commit, encoder, table, seeker)
+                sizes += self._plan.vector_sizes(table)
                 rows += len(table)
+        self._require_dimension(commit, sizes)
         return rows
 
     def _apply(
@@ -218,9 +221,18 @@ class IndexConsumer:
 
     def _require_columns(self, commit: IndexTransaction, changes: pa.Table) -> None:
         """Raise ChangesUnavailableError if changed rows do not fit the dataset's columns."""
-        fault = self._plan.rows_misfit(changes.schema, commit.dataset.schema)
-        if fault or (not self._plan.dimension_of(commit.dataset.schema) and self._plan.dimension_in(changes)):
-            raise ChangesUnavailableError(fault or "the first vectors have come, and say how many numbers one has")
+        if fault := self._plan.rows_misfit(changes.schema, commit.dataset.schema):
+            raise ChangesUnavailableError(fault)
+
+    def _require_dimension(self, commit: IndexTransaction, sizes: Mapping[int, int]) -> None:
+        """Raise ChangesUnavailableError if an index is left without vectors, and changed rows have others.
+
+        These are the first ones, or those of another model, of which all rows have come. `sizes` are those of rows.
+        """
+        if sizes and not commit.head.vectors:
+            size = self._plan.usual_size(sizes)
+            if size not in (0, self._plan.dimension_of(commit.dataset.schema)):
+                raise ChangesUnavailableError(f"the vectors that have come have {size} numbers, and no others are left")
 
     # --- all rows ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -22,6 +23,9 @@ from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.index_definition import IndexDefinition, Metric, VectorPrecision
 from iscp.ports.rows import Rows
 from iscp.ports.system import Guard
+
+VECTORS_COUNTED_MAX = 1_000
+"""Vectors of a large source whose numbers are counted, to learn how many a vector has."""
 
 
 class IndexPlan:
@@ -110,38 +114,46 @@ class IndexPlan:
     def dimension_of(self, dataset: pa.Schema) -> int:
         return dataset.field(VECTOR).type.list_size if VECTOR in dataset.names else 0
 
-    def dimension_in(self, rows: pa.Table) -> int:
-        """Return how many numbers the first vector of some rows has; 0 where there is none.
-
-        Raises PermanentError if these are more than can be searched for.
-        """
+    def vector_sizes(self, rows: pa.Table) -> Counter[int]:
+        """Return how many rows have a vector of so many numbers, of those whose vectors are a column."""
         vector = self.options.vector
         if vector is None or not vector.column:
-            return 0
+            return Counter()
         name = next(each for each in rows.schema.names if each.lower() == vector.column.lower())
-        lengths = pc.list_value_length(rows[name]).drop_null()
-        some = lengths.filter(pc.greater(lengths, 0))
-        first = int(some[0].as_py()) if len(some) else 0
-        if first > VECTOR_NUMBERS_MAX:
+        return Counter(pc.list_value_length(rows[name]).drop_null().to_pylist())
+
+    def usual_size(self, sizes: Mapping[int, int]) -> int:
+        """Return how many numbers most vectors have, the more of two that are as many; 0 where there is none.
+
+        A single vector decides nothing, as all others would be faults then. Raises PermanentError if all vectors have
+        more numbers than can be searched for.
+        """
+        often = {size: count for size, count in sizes.items() if 0 < size <= VECTOR_NUMBERS_MAX}
+        if often:
+            return max(often, key=lambda size: (often[size], size))
+        if (longest := max(sizes, default=0)) > VECTOR_NUMBERS_MAX:
             raise PermanentError(
-                f"{name} has vectors of {first} numbers, and at most {VECTOR_NUMBERS_MAX} are indexed",
+                f"the source has vectors of {longest} numbers, and at most {VECTOR_NUMBERS_MAX} are indexed",
                 field=f"{CONSUMER_PATH}.options.column",
                 remedy="Name a column of shorter vectors",
                 code=ErrorCode.TABLE_UNREADABLE,
             )
-        return first
+        return 0
 
     def dimension_in_rows(self, rows: Rows) -> int:
-        """Return the same of all rows of a source."""
+        """Return the `usual_size` of vectors of a source: of its first `VECTORS_COUNTED_MAX` where Spark has its rows.
+
+        Raises as that does.
+        """
         vector = self.options.vector
         if vector is None or not vector.column:
             return 0
         if rows.table is not None:
-            return self.dimension_in(rows.table)
-        name = quoted(vector.column)
-        with spark_faults("read the first vector"):
-            first = rows.frame.where(f"size({name}) > 0").select(vector.column).limit(1)
-            return self.dimension_in(first.toArrow())
+            return self.usual_size(self.vector_sizes(rows.table))
+        size = f"size({quoted(vector.column)})"
+        with spark_faults("read the first vectors"):
+            first = rows.frame.where(f"{size} > 0").selectExpr(f"{size} AS size").limit(VECTORS_COUNTED_MAX).toArrow()
+        return self.usual_size(Counter(first["size"].to_pylist()))
 
     def encoder(self, schema: pa.Schema, guard: Guard | None = None) -> RowEncoder:
         """Return what encodes rows for a dataset of this schema."""

@@ -45,18 +45,28 @@ def test_a_column_of_vectors_is_read_and_stored_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"), [((), 0), ((None, []), 0), ((None, [], [1.0, 2.0], [1.0]), 2), (([None, None],), 2)]
+    ("rows", "expected"),
+    [
+        ((), 0),
+        ((None, []), 0),
+        ((None, [], [1.0, 2.0]), 2),
+        (([None, None],), 2),
+        (([1.0], [1.0, 2.0], [3.0, 4.0]), 2),
+        (([1.0], [1.0, 2.0]), 2),
+        (([0.0] * (VECTOR_NUMBERS_MAX + 1), [1.0]), 1),
+    ],
 )
-def test_the_first_vector_says_how_many_numbers_one_has(rows: tuple[list[float] | None, ...], expected: int) -> None:
-    near = plan("vector", column="near")
-    assert near.dimension_in(vectors(*rows)) == expected
+def test_most_vectors_say_how_many_numbers_one_has(rows: tuple[list[float] | None, ...], expected: int) -> None:
     table = vectors(*rows)
-    assert near.dimension_in_rows(Rows(lambda: pytest.fail("read by Spark"), lambda: table)) == expected
+    found = plan("vector", column="near").dimension_in_rows(Rows(lambda: pytest.fail("read by Spark"), lambda: table))
+    assert found == expected
 
 
 def test_vectors_that_nobody_could_search_for_are_refused() -> None:
+    near = plan("vector", column="near")
+    sizes = near.vector_sizes(vectors([0.0] * (VECTOR_NUMBERS_MAX + 1), [], None))
     with pytest.raises(PermanentError, match=f"at most {VECTOR_NUMBERS_MAX}"):
-        plan("vector", column="near").dimension_in(vectors([0.0] * (VECTOR_NUMBERS_MAX + 1)))
+        near.usual_size(sizes)
 
 
 def test_rows_fit_a_dataset_by_the_types_of_what_is_stored() -> None:
