@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from iscp.index.search.search_library import search
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.spark.session import SparkRuntime
@@ -36,6 +35,8 @@ from iscp.index.lance.index_store import IndexStore, OpenIndex, open_index
 from iscp.index.lance.segments import build_segments, commit_segments, segments_of
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import fragments_of
+from iscp.index.search.index_opening import open_whole
+from iscp.index.search.search_library import search
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.selection import in_full
@@ -219,6 +220,9 @@ class IndexHistory(History):
         self._added += 1
         self.pipeline.sql(f"ALTER TABLE SOURCE ADD COLUMN (added_{self._added} STRING)")
 
+    def optimize(self) -> None:
+        self._change(super().optimize, "OPTIMIZE SOURCE")
+
     def delete(self) -> None:
         condition = f"id % 5 = {self.draw.randrange(5)}"
         self._change(lambda: self.pipeline.delete(condition), f"DELETE FROM SOURCE WHERE {condition}")
@@ -306,7 +310,7 @@ class IndexHistory(History):
             there = segments_of(at.dataset)
             present = set(fragments_of(at))
             names = [KEY_INDEX, *(words_index(number) for number in range(len(at.head.totals)))]
-            names += [VECTOR_INDEX] if _dimension(at) % 8 == 0 and _dimension(at) else []
+            names += [VECTOR_INDEX] if _dimension(at) else []
             wanted = {}
             again = self.draw.random() < 0.3
             for name in self.draw.sample(names, self.draw.randrange(1, len(names) + 1)):
@@ -367,7 +371,7 @@ class IndexHistory(History):
 
     def _assert_at_watermark(self, job: JobRow, required: bool = False) -> None:
         try:
-            index = open_index(job.spec.consumer.target)
+            index = open_whole(job.spec.consumer.target)
         except InvalidRequest:
             assert not required
             return
