@@ -1,13 +1,14 @@
-"""Compares an index with its source's rows, and repairs it: each row's key, hash, words and vector, and all sums.
+"""Compares an index with its source's rows, and repairs it: each row's key, hash, words and vector, sums and segments.
 
 What the index says of a row is made again from the source and compared, whatever its hash says; only vectors that an
 embedder has made are believed where they are of the text's hash. The counts of words are counted again, as ranks
-depend on them, and words are searched for in Lance's segments, which must find just the rows that have them.
+depend on them, and samples are searched for in Lance's segments, which must find just the rows that have them
+(`searched_samples`). Segments that do not are built again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from iscp.consumers.index.index_consumer import IndexConsumer
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_rows import SHARED_KEY, index_tables
+from iscp.consumers.index.searched_samples import sampled_faults
 from iscp.consumers.shared_keys import find_shared_keys
 from iscp.core.job.verification import SAMPLES_MAX, Comparison, Sample
 from iscp.core.values.errors import ErrorCode, PermanentError
@@ -25,10 +27,14 @@ from iscp.core.values.untrusted_values import shown
 from iscp.core.values.watermark import Position, Watermark
 from iscp.index.lance.address_lookup import rows_with_keys
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, VECTOR
+from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import count_rows
 from iscp.index.lance.row_encoder import row_digests
+from iscp.index.lance.segments import rebuild_indexes
 from iscp.index.lance.word_counts import WordCounts, merged_counts, read_table
+from iscp.index.maintenance.calibration import calibrate
 from iscp.ports.consumer import ConsumeContext, Consumed
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared
@@ -47,10 +53,14 @@ _SUMS = "the counts of words"
 
 @dataclass(frozen=True, slots=True)
 class IndexCompared(Compared):
-    """Says what is wrong with an index: `rows` are to be there instead of those with their keys, `gone` not at all."""
+    """Says what is wrong with an index: `rows` are to be there instead of those with their keys, `gone` not at all.
+
+    The segments of the indexes that `parts` names are to be built again.
+    """
 
     rows: tuple[pa.Table, ...] = ()
     gone: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -105,8 +115,11 @@ class IndexCheck:
         sums_wrong = sums_wrong and not _sums_right(index, found)
         if sums_wrong:
             found.note("different", [_SUMS])
+        faults = sampled_faults(index)
+        found.note("different", [fault.text for fault in faults])
         found.comparison = replace(found.comparison, rows_target=index.head.rows)
-        yield IndexCompared(found.comparison, rows=tuple(found.rows), gone=gone)
+        parts = tuple(dict.fromkeys(fault.index for fault in faults))
+        yield IndexCompared(found.comparison, rows=tuple(found.rows), gone=gone, parts=parts)
 
     def _compare(self, index: OpenIndex, found: _Findings, expected: pa.Table) -> None:
         """Compare rows as they should be with those of their keys."""
@@ -154,6 +167,8 @@ class IndexCheck:
                 remedy="Have the index rebuilt with `iscp-admin job resync`",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
+        if compared.parts:  # before keys are looked up
+            self._rebuild(compared.parts, context)
         commit = self._store.begin()
         for table in compared.rows:
             commit.remove(commit.seek(table[KEY].to_pylist()))
@@ -163,8 +178,29 @@ class IndexCheck:
         # The sums took away what the wrong rows said of themselves.
         recount = self._store.begin()
         recount.count_again()
+        if VECTOR_INDEX in compared.parts:
+            recount.head = self._calibrated(recount.head)
         recount.commit("recount")
         return Consumed(position, rows, 0)
+
+    def _rebuild(self, parts: Sequence[str], context: ConsumeContext) -> None:
+        vector = self._plan.options.vector
+        with self._store.writing:
+            context.guard.check()
+            rebuild_indexes(self._store.open(), parts, "cosine" if vector is None else vector.metric.value)
+
+    def _calibrated(self, head: IndexHead) -> IndexHead:
+        """Return a head that says how the vectors of its index, built again, are searched for.
+
+        Where nothing reaches the recall, the next maintenance builds a finer index.
+        """
+        vector, index = self._plan.options.vector, self._store.open()
+        assert vector is not None
+        found = calibrate(index, vector.metric.value, vector.recall, index.head.vectors)
+        if found is None or not found.is_reached:
+            return replace(head, calibrated_rows=0)
+        rows = max(1, index.head.vectors)
+        return replace(head, probes=found.probes, refine=found.refine, calibrated_rows=rows)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         raise PermanentError(

@@ -7,7 +7,7 @@ never changes (`word_counts` has the format). A segment that somebody else has m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,17 @@ def commit_segments(at: OpenIndex, built: Sequence[Index], replaced: Iterable[Se
         )
     durable.sync_commit(committed)
     return committed
+
+
+def rebuild_indexes(at: OpenIndex, names: Collection[str], metric: str) -> LanceDataset:
+    """Replace all segments of the indexes that are named by one of each, over the same fragments. Raises as others."""
+    replaced = [each for each in segments_of(at.dataset) if each.name in names]
+    present = {each.fragment_id for each in at.dataset.get_fragments()}
+    wanted = {
+        name: sorted({number for each in replaced if each.name == name for number in each.fragments} & present)
+        for name in dict.fromkeys(each.name for each in replaced)
+    }
+    return commit_segments(at, build_segments(at, wanted, metric), replaced)
 
 
 def state_segment(at: OpenIndex, segment: Segment) -> bool:

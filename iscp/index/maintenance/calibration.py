@@ -69,7 +69,7 @@ def calibrate(at: OpenIndex, metric: str, recall: float, largest_rows: int) -> C
     If nothing reaches it, the most that there is. Raises StorageError.
     """
     with lance_faults(f"calibrate {at.root}"):
-        addresses, queries = _samples(at.dataset)
+        addresses, queries = sampled_vectors(at.dataset)
         if not len(addresses):
             return None
         truth = _neighbours(at.dataset, addresses, queries, metric)
@@ -132,20 +132,21 @@ def _recall(
     return found / max(1, sum(map(len, truth)))
 
 
-def _samples(dataset: LanceDataset) -> tuple[list[int], Floats]:
-    """Return places and vectors of rows that have a vector: those whose places have the smallest hashes."""
+def sampled_vectors(dataset: LanceDataset, count: int = SAMPLES) -> tuple[list[int], Floats]:
+    """Return places and vectors of `count` rows that have a vector: those whose places have the smallest hashes."""
     found = dataset.scanner(columns=[], filter=f"{VECTOR} IS NOT NULL", with_row_address=True).to_table()
     addresses = found[ADDRESS].to_numpy().astype(np.uint64)
     with np.errstate(over="ignore"):
         hashed = addresses * np.uint64(_GOLDEN % _WORD)
     hashed ^= hashed >> np.uint64(29)
-    chosen = addresses[np.argsort(hashed, kind="stable")[:SAMPLES]].tolist()
+    chosen = addresses[np.argsort(hashed, kind="stable")[:count]].tolist()
     if not chosen:
         return [], np.empty((0, 0), np.float32)
-    return chosen, _matrix(dataset._take_rows(chosen, columns=[VECTOR])[VECTOR].combine_chunks())
+    return chosen, matrix_of(dataset._take_rows(chosen, columns=[VECTOR])[VECTOR].combine_chunks())
 
 
-def _matrix(vectors: pa.FixedSizeListArray) -> Floats:
+def matrix_of(vectors: pa.FixedSizeListArray) -> Floats:
+    """Return vectors as the rows of a matrix."""
     flat: Floats = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return flat.reshape(len(vectors), vectors.type.list_size)
 
@@ -162,7 +163,7 @@ def _neighbours(dataset: LanceDataset, own_addresses: list[int], queries: Floats
         if not len(batch):
             continue
         own = batch[ADDRESS].to_numpy().astype(np.uint64)
-        near = _nearness(queries, _matrix(batch[VECTOR]), metric)
+        near = nearness(queries, matrix_of(batch[VECTOR]), metric)
         near[places[:, np.newaxis] == own] = -np.inf
         scores = np.concatenate([scores, near], axis=1)
         addresses = np.concatenate([addresses, np.broadcast_to(own, (len(queries), len(own)))], axis=1)
@@ -173,7 +174,7 @@ def _neighbours(dataset: LanceDataset, own_addresses: list[int], queries: Floats
     return [set(each.tolist()) - {own} for each, own in zip(addresses, own_addresses, strict=True)]
 
 
-def _nearness(queries: Floats, rows: Floats, metric: str) -> Floats:
+def nearness(queries: Floats, rows: Floats, metric: str) -> Floats:
     """Return numbers that are the larger the nearer a row is to a query."""
     if metric == "cosine":
         queries, rows = _unit(queries), _unit(rows)
