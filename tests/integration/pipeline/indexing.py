@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Any, cast
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.embedding_parts import default_embeddings
 from iscp.bootstrap.registry import ConsumerRegistry
@@ -26,7 +27,7 @@ from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.word_counts import merged_counts, read_table
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
-from .conftest import Pipeline
+from .conftest import Pipeline, opened
 
 WORDS = ("apache", "arrow", "delta", "lake", "spark", "index", "vector", "search")
 
@@ -81,7 +82,7 @@ class Indexing:
         self.runner = pipeline.new_runner(self.failpoints, kinds=self.kinds)
         self.source = f"{pipeline.root}/documents"
         feed: dict[str, str | None] = {"delta.enableChangeDataFeed": "true"}
-        write_deltalake(self.source, documents(list(range(40))), configuration=configuration or feed)
+        write_deltalake(self.source, documents(list(range(40))), configuration=configuration or feed, storage_options=table_options(self.source))
 
     def embedded(self) -> int:
         """Return how many texts were embedded so far."""
@@ -103,8 +104,9 @@ class Indexing:
         }[kind]
         place = f"{self.pipeline.root}/{name or kind}"
         spec = ConsumerSpec(kind, place, **{"key": ("id",), "options": options, **consumer})
-        source = DeltaCatalog().describe(self.source)
-        self.kinds(kind).validate(spec, source, DeltaCatalog())
+        catalog = DeltaCatalog(s3=True)
+        source = catalog.describe(self.source)
+        self.kinds(kind).validate(spec, source, catalog)
         key = JobKey("default", source.table_id, name or kind)
         document = JobSpec(spec, **(policies or {})).to_json()
         return JobRow(key, f"{name or kind}-{registration}", document, self.source, self.source)
@@ -121,7 +123,7 @@ class Indexing:
 
     def upsert(self, table: pa.Table) -> None:
         (
-            DeltaTable(self.source)
+            opened(self.source)
             .merge(table, "t.id = s.id", source_alias="s", target_alias="t")
             .when_matched_update_all()
             .when_not_matched_insert_all()
@@ -129,10 +131,10 @@ class Indexing:
         )
 
     def delete(self, condition: str) -> None:
-        DeltaTable(self.source).delete(condition)
+        opened(self.source).delete(condition)
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        return {row["id"]: row for row in DeltaTable(self.source).to_pyarrow_table().to_pylist()}
+        return {row["id"]: row for row in opened(self.source).to_pyarrow_table().to_pylist()}
 
     def index(self, job: JobRow) -> OpenIndex:
         return open_index(job.spec.consumer.target)
@@ -141,7 +143,7 @@ class Indexing:
         """Assert that the index has the source's rows, at its newest version, and sums that are those of the rows."""
         index, expected = self.index(job), self.rows()
         (record,) = index.head.records.values()
-        assert position_of(record).watermark.version == DeltaTable(self.source).version()
+        assert position_of(record).watermark.version == opened(self.source).version()
         found = index.dataset.to_table().to_pylist()
         rows = {row["id"]: row for row in found if row[KEY] != HEAD_KEY}
         assert len(found) == len(rows) + 1

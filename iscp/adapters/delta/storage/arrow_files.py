@@ -13,7 +13,7 @@ from struct import Struct, error
 import pyarrow as pa
 
 _PREFIX = b"ARROW1\0\0"
-_BATCH = "record batch"
+_SCHEMA, _BATCH = "schema", "record batch"
 _INT32, _UINT32, _UINT16, _INT64 = Struct("<i"), Struct("<I"), Struct("<H"), Struct("<q")
 _BUFFER = Struct("<qq")
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
@@ -32,7 +32,10 @@ def read_arrow(content: bytes, schema: pa.Schema, bytes_max: int) -> pa.Table:
         raise OddArrowError("it is no Arrow file")
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(content)[len(_PREFIX) :])
-        found = pa.ipc.read_schema(messages.read_next_message())
+        first = messages.read_next_message()
+        if first.type != _SCHEMA:  # pyarrow reads it as one, and ends the process
+            raise OddArrowError(f"it begins with a message of the type {first.type}")
+        found = pa.ipc.read_schema(first)
         if found != schema:
             raise OddArrowError(f"its columns are {', '.join(found.names[:10])}"[:200])
         batches, left = [], bytes_max
@@ -46,7 +49,9 @@ def read_arrow(content: bytes, schema: pa.Schema, bytes_max: int) -> pa.Table:
             batch.validate(full=True)
             batches.append(batch)
         return pa.Table.from_batches(batches, found)
-    except (pa.ArrowException, OSError, StopIteration, EOFError, error) as fault:
+    except OddArrowError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, StopIteration, EOFError, MemoryError, error) as fault:
         raise OddArrowError(f"it is damaged ({str(fault)[:200]})") from fault
 
 

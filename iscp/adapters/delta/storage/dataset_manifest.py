@@ -65,7 +65,7 @@ def check_manifest(content: bytes) -> None:
             _check_fragment(_bytes(value))
         elif number == _BASES:
             raise OddManifestError(
-                "names another place for its files (base_paths), and an index has all of them below it"
+                "names another place for files (base_paths), and an index has all below it"
             )
         elif number == _INDEX_SECTION:
             _check_segments(content, _number(value))
