@@ -23,7 +23,7 @@ from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import KEY
 from iscp.index.lance.index_transaction import IndexTransaction, RowSums, count_rows, write_rows
 from iscp.index.lance.row_encoder import RowEncoder
-from iscp.index.lance.word_counts import FOLDER, WordCounts, find_rows, merged_counts, read_table, write_counts
+from iscp.index.lance.word_counts import FOLDER, KEYS_PREFIX, WordCounts, find_rows, merged_counts, read_table, write_counts
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest
 
@@ -91,7 +91,7 @@ class IndexRowStager:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
             writer.write_table(table)
-        name = f"keys-{uuid.uuid4().hex}.arrow"
+        name = f"{KEYS_PREFIX}{uuid.uuid4().hex}.arrow"
         with storage_faults(f"write {self._root}/{FOLDER}/{name}"):
             files.create(f"{self._root}/{FOLDER}/{name}", sink.getvalue().to_pybytes())
         return name

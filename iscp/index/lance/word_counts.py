@@ -30,6 +30,9 @@ FOLDER = "_iscp"
 COUNTS_PREFIX = "words-"
 """Names of files of counts begin so."""
 
+KEYS_PREFIX = "keys-"
+"""Names of files with the keys of staged rows begin so."""
+
 COUNT_FILE_BYTES_MAX = 2 * 1024**3
 """Bytes of one file of counts; a larger one is refused."""
 

@@ -2,20 +2,26 @@
 
 Lance removes its own files with the versions that name them, and those that no version has ever named (a killed
 writer's) when they are a week old: none that is younger, which a writer may be about to commit.
+
+What a build has staged is named by no version until it is published, which may take days. So nothing that was written
+since the begin of a build goes while its mark is there; and Lance, which knows nothing of builds, removes nothing at
+all once one is so old that its files could be a week old.
 """
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.dataset_names import BUILD_BEGUN, BUILDS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import SEGMENT_PREFIX, segments_of, statistics_name
-from iscp.index.lance.word_counts import COUNTS_PREFIX, FOLDER
+from iscp.index.lance.word_counts import COUNTS_PREFIX, FOLDER, KEYS_PREFIX
 from iscp.index.maintenance.index_shape import VERSIONS, version_numbers
 
 if TYPE_CHECKING:
@@ -24,18 +30,40 @@ if TYPE_CHECKING:
 IN_FLIGHT_S = 3600.0
 """Seconds for which a file that no version names is left alone: its writer may be about to commit it."""
 
+DAY_S = 86_400.0
+
+UNVERIFIED_S = 7 * DAY_S
+"""Seconds after which Lance removes a file that no version has named."""
+
+BUILD_S = 30 * DAY_S
+"""Seconds for which a build keeps what it has staged; one that is older was left behind."""
+
+MARKS_MAX = 1_000_000
+"""Files of builds that are listed."""
+
 
 def clean_up(at: OpenIndex, keep_s: float, failpoints: Failpoints, in_flight_s: float = IN_FLIGHT_S) -> int:
     """Remove versions older than `keep_s` seconds and the files that only they name; return how many files of iscp's
     own went. Raises StorageError.
     """
-    with lance_faults(f"clean up {at.root}"):
-        at.dataset.cleanup_old_versions(older_than=timedelta(seconds=keep_s))
+    builds_since_s = _builds_since_s(at.root)
+    if builds_since_s is None or time.time() - builds_since_s < UNVERIFIED_S - DAY_S:
+        with lance_faults(f"clean up {at.root}"):
+            at.dataset.cleanup_old_versions(older_than=timedelta(seconds=keep_s))
     failpoints.reach("maintain.clean-up.versions")
-    return _remove_files(at.root, in_flight_s)
+    return _remove_files(at.root, in_flight_s, builds_since_s)
 
 
-def _remove_files(root: str, in_flight_s: float) -> int:
+def _builds_since_s(root: str) -> float | None:
+    """Return since when (Unix seconds) there are builds whose rows may still be published; None: there are none."""
+    builds = f"{root}/{BUILDS}"
+    with storage_faults(f"list {builds}"):
+        marks = (each for each in files.names_below(builds, MARKS_MAX) if each.endswith(f"/{BUILD_BEGUN}"))
+        begun = [stamp[1] / 1e9 for stamp in (files.stamp(f"{builds}/{each}") for each in marks) if stamp]
+    return min((each for each in begun if time.time() - each < BUILD_S), default=None)
+
+
+def _remove_files(root: str, in_flight_s: float, builds_since_s: float | None) -> int:
     """Remove files that no version names.
 
     A file is named by versions that follow on each other. So one that is older than the oldest version, and is named by
@@ -50,6 +78,8 @@ def _remove_files(root: str, in_flight_s: float) -> int:
         if not stamp:
             return 0
         bound = stamp[1] - int(in_flight_s * 1e9)
+        if builds_since_s is not None:
+            bound = min(bound, int((builds_since_s - in_flight_s) * 1e9))
         named: set[str] = set()
         try:
             for version in (oldest, None):
@@ -59,7 +89,7 @@ def _remove_files(root: str, in_flight_s: float) -> int:
         removed = 0
         for name in files.names(f"{root}/{FOLDER}"):
             path = f"{root}/{FOLDER}/{name}"
-            if name in named or not name.startswith((COUNTS_PREFIX, SEGMENT_PREFIX)):
+            if name in named or not name.startswith((COUNTS_PREFIX, SEGMENT_PREFIX, KEYS_PREFIX)):
                 continue
             found = files.stamp(path)
             if found and found[1] < bound:

@@ -20,6 +20,7 @@ from typing import Protocol
 from iscp.adapters.delta.log.nested_tables import STAGED
 from iscp.adapters.delta.sink.staging import stage_in, staged_adds
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.dataset_names import BUILD_BEGUN, BUILDS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.build.build_request import BuildId
@@ -35,9 +36,7 @@ MANIFESTS_AT_ONCE = 16
 FILES_LISTED_MAX = 1_000_000
 """Files of a build that are seen where its target is listed; with more of them it is taken for one that lost some."""
 
-_FOLDER = "_iscp-build"
 _FORMAT = 1
-_BEGUN = "begun.json"
 _NO_ROWS = Manifest(0, 0)
 _SUMS = ("format", "rows", "bytes", "schema")
 
@@ -89,7 +88,7 @@ class FileStagedRanges:
         self._stager = stager or DeltaRowStager(uri)
         self._passing = passing
         self._name = f"{build.version}-{build.digest}"
-        self._all = f"{place(uri)}/{_FOLDER}"
+        self._all = f"{place(uri)}/{BUILDS}"
         self._marks = f"{self._all}/{build.job_id}/{self._name}"
         self._rows = _rows_folder(build.job_id, build.digest)
 
@@ -98,11 +97,11 @@ class FileStagedRanges:
             names = {*files.names(self._marks)}
         end = next((each for each in BuildEnd if f"{each.value}.json" in names), None)
         ranges = (name.removesuffix(".json") for name in names)
-        return StagedState(_BEGUN in names, end, frozenset(int(each) for each in ranges if each.isdecimal()))
+        return StagedState(BUILD_BEGUN in names, end, frozenset(int(each) for each in ranges if each.isdecimal()))
 
     def begin(self, terms: BuildTerms = NO_TERMS) -> None:
         self._remove(but=self._name)
-        self._mark(_BEGUN, {"version": self._build.version, **terms.document()}, first=True)
+        self._mark(BUILD_BEGUN, {"version": self._build.version, **terms.document()}, first=True)
 
     def terms(self) -> BuildTerms | None:
         return self._read_terms(self._marks)
@@ -148,7 +147,7 @@ class FileStagedRanges:
             return None
 
     def _read_terms(self, marks: str) -> BuildTerms | None:
-        path = f"{marks}/{_BEGUN}"
+        path = f"{marks}/{BUILD_BEGUN}"
         try:
             with storage_faults(f"read {path}"):
                 return parse_terms(json.loads(files.read(path)[0]))
@@ -161,7 +160,7 @@ class FileStagedRanges:
         gone = f"the build of {self._uri} at version {self._build.version} was removed"
         try:
             with storage_faults(f"write {path}"):
-                if not first and not files.exists(f"{self._marks}/{_BEGUN}"):
+                if not first and not files.exists(f"{self._marks}/{BUILD_BEGUN}"):
                     raise PlanOutdated(gone)
                 if first and not path.startswith(S3):
                     os.makedirs(self._marks, exist_ok=True)

@@ -14,6 +14,12 @@ VERSIONS = "_versions"
 DATASET_DIRECTORIES = (VERSIONS, "_transactions", "_indices", "_deletions", "_iscp", "data")
 """The directories of a dataset that is an index, each of which might be a link."""
 
+BUILDS = "_iscp-build"
+"""The directory below a target in which builds have what they have staged, until they are published."""
+
+BUILD_BEGUN = "begun.json"
+"""The file in the directory of each build that is there from its begin to its end."""
+
 _MANIFEST = re.compile(r"(?P<left>\d{20})\.manifest")
 _ANY_MANIFEST = re.compile(r"d?\d{1,20}\.manifest")
 _VERSION_MAX = 2**64 - 1

@@ -1,0 +1,111 @@
+"""Indexes that a tenant has spoilt end no process: what a node does with them is done, or refused by name.
+
+Each is used in a process of its own, with a deadline and bounded memory. `ISCP_HOSTILE_SEEDS` has how many random ones
+are tried beyond those that always are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.storage.dataset_names import VERSIONS
+from tests.fakes.forged_manifest import Fields, field, forge
+from tests.fakes.hostile_index import make_index, spoil
+from tests.fakes.hostile_index_program import END
+from tests.selection import in_full
+
+DEADLINE_S = 300.0
+MEGABYTES = 6_000
+SEEDS = [each + 1_000 for each in range(int(os.environ.get("ISCP_HOSTILE_SEEDS", "0")))]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("hostile") / "index"
+    make_index(place)
+    return place
+
+
+@pytest.fixture
+def index(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "index"))
+
+
+def used(index: Path) -> dict[str, tuple[str, str]]:
+    """What came of each step of a node with this index: how it ended, and what was said."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.fakes.hostile_index_program", str(index), str(MEGABYTES)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout[-2_000:], ended.stderr[-4_000:])
+    *steps, end = ended.stdout.splitlines()
+    assert end == END
+    return {name: (how, why) for name, how, why in map(json.loads, steps)}
+
+
+def test_a_whole_index_is_used_in_every_way(index: Path) -> None:
+    assert {how for how, _ in used(index).values()} == {"done"}
+
+
+@pytest.mark.parametrize("seed", [*in_full(range(20), [2, 3, 15]), *SEEDS])
+def test_a_spoilt_index_ends_no_process(index: Path, seed: int) -> None:
+    done = spoil(index, seed)
+    assert len(used(index)) > 5, done
+
+
+def other_base(found: Fields) -> Fields:
+    return [*found, (18, field(1, 1) + field(3, 1) + field(4, b"/"))]
+
+
+def nested_type(found: Fields) -> Fields:
+    """The type of a column, which takes Lance 12 GB to parse."""
+    kind = b"fixed_size_list:" * 100_000 + b"float" + b":2" * 100_000
+    return [*found, (1, field(2, b"deep") + field(3, 50) + field(4, -1) + field(5, kind))]
+
+
+def nested_columns(found: Fields) -> Fields:
+    """Columns within each other, for which Lance takes minutes."""
+    columns = [(2, b"c"), (5, b"struct")]
+    named = b"".join(field(*each) for each in columns)
+    return [*found, *((1, named + field(3, 50 + each) + field(4, 49 + each if each else -1)) for each in range(1_000))]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (other_base, "names another place for files (base_paths)"),
+        (nested_type, "has a type of more than"),
+        (nested_columns, "has columns within each other"),
+    ],
+)
+def test_a_forged_manifest_is_refused_by_its_name(index: Path, change: Callable[[Fields], Fields], why: str) -> None:
+    newest = min((index / VERSIONS).glob("*.manifest"))
+    forge(newest, change)
+    found = used(index)
+    assert found.pop("probe")[0] == "done"
+    for how, said in found.values():
+        assert how == "StorageError"
+        assert newest.name in said
+        assert why in said
+
+
+@pytest.mark.parametrize("folder", in_full(["data", "_indices/*", "_deletions", "_transactions", "_iscp", VERSIONS], 2))
+def test_a_pipe_holds_up_nobody(index: Path, folder: str) -> None:
+    file = next(each for each in sorted(index.glob(f"{folder}/*")) if each.is_file())
+    file.unlink()
+    os.mkfifo(file)
+    found = used(index)
+    assert found["open"][0] == "StorageError"
+    assert found["open"][1] == f"{file} is a pipe, where a regular file belongs"
+    assert {how for name, (how, _) in found.items() if name != "probe"} == {"StorageError"}
