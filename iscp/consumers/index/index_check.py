@@ -31,6 +31,7 @@ from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import count_rows
+from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import row_digests
 from iscp.index.lance.segments import rebuild_indexes
 from iscp.index.lance.word_counts import WordCounts, merged_counts, read_table
@@ -150,7 +151,8 @@ class IndexCheck:
         return [name for name in rows.schema.names if name != VECTOR or not self._plan.embeds]
 
     def _surplus(self, index: OpenIndex, found: _Findings) -> tuple[str, ...]:
-        keys = index.dataset.to_table(columns=[KEY])[KEY].combine_chunks()
+        with lance_faults(f"read {index.root}"):
+            keys = index.dataset.to_table(columns=[KEY])[KEY].combine_chunks()
         keys = keys.filter(pc.not_equal(keys, HEAD_KEY))
         seen = pa.chunked_array(found.seen, pa.string())
         extra = keys.filter(pc.invert(pc.is_in(keys, value_set=seen.combine_chunks()))).to_pylist()

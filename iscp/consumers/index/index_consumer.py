@@ -34,6 +34,7 @@ from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.key_texts import key_texts
+from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import Known, RowEncoder, Vectors
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.rows import Rows
@@ -286,7 +287,8 @@ class IndexConsumer:
         known: Known | None,
     ) -> int:
         """Commit what the index lacks, has too much, or has otherwise than the source."""
-        there = commit.dataset.to_table(columns=[KEY, ROW_HASH])
+        with lance_faults(f"read {self._store.root}"):
+            there = commit.dataset.to_table(columns=[KEY, ROW_HASH])
         there = there.filter(pc.not_equal(there[KEY], HEAD_KEY))
         keys, hashes = there[KEY].combine_chunks(), there[ROW_HASH].combine_chunks()
         seen: list[pa.ChunkedArray] = []
@@ -355,6 +357,10 @@ def _vectors_of(index: OpenIndex) -> Known:
     def known(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
         if VECTOR not in index.dataset.schema.names:
             return {}
+        with lance_faults(f"read {index.root}"):
+            return found(hashes)
+
+    def found(hashes: Sequence[bytes]) -> Mapping[bytes, Vectors]:
         if not cached:
             cached.append(
                 index.dataset.scanner(

@@ -23,7 +23,15 @@ from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import KEY
 from iscp.index.lance.index_transaction import IndexTransaction, RowSums, count_rows, write_rows
 from iscp.index.lance.row_encoder import RowEncoder
-from iscp.index.lance.word_counts import FOLDER, KEYS_PREFIX, WordCounts, find_rows, merged_counts, read_table, write_counts
+from iscp.index.lance.word_counts import (
+    FOLDER,
+    KEYS_PREFIX,
+    WordCounts,
+    find_rows,
+    merged_counts,
+    read_table,
+    write_counts,
+)
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.index.lance.index_columns import HEAD_KEY, KEY
+from iscp.index.lance.lance_access import lance_faults
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -25,8 +26,14 @@ def quoted_text(text: str) -> str:
 
 
 def rows_with_keys(dataset: LanceDataset, keys: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    """Return `columns`, the key and the address of all rows that have one of these keys."""
-    wanted = list(dict.fromkeys([KEY, *columns]))
+    """Return `columns`, the key and the address of all rows that have one of these keys. Raises
+    StorageError.
+    """
+    with lance_faults(f"read {dataset.uri}"):
+        return _rows_with_keys(dataset, keys, list(dict.fromkeys([KEY, *columns])))
+
+
+def _rows_with_keys(dataset: LanceDataset, keys: Sequence[str], wanted: list[str]) -> pa.Table:
     if len(keys) <= KEYS_IN_FILTER_MAX:
         if not keys:
             return dataset.scanner(columns=wanted, with_row_address=True, limit=0).to_table()
@@ -38,7 +45,7 @@ def rows_with_keys(dataset: LanceDataset, keys: Sequence[str], columns: Sequence
         passing = batch.filter(pc.is_in(batch[KEY], value_set=sought))
         if len(passing):
             found.append(passing)
-    return pa.Table.from_batches(found) if found else rows_with_keys(dataset, [], columns)
+    return pa.Table.from_batches(found) if found else _rows_with_keys(dataset, [], wanted)
 
 
 def head_row(dataset: LanceDataset, columns: Sequence[str]) -> pa.Table:

@@ -80,7 +80,8 @@ def schema_fault(schema: pa.Schema, key: Sequence[str], texts: int) -> str:
             return f"the dataset has no column {name} of the type {kind}"
     if len(words_columns(schema)) != texts:
         return f"the dataset has other columns of words than the {texts} that the head has"
-    if missing := [name for name in key if name not in names]:
+    known = {name.lower() for name in names}
+    if missing := [name for name in key if name.lower() not in known]:
         return f"the dataset has no column {missing[0][:NAME_LENGTH_MAX]}, which is of its key"
     if VECTOR in names:
         kind = schema.field(VECTOR).type

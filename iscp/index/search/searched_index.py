@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.lance.index_columns import VECTOR, is_reserved, words_column
+from iscp.index.lance.index_head import unreadable_head
 from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.analysed_query import AnalysedQuery, AnalysedWord, expand
 from iscp.index.model.bm25 import Corpus
@@ -33,7 +34,11 @@ class SearchedIndex:
 
     @cached_property
     def definition(self) -> IndexDefinition:
-        return definition_from_json(self.index.head.definition)
+        """Return what is indexed. Raises PermanentError for what is no definition, or none of this index's columns."""
+        found = definition_from_json(self.index.head.definition)
+        if len(found.text_names()) != len(self.index.head.totals):
+            raise unreadable_head("its definition has other text columns than its sums")
+        return found
 
     @cached_property
     def texts(self) -> tuple[str, ...]:

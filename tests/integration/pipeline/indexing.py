@@ -82,7 +82,12 @@ class Indexing:
         self.runner = pipeline.new_runner(self.failpoints, kinds=self.kinds)
         self.source = f"{pipeline.root}/documents"
         feed: dict[str, str | None] = {"delta.enableChangeDataFeed": "true"}
-        write_deltalake(self.source, documents(list(range(40))), configuration=configuration or feed, storage_options=table_options(self.source))
+        write_deltalake(
+            self.source,
+            documents(list(range(40))),
+            configuration=configuration or feed,
+            storage_options=table_options(self.source),
+        )
 
     def embedded(self) -> int:
         """Return how many texts were embedded so far."""

@@ -64,9 +64,7 @@ def check_manifest(content: bytes) -> None:
             fragments += 1
             _check_fragment(_bytes(value))
         elif number == _BASES:
-            raise OddManifestError(
-                "names another place for files (base_paths), and an index has all below it"
-            )
+            raise OddManifestError("names another place for files (base_paths), and an index has all below it")
         elif number == _INDEX_SECTION:
             _check_segments(content, _number(value))
         if len(columns) > COLUMNS_MAX or fragments > FRAGMENTS_MAX:

@@ -19,7 +19,11 @@ PanicException = type("PanicException", (BaseException,), {"__module__": "pyo3_r
 @pytest.mark.parametrize(
     ("raised", "becomes", "why"),
     [
-        (PanicException("index out of bounds\nat x.rs"), StorageError, "cannot read it: Lance gave up: index out of bounds"),
+        (
+            PanicException("index out of bounds\nat x.rs"),
+            StorageError,
+            "cannot read it: Lance gave up: index out of bounds",
+        ),
         (CommitConflictError("overtaken"), Conflict, "another writer was first"),
         (OSError("Not found: data/x.lance"), StorageError, "cannot read it: Not found: data/x.lance"),
         (pa.ArrowInvalid("odd"), StorageError, "cannot read it: odd"),

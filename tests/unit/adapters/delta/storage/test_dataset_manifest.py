@@ -56,7 +56,10 @@ def chain(depth: int) -> Callable[[Fields], Fields]:
 def with_rows(rows: int) -> Callable[[Fields], Fields]:
     def change(found: Fields) -> Fields:
         return [
-            (number, message([*fields_of(value), (4, rows)]) if number == FRAGMENT and isinstance(value, bytes) else value)
+            (
+                number,
+                message([*fields_of(value), (4, rows)]) if number == FRAGMENT and isinstance(value, bytes) else value,
+            )
             for number, value in found
         ]
 
@@ -82,9 +85,7 @@ def with_rows(rows: int) -> Callable[[Fields], Fields]:
         (lambda found: [*found, (COLUMN, 7)], "a number where a message belongs"),
     ],
 )
-def test_what_lance_is_not_to_open_is_refused(
-    tmp_path: Path, change: Callable[[Fields], Fields], why: str
-) -> None:
+def test_what_lance_is_not_to_open_is_refused(tmp_path: Path, change: Callable[[Fields], Fields], why: str) -> None:
     with pytest.raises(OddManifestError, match=why):
         check_manifest(forge(manifest_of(tmp_path), change))
 
