@@ -12,14 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from iscp.index.search.search_library import search
-
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.values.errors import IscpError
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
+from iscp.index.search.search_library import search
 
 END = "all was tried"
 DIMENSION = 16

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 IN_FLIGHT_S = 3600.0
 """Seconds for which a file that no version names is left alone: its writer may be about to commit it."""
 
-DAY_S = 86_400.0
+_DAY_S = 86_400.0
 
-UNVERIFIED_S = 7 * DAY_S
+UNVERIFIED_S = 7 * _DAY_S
 """Seconds after which Lance removes a file that no version has named."""
 
-BUILD_S = 30 * DAY_S
+BUILD_S = 30 * _DAY_S
 """Seconds for which a build keeps what it has staged; one that is older was left behind."""
 
 MARKS_MAX = 1_000_000
@@ -47,7 +47,7 @@ def clean_up(at: OpenIndex, keep_s: float, failpoints: Failpoints, in_flight_s: 
     own went. Raises StorageError.
     """
     builds_since_s = _builds_since_s(at.root)
-    if builds_since_s is None or time.time() - builds_since_s < UNVERIFIED_S - DAY_S:
+    if builds_since_s is None or time.time() - builds_since_s < UNVERIFIED_S - _DAY_S:
         with lance_faults(f"clean up {at.root}"):
             at.dataset.cleanup_old_versions(older_than=timedelta(seconds=keep_s))
     failpoints.reach("maintain.clean-up.versions")

@@ -10,7 +10,6 @@ import lance
 import obstore
 import pyarrow as pa
 import pytest
-from iscp.index.search.search_library import search
 from obstore.store import from_url
 
 from iscp.adapters.delta.storage import files
@@ -26,6 +25,7 @@ from iscp.index.lance.word_counts import FOLDER
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
 from iscp.index.maintenance.index_shape import read_shape, version_numbers
 from iscp.index.model.maintenance_policy import Upkeep, next_action
+from iscp.index.search.search_library import search
 from tests.fakes.hostile_index import make_index
 from tests.fakes.maintained_index import (
     MaintainedIndex,

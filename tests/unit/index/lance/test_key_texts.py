@@ -20,7 +20,7 @@ PARTS = st.tuples(st.none() | SIGNS, st.none() | st.integers(-3, 3))
 
 
 @given(st.lists(PARTS, min_size=2, max_size=12))
-def test_keys_of_texts_and_numbers_are_told_apart(keys: list[tuple[str | None, int | None]]) -> None:
+def test_keys_of_texts_and_numbers_are_distinguished(keys: list[tuple[str | None, int | None]]) -> None:
     rows = pa.table({"A": pa.array([key[0] for key in keys], pa.string()), "b": pa.array([key[1] for key in keys])})
     if rows["b"].type == pa.null():
         rows = rows.set_column(1, "b", rows["b"].cast(pa.int64()))

@@ -1,4 +1,4 @@
-"""Counts of words: the sum over files is that of a plain count, whatever was added, taken away and merged."""
+"""Counts of words: files sum up to a plain count of the live rows, after any additions, removals and merges."""
 
 from __future__ import annotations
 
