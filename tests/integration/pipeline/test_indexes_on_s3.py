@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from iscp.index.search.library import search
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.job.iteration import DataType
+from iscp.index.search.search_library import search
 from tests.fakes.s3 import WITH_TOKEN, FakeS3
 
 from .conftest import Pipeline

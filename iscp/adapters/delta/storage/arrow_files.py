@@ -15,7 +15,9 @@ import pyarrow as pa
 _PREFIX = b"ARROW1\0\0"
 _SCHEMA, _BATCH = "schema", "record batch"
 _INT32, _UINT32, _UINT16, _INT64 = Struct("<i"), Struct("<I"), Struct("<H"), Struct("<q")
-_BUFFER = Struct("<qq")
+_BUFFER, _BLOCK = Struct("<qq"), Struct("<qi4xq")
+_FOOTER_END = 10
+_DICTIONARIES, _BATCHES = 2, 3
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
 
 
@@ -52,6 +54,37 @@ def read_arrow(content: bytes, schema: pa.Schema, bytes_max: int) -> pa.Table:
     except OddArrowError:
         raise
     except (pa.ArrowException, OSError, ValueError, StopIteration, EOFError, MemoryError, error) as fault:
+        raise OddArrowError(f"it is damaged ({str(fault)[:200]})") from fault
+
+
+def check_arrow(content: bytes, schema: pa.Schema, bytes_max: int) -> None:
+    """Raise OddArrowError unless another reader, which goes by the footer, takes at most `bytes_max` bytes for a file.
+
+    Others reserve whatever lengths a footer and a message claim, and end the process where there is no such memory.
+    """
+    try:
+        reader = pa.ipc.open_file(pa.py_buffer(content))
+        if reader.schema != schema:
+            raise OddArrowError("its columns are others")
+        (length,) = _INT32.unpack_from(content, len(content) - _FOOTER_END)
+        footer = content[len(content) - _FOOTER_END - length : -_FOOTER_END]
+        table = _UINT32.unpack_from(footer, 0)[0]
+        if (field := _field(footer, table, _DICTIONARIES)) is not None:
+            place = field + _UINT32.unpack_from(footer, field)[0]
+            if _UINT32.unpack_from(footer, place)[0]:
+                raise OddArrowError("it has dictionaries")
+        blocks, left = _child(footer, table, _BATCHES), bytes_max
+        for number in range(_UINT32.unpack_from(footer, blocks)[0]):
+            place, head, body = _BLOCK.unpack_from(footer, blocks + _UINT32.size + number * _BLOCK.size)
+            if min(place, head, body) < 0 or place + head + body > len(content):
+                raise OddArrowError("it has a part beyond its end")
+            message = pa.ipc.read_message(pa.py_buffer(content)[place : place + head + body])
+            left -= _unpacked_bytes(message)
+            if message.type != _BATCH or left < 0:
+                raise OddArrowError(f"it has another message, or more than {bytes_max} bytes once unpacked")
+    except OddArrowError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, EOFError, MemoryError, error) as fault:
         raise OddArrowError(f"it is damaged ({str(fault)[:200]})") from fault
 
 

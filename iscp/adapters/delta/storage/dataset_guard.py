@@ -1,7 +1,8 @@
 """Checks what Lance is about to open of a dataset, which opens whatever lies there, and parses it without a bound.
 
 The kinds of all names in a dataset's directories are read, by which no pipe, link or device is left in them, and the
-newest manifest is checked (`dataset_manifest`). The result for a directory is kept for as long as nothing in it has
+newest manifest is checked (`dataset_manifest`), with the
+files of deleted rows that it names. The result for a directory is kept for as long as nothing in it has
 changed, so that the check of a dataset that stands still costs a `stat` for each of its directories, however many rows
 and files these have. On S3, which has no links, it is one listing for the manifest.
 """
@@ -14,10 +15,19 @@ from functools import lru_cache
 from stat import S_ISDIR, S_ISLNK
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_manifest import MANIFEST_BYTES_MAX, OddManifestError, check_manifest
+from iscp.adapters.delta.storage.arrow_files import OddArrowError, check_arrow
+from iscp.adapters.delta.storage.dataset_manifest import (
+    MANIFEST_BYTES_MAX,
+    OddManifestError,
+    cardinality,
+    check_manifest,
+)
 from iscp.adapters.delta.storage.dataset_names import (
     DATASET_DIRECTORIES,
+    DELETIONS,
     VERSIONS,
     is_manifest,
     manifest_name,
@@ -39,6 +49,13 @@ SETTLED_S = 2.0
 """Seconds for which a directory has to stand still before a check of it is kept: its time has no finer steps on some
 file systems, and a change right after the check would not show."""
 
+DELETIONS_BYTES_MAX = 64 * 1024**2
+"""Bytes of a file with deleted rows, as it is and unpacked; a dataset with a larger one is not opened."""
+
+DELETED_MAX = 2**28
+"""Rows that one file may have as deleted; a dataset with one that has more is not opened."""
+
+_DELETED = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _LISTED = 100
 _NOTHING = -1
 
@@ -78,37 +95,56 @@ def guard_dataset(root: str, version: int | None = None) -> None:
     chosen = newest if version is None else version
     if chosen != _NOTHING:
         path = f"{root}/{VERSIONS}/{manifest_name(chosen)}"
-        _guard_manifest(path, files.stamp(path))
+        _guard_manifest(root, path, files.stamp(path))
 
 
 def _guard_on_s3(root: str, version: int | None) -> None:
     versions = f"{root}/{VERSIONS}"
     if version is not None:
         path = f"{versions}/{manifest_name(version)}"
-        _guard_manifest(path, files.stamp(path))
+        _guard_manifest(root, path, files.stamp(path))
         return
     found = files.first_stamps(versions, _LISTED)  # names of manifests count down
     _require_names(versions, found)
     for name in sorted(found):
         if manifest_version(name) is not None:
-            _guard_manifest(f"{versions}/{name}", found[name])
+            _guard_manifest(root, f"{versions}/{name}", found[name])
             return
 
 
-def _guard_manifest(path: str, stamp: Stamp) -> None:
+def _guard_manifest(root: str, path: str, stamp: Stamp) -> None:
     if stamp:
         require_size(path, stamp[-1], MANIFEST_BYTES_MAX)
-        _check_manifest(path, stamp)
+        for name in _check_manifest(path, stamp):
+            deletions = f"{root}/{DELETIONS}/{name}"
+            # On S3 nobody changes a file without writing all of it, and each of Lance's has a name of its own.
+            at = (0,) if root.startswith(S3) else files.stamp(deletions)
+            if at:
+                _check_deletions(deletions, at)
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def _check_manifest(path: str, stamp: Stamp) -> None:
+def _check_manifest(path: str, stamp: Stamp) -> tuple[str, ...]:
     try:
-        check_manifest(files.read(path, MANIFEST_BYTES_MAX)[0])
+        return check_manifest(files.read(path, MANIFEST_BYTES_MAX)[0])
     except FileNotFoundError:
-        pass
+        return ()
     except OddManifestError as error:
         raise RefusedFileError(path, f"is not opened: it {error}") from error
+
+
+@lru_cache(maxsize=CHECKED_MAX)
+def _check_deletions(path: str, stamp: Stamp) -> None:
+    try:
+        content = files.read(path, DELETIONS_BYTES_MAX)[0]
+        if path.endswith(".arrow"):
+            check_arrow(content, _DELETED, DELETIONS_BYTES_MAX)
+        elif cardinality(memoryview(content), DELETED_MAX) > DELETED_MAX:
+            raise OddArrowError(f"it has more than {DELETED_MAX} rows")
+    except FileNotFoundError:
+        return
+    except (OddArrowError, OddManifestError) as error:
+        raise RefusedFileError(path, f"is not opened: {error}") from error
 
 
 def _look_into(folder: str) -> _Folder | None:

@@ -39,7 +39,8 @@ _HALF = Struct("<H")
 _MAGIC = b"LANC"
 _COLUMN, _FRAGMENT, _INDEX_SECTION, _BASES = 1, 2, 6, 18
 _ID, _PARENT, _TYPE, _DICTIONARY = 3, 4, 5, 8
-_PHYSICAL_ROWS = 4
+_FRAGMENT_ID, _DELETION, _PHYSICAL_ROWS = 1, 3, 4
+_FILE_TYPE, _READ_VERSION, _FILE_ID = 1, 2, 3
 _FRAGMENT_BITMAP, _SEGMENT = 5, 1
 _BASE_ID = 9
 _COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
@@ -53,8 +54,12 @@ class OddManifestError(ValueError):
     """A manifest that Lance is not to open; the text says why."""
 
 
-def check_manifest(content: bytes) -> None:
-    """Raise OddManifestError for a manifest that is none of an index, by its whole content."""
+def check_manifest(content: bytes) -> tuple[str, ...]:
+    """Return the names of the files with deleted rows that a manifest has, by its whole content.
+
+    Raises OddManifestError for one that is none of an index.
+    """
+    deletions: list[str] = []
     columns: dict[int, int] = {}
     fragments = 0
     for number, value in _message_at(content, _metadata_place(content)):
@@ -62,7 +67,7 @@ def check_manifest(content: bytes) -> None:
             _add_column(_bytes(value), columns)
         elif number == _FRAGMENT:
             fragments += 1
-            _check_fragment(_bytes(value))
+            deletions += _deletions_of(_bytes(value))
         elif number == _BASES:
             raise OddManifestError("names another place for files (base_paths), and an index has all below it")
         elif number == _INDEX_SECTION:
@@ -70,6 +75,7 @@ def check_manifest(content: bytes) -> None:
         if len(columns) > COLUMNS_MAX or fragments > FRAGMENTS_MAX:
             raise OddManifestError(f"has more than {COLUMNS_MAX} columns or {FRAGMENTS_MAX} fragments")
     _check_depth(columns)
+    return tuple(deletions)
 
 
 def _metadata_place(content: bytes) -> int:
@@ -171,10 +177,19 @@ def _check_depth(columns: dict[int, int]) -> None:
             raise OddManifestError(f"has columns within each other to more than {DEPTH_MAX} levels")
 
 
-def _check_fragment(message: memoryview) -> None:
+def _deletions_of(message: memoryview) -> Iterator[str]:
+    """Yield the name of the file with a fragment's deleted rows, if it has one."""
+    own, deletion = 0, None
     for number, value in _fields(message):
         if number == _PHYSICAL_ROWS and _number(value) > FRAGMENT_ROWS_MAX:
             raise OddManifestError(f"has a fragment of more than {FRAGMENT_ROWS_MAX} rows")
+        if number == _FRAGMENT_ID:
+            own = _number(value)
+        elif number == _DELETION:
+            deletion = {field: _number(each) for field, each in _fields(_bytes(value))}
+    if deletion is not None:
+        kind = "bin" if deletion.get(_FILE_TYPE) else "arrow"
+        yield f"{own}-{deletion.get(_READ_VERSION, 0)}-{deletion.get(_FILE_ID, 0)}.{kind}"
 
 
 def _check_segments(content: bytes, place: int) -> None:
@@ -188,21 +203,21 @@ def _check_segments(content: bytes, place: int) -> None:
         for field, value in _fields(_bytes(segment)):
             if field == _BASE_ID:
                 raise OddManifestError("has a segment of an index at another place (base_id)")
-            if field == _FRAGMENT_BITMAP and _cardinality(_bytes(value)) > FRAGMENTS_MAX:
+            if field == _FRAGMENT_BITMAP and cardinality(_bytes(value), FRAGMENTS_MAX) > FRAGMENTS_MAX:
                 raise OddManifestError(f"has a segment of more than {FRAGMENTS_MAX} fragments")
 
 
-def _cardinality(bitmap: memoryview) -> int:
+def cardinality(bitmap: memoryview, most: int) -> int:
     """Return how many numbers a bitmap has, in Roaring's portable format
-    (https://github.com/RoaringBitmap/RoaringFormatSpec), without making them; FRAGMENTS_MAX + 1 stands for more.
+    (https://github.com/RoaringBitmap/RoaringFormatSpec), without making them; a number above `most` stands for any.
     """
     try:
-        return _counted(bitmap)
+        return _counted(bitmap, most)
     except (IndexError, ValueError) as error:
-        raise OddManifestError("has a bitmap of fragments that is none") from error
+        raise OddManifestError("has a bitmap that is none") from error
 
 
-def _counted(bitmap: memoryview) -> int:
+def _counted(bitmap: memoryview, most: int) -> int:
     cookie = int.from_bytes(_cut(bitmap, 0, 4), "little")
     if cookie & 0xFFFF == _COOKIE_RUNS:
         containers = (cookie >> 16) + 1
@@ -229,7 +244,7 @@ def _counted(bitmap: memoryview) -> int:
             size = int(_HALF.unpack_from(heads, 4 * each + 2)[0]) + 1
             total += size
             at += 2 * size if size <= _ARRAY_MAX else _BITMAP_BYTES
-        if total > FRAGMENTS_MAX:
+        if total > most:
             return total
     return total
 

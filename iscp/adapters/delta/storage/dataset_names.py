@@ -11,7 +11,10 @@ import re
 VERSIONS = "_versions"
 """The directory of a dataset in which its manifests lie."""
 
-DATASET_DIRECTORIES = (VERSIONS, "_transactions", "_indices", "_deletions", "_iscp", "data")
+DELETIONS = "_deletions"
+"""The directory of a dataset in which the numbers of deleted rows lie."""
+
+DATASET_DIRECTORIES = (VERSIONS, "_transactions", "_indices", DELETIONS, "_iscp", "data")
 """The directories of a dataset that is an index, each of which might be a link."""
 
 BUILDS = "_iscp-build"

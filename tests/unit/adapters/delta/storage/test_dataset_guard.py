@@ -90,10 +90,21 @@ def test_too_many_directories_and_names_are_refused(root: Path, monkeypatch: pyt
         guard_dataset(str(root))
 
 
-def test_what_has_settled_is_not_listed_again_until_it_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories that are listed from now on."""
     listed: list[str] = []
     real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(str(path)), real(path))[1])
+
+    def scandir(path: str) -> object:
+        listed.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return listed
+
+
+def test_what_has_settled_is_not_listed_again_until_it_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = listings(monkeypatch)
     monkeypatch.setattr(dataset_guard, "SETTLED_S", 0.0)
     guard_dataset(str(root))
     assert len(listed) == len(DATASET_DIRECTORIES) + 1
@@ -108,9 +119,7 @@ def test_what_has_settled_is_not_listed_again_until_it_changes(root: Path, monke
 
 
 def test_what_has_just_changed_is_listed_each_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: list[str] = []
-    real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(str(path)), real(path))[1])
+    listed = listings(monkeypatch)
     monkeypatch.setattr(dataset_guard, "SETTLED_S", 3600.0)
     for _ in range(2):
         listed.clear()
