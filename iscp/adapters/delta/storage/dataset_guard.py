@@ -69,7 +69,18 @@ class _Folder(NamedTuple):
     newest: int
 
 
-def guard_dataset(root: str, version: int | None = None) -> None:
+class GuardBounds(NamedTuple):
+    """The bounds of a check, as the constants of these names have them."""
+
+    folders: int = FOLDERS_MAX
+    names: int = NAMES_MAX
+    settled_s: float = SETTLED_S
+
+
+_BOUNDS = GuardBounds()
+
+
+def guard_dataset(root: str, version: int | None = None, bounds: GuardBounds = _BOUNDS) -> None:
     """Raise RefusedFileError with the name of what Lance may not open of the dataset at a place, at its newest version
     or at `version`.
 
@@ -83,15 +94,15 @@ def guard_dataset(root: str, version: int | None = None) -> None:
     count = 0
     while waiting:
         folder = waiting.pop()
-        found = _look_into(folder)
+        found = _look_into(folder, bounds)
         if found is None:
             continue
         if folder.endswith(f"/{VERSIONS}"):
             newest = max(newest, found.newest)
         waiting += found.folders
         count += 1
-        if count > FOLDERS_MAX:
-            raise RefusedFileError(root, f"has more than {FOLDERS_MAX} directories")
+        if count > bounds.folders:
+            raise RefusedFileError(root, f"has more than {bounds.folders} directories")
     chosen = newest if version is None else version
     if chosen != _NOTHING:
         path = f"{root}/{VERSIONS}/{manifest_name(chosen)}"
@@ -147,7 +158,7 @@ def _check_deletions(path: str, stamp: Stamp) -> None:
         raise RefusedFileError(path, f"is not opened: {error}") from error
 
 
-def _look_into(folder: str) -> _Folder | None:
+def _look_into(folder: str, bounds: GuardBounds) -> _Folder | None:
     """Return what is in a directory; None where there is none. Raises RefusedFileError."""
     try:
         about = os.lstat(folder)
@@ -157,25 +168,25 @@ def _look_into(folder: str) -> _Folder | None:
         raise RefusedFileError(folder, "is a link, where a directory belongs")
     if not S_ISDIR(about.st_mode):
         raise RefusedFileError(folder, "is no directory")
-    if time.time() - max(about.st_ctime, about.st_mtime) < SETTLED_S:
-        return _listed(folder)
-    return _listed_before(folder, about.st_ino, about.st_ctime_ns, about.st_mtime_ns)
+    if time.time() - max(about.st_ctime, about.st_mtime) < bounds.settled_s:
+        return _listed(folder, bounds.names)
+    return _listed_before(folder, bounds.names, about.st_ino, about.st_ctime_ns, about.st_mtime_ns)
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def _listed_before(folder: str, _inode: int, _changed_ns: int, _modified_ns: int) -> _Folder | None:
-    return _listed(folder)
+def _listed_before(folder: str, most: int, _inode: int, _changed_ns: int, _modified_ns: int) -> _Folder | None:
+    return _listed(folder, most)
 
 
-def _listed(folder: str) -> _Folder | None:
+def _listed(folder: str, most: int) -> _Folder | None:
     folders, newest, count = [], _NOTHING, 0
     is_versions = folder.endswith(f"/{VERSIONS}")
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 count += 1
-                if count > NAMES_MAX:
-                    raise RefusedFileError(folder, f"has more than {NAMES_MAX} names")
+                if count > most:
+                    raise RefusedFileError(folder, f"has more than {most} names")
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False):

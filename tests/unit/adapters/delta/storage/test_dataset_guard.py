@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.storage import dataset_guard
-from iscp.adapters.delta.storage.dataset_guard import FOLDERS_MAX, guard_dataset
+from iscp.adapters.delta.storage.dataset_guard import GuardBounds, guard_dataset
 from iscp.adapters.delta.storage.dataset_manifest import MANIFEST_BYTES_MAX
 from iscp.adapters.delta.storage.dataset_names import DATASET_DIRECTORIES, VERSIONS, manifest_name
 from iscp.adapters.delta.storage.regular_files import RefusedFileError
@@ -78,50 +78,67 @@ def test_manifests_named_as_before_are_refused(root: Path) -> None:
         guard_dataset(str(root))
 
 
-def test_too_many_directories_and_names_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_guard, "FOLDERS_MAX", 6)
+def test_too_many_directories_and_names_are_refused(root: Path) -> None:
     with pytest.raises(RefusedFileError, match="has more than 6 directories"):
-        guard_dataset(str(root))
-    monkeypatch.setattr(dataset_guard, "FOLDERS_MAX", FOLDERS_MAX)
-    monkeypatch.setattr(dataset_guard, "NAMES_MAX", 3)
+        guard_dataset(str(root), bounds=GuardBounds(folders=6))
     for number in range(4):
         (root / "data" / f"{number}.lance").touch()
     with pytest.raises(RefusedFileError, match="data has more than 3 names"):
+        guard_dataset(str(root), bounds=GuardBounds(names=3))
+
+
+def test_deleted_rows_are_checked_and_checked_again_where_they_change(root: Path) -> None:
+    lance.write_dataset(pa.table({"a": range(100)}), root, mode="overwrite").delete("a < 3")
+    guard_dataset(str(root))
+    (file,) = (root / "_deletions").iterdir()
+    content = bytearray(file.read_bytes())
+    for place in range(len(content) - 200, len(content) - 10):
+        content[place] |= 0x40
+    file.write_bytes(content)
+    with pytest.raises(RefusedFileError, match=f"{file.name} is not opened"):
         guard_dataset(str(root))
 
 
-def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The directories that are listed from now on."""
-    listed: list[str] = []
-    real = os.scandir
+LISTED: list[str] = []
+"""The directories that were listed, while `RECORDING` says so: a hook stays for the whole process."""
 
-    def scandir(path: str) -> object:
-        listed.append(str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    return listed
+RECORDING = [False]
 
 
-def test_what_has_settled_is_not_listed_again_until_it_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = listings(monkeypatch)
-    monkeypatch.setattr(dataset_guard, "SETTLED_S", 0.0)
-    guard_dataset(str(root))
+def record(event: str, arguments: tuple[object, ...]) -> None:
+    if RECORDING[0] and event == "os.scandir":
+        LISTED.append(str(arguments[0]))
+
+
+@pytest.fixture(scope="module")
+def _hook() -> None:
+    sys.addaudithook(record)
+
+
+@pytest.fixture
+def listed(_hook: None) -> Iterator[list[str]]:
+    LISTED.clear()
+    RECORDING[0] = True
+    yield LISTED
+    RECORDING[0] = False
+
+
+def test_what_has_settled_is_not_listed_again_until_it_changes(root: Path, listed: list[str]) -> None:
+    at_once = GuardBounds(settled_s=0.0)
+    guard_dataset(str(root), bounds=at_once)
     assert len(listed) == len(DATASET_DIRECTORIES) + 1
     listed.clear()
-    guard_dataset(str(root))
+    guard_dataset(str(root), bounds=at_once)
     assert listed == []
     time.sleep(0.02)
     pipe(root / "data" / "x")
     with pytest.raises(RefusedFileError, match="a pipe"):
-        guard_dataset(str(root))
+        guard_dataset(str(root), bounds=at_once)
     assert listed == [str(root / "data")]
 
 
-def test_what_has_just_changed_is_listed_each_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = listings(monkeypatch)
-    monkeypatch.setattr(dataset_guard, "SETTLED_S", 3600.0)
+def test_what_has_just_changed_is_listed_each_time(root: Path, listed: list[str]) -> None:
     for _ in range(2):
         listed.clear()
-        guard_dataset(str(root))
+        guard_dataset(str(root), bounds=GuardBounds(settled_s=3_600.0))
         assert str(root / "data") in listed
