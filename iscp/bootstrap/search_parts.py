@@ -26,7 +26,7 @@ def compose_search(
 ) -> SearchServer:
     turns = SearchTurns(foundation.config.search, foundation.clock)
     search = NodeSearch(foundation.indexes)
-    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search, turns, places))
+    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search, turns, places, foundation.deaths))
 
 
 @dataclass(frozen=True, slots=True)

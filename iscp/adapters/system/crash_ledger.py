@@ -36,7 +36,7 @@ JOBS_MAX = 1_000
 """Jobs whose deaths are remembered; of more those whose last one is the longest ago are forgotten."""
 
 _FORMAT = 1
-_LIBRARIES = ("iscp", "deltalake", "pyarrow")
+_LIBRARIES = ("iscp", "deltalake", "pyarrow", "pylance")
 """Libraries whose new version has every job tried again."""
 
 

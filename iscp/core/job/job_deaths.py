@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from iscp.core.values.errors import NodeKilled
+
 DEATHS_MAX = 2
 """How often in a row a node's process dies while a job is at work, before that node runs the job no more."""
 
@@ -86,3 +88,12 @@ def suspects(crash: Crash, at_work: Iterable[AtWork]) -> Sequence[AtWork]:
     if own or not (crash.thread is None or crash.helps):
         return own
     return all_of_them
+
+
+def killed(deaths: Deaths) -> NodeKilled:
+    """Return the error that says why a job does not run here any more."""
+    return NodeKilled(
+        f"this node's process died while it worked for the job, {deaths.described}: it does not run it any more",
+        remedy="Repair what a library crashes at (`node.crashed` in the node's log has the stack), then "
+        "`iscp-admin job resume`",
+    )

@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api.search_views import SearchAnswer, SearchRequest
+from iscp.core.job.job_deaths import killed
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.index_kinds import INDEX_KINDS
 from iscp.core.values.errors import InvalidRequest, no_index_at
 from iscp.ports.catalog import Catalog
+from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.searching import IndexSearch
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.search_turns import SearchTurns
@@ -38,6 +40,7 @@ class OwnerSearch:
         search: IndexSearch,
         turns: SearchTurns,
         places: PlaceGuard = ANYWHERE,
+        deaths: JobDeaths = NO_DEATHS,
     ) -> None:
         self._owner = owner
         self._catalog = catalog
@@ -45,6 +48,7 @@ class OwnerSearch:
         self._search = search
         self._turns = turns
         self._places = places
+        self._deaths = deaths
 
     def search(self, request: SearchRequest, account: str, alive: Callable[[], bool]) -> SearchAnswer:
         row = self._job_of(request.uri, account)
@@ -55,10 +59,18 @@ class OwnerSearch:
             self._wait(row, request.min_version, request.wait_s, alive)
         # The job has applied the version: what the index says of itself has to agree at once.
         of_target = replace(request, uri=target, wait_s=0.0)
-        return self._turns.run(account, lambda: self._search(of_target, account), alive)
+        return self._turns.run(account, lambda: self._search_alive(row, of_target), alive)
 
     def close(self) -> None:
         self._turns.close()
+
+    def _search_alive(self, row: JobRow, request: SearchRequest) -> SearchAnswer:
+        """Search an index, unless this node's process has died of its job before: a file there may crash a library."""
+        deaths = self._deaths.of(row.job_id)
+        if deaths.too_many:
+            raise killed(deaths)
+        with self._deaths.at_work([row]):
+            return self._search(request, row.key.account)
 
     def _job_of(self, uri: str, account: str) -> JobRow:
         """Return the job that maintains the index. Raises TableNotFound where the account (empty: any) has none."""

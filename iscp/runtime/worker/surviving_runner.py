@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from iscp.core.job.iteration import Iteration, JobOutcome
-from iscp.core.job.job_deaths import Deaths
+from iscp.core.job.job_deaths import Deaths, killed
 from iscp.core.job.job_row import JobRow, Reason
-from iscp.core.values.errors import ErrorCode, IscpError, NodeKilled
+from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.ports.engine import IterationRunner, JobDeaths
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.job_outcomes import record_failure
@@ -85,12 +85,3 @@ class SurvivingRunner:
             return deaths
         self._deaths.forgive(row.job_id, status.end_at_s)
         return self._deaths.of(row.job_id)
-
-
-def killed(deaths: Deaths) -> NodeKilled:
-    """Return the error that says why a job does not run here any more."""
-    return NodeKilled(
-        f"this node's process died while it worked for the job, {deaths.described}: it does not run it any more",
-        remedy="Repair what a library crashes at (`node.crashed` in the node's log has the stack), then "
-        "`iscp-admin job resume`",
-    )

@@ -10,14 +10,24 @@ import pytest
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.access.account_roots import AccountRoots
 from iscp.core.api.search_views import SearchRequest
+from iscp.core.job.job_deaths import DEATHS_MAX, Deaths
 from iscp.core.job.job_row import JobRow
 from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.spec.spec import ConsumerSpec, JobSpec
-from iscp.core.values.errors import ErrorCode, InvalidRequest, NotOwner, TableNotFound, TimedOut, Unavailable
+from iscp.core.values.errors import (
+    ErrorCode,
+    InvalidRequest,
+    NodeKilled,
+    NotOwner,
+    TableNotFound,
+    TimedOut,
+    Unavailable,
+)
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.search_service import OwnerSearch
 from iscp.runtime.admin.search_turns import SearchTurns
 from tests.fakes.catalog import FakeCatalog
+from tests.fakes.deaths import FakeDeaths
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.searches import ANSWER, FakeIndexes
@@ -38,7 +48,9 @@ class Searched:
         self.waits: list[tuple[str, int, float]] = []
         self.behind = False
         turns = SearchTurns(SearchBounds(timeout_s=10.0), SystemClock())
-        self.service = OwnerSearch(self.world.owner, self.catalog, self.wait, self.indexes.search, turns, places)
+        self.deaths = FakeDeaths()
+        search = self.indexes.search
+        self.service = OwnerSearch(self.world.owner, self.catalog, self.wait, search, turns, places, self.deaths)
 
     def wait(self, job: JobRow, version: int, timeout_s: float, alive: Callable[[], bool]) -> None:
         self.waits.append((job.job_id, version, timeout_s))
@@ -142,3 +154,13 @@ def test_a_service_that_is_closed_begins_no_search(searched: Searched) -> None:
     searched.service.close()
     with pytest.raises(Unavailable):
         searched.service.search(SearchRequest(INDEX, "fox"), "a", lambda: True)
+
+
+def test_an_index_whose_searches_a_node_has_died_of_is_not_searched_there_any_more(searched: Searched) -> None:
+    wanted = SearchRequest(INDEX, "fox")
+    assert searched.service.search(wanted, "a", lambda: True) == ANSWER
+    assert (searched.deaths.begun, searched.deaths.at) == ([["id-words"]], [])
+    searched.deaths.known["id-words"] = Deaths(DEATHS_MAX, 1.0, "Aborted")
+    with pytest.raises(NodeKilled, match="died while it worked for the job"):
+        searched.service.search(wanted, "a", lambda: True)
+    assert len(searched.indexes.requests) == 1
