@@ -147,6 +147,7 @@ def sampled_words(counts: pa.Table) -> list[str]:
 def _vector_faults(at: OpenIndex, options: VectorOptions) -> Iterator[SampledFault]:
     with lance_faults(f"search {at.root}"):
         queries = sampled_vectors(at.dataset, VECTORS_SAMPLED)[1]
+        queries = queries[queries.any(axis=1)]  # nothing is searched for by zeros
         if not len(queries):
             return
         metric = options.metric.value

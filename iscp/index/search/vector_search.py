@@ -22,6 +22,7 @@ from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.filters import TRUE
 from iscp.index.search.ranked_rows import BestRows, RankedRow
@@ -81,6 +82,19 @@ def checked_vector(vector: Sequence[float], dimension: int, metric: Metric) -> n
     if not fits:
         raise InvalidRequest(
             "has a number that is NaN, infinite or too large", field=_FIELD, remedy="Give finite numbers alone"
+        )
+    length = float(np.sqrt(np.square(numbers).sum()))
+    if length > VECTOR_LENGTH_MAX:
+        raise InvalidRequest(
+            f"has a length of more than {VECTOR_LENGTH_MAX:.0e}, with which no distance can be computed",
+            field=_FIELD,
+            remedy="Give a shorter one",
+        )
+    if metric is Metric.COSINE and 0 < length < VECTOR_LENGTH_MIN:
+        raise InvalidRequest(
+            f"has a length of less than {VECTOR_LENGTH_MIN:.0e}, which has no direction",
+            field=_FIELD,
+            remedy="Give a longer one",
         )
     if metric is not Metric.L2 and not numbers.any():
         raise InvalidRequest(

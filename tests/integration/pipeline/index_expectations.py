@@ -22,8 +22,6 @@ from iscp.index.lance.word_counts import merged_counts, read_table
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import VectorPrecision
 
-SHARED = "its key is shared by several rows"
-
 Row = Mapping[str, Any]
 
 
