@@ -23,6 +23,7 @@ from iscp.bootstrap.embedding_parts import default_embeddings
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.consumers.index.index_kind import IndexKindBase
 from iscp.consumers.index.index_services import IndexServices
+from iscp.consumers.index.searched_samples import sampled_faults
 from iscp.core.api.search_views import SearchWeights
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.watermark_record import position_of
@@ -391,6 +392,7 @@ class IndexHistory(History):
             assert_as_expected(index, expectations.of(rows, _dimension(index)), rows)
             if expectations.definition.columns:
                 self._assert_found(job, index)
+            assert not sampled_faults(index)
         except AssertionError as error:
             error.add_note(f"{job.key.job_name} at {version}, {len(rows)} rows")
             raise
