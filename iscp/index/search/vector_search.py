@@ -153,7 +153,7 @@ class VectorSearch:
         }
         nearest |= {"nprobes": probes} if probes else {"use_index": False}
         return self._dataset.scanner(
-            columns=[KEY, "_distance"],
+            columns=["_distance"],
             nearest=nearest,
             filter=self._condition,
             prefilter=True,
