@@ -41,7 +41,7 @@ class IndexMaintainer:
     def hasten(self, store: IndexStore, definition: IndexDefinition) -> None:
         """Have an index maintained soon; several calls before that are one."""
         with self._changed:
-            self._pending.pop(store.root, None)
+            # It keeps its place: what is changed more often than its turn comes would never get one otherwise.
             self._pending[store.root] = store, limits_of(definition)
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
@@ -68,6 +68,9 @@ class IndexMaintainer:
                 done = self._carry_out(store, limits)
             except IscpError as error:
                 log.warning("index.unmaintained", extra={"index": root, "error": str(error)})
+                continue
+            except Exception:  # of one index; all others are maintained by this thread too
+                log.exception("index.unmaintained", extra={"index": root})
                 continue
             if done.actions or done.lost:
                 actions = ", ".join(each.value for each in done.actions)

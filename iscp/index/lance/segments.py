@@ -141,11 +141,12 @@ def state_segment(at: OpenIndex, segment: Segment) -> bool:
 
     It is while none of its fragments has lost a row: then what it was built of can still be read. Raises StorageError.
     """
-    fragments = [each for each in at.dataset.get_fragments() if each.fragment_id in segment.fragments]
     number = words_number(segment.name)
-    if number is None or len(fragments) < len(segment.fragments) or any(each.num_deletions for each in fragments):
-        return False
-    write_statistics(at, segment.uuid, number, sorted(segment.fragments))
+    with lance_faults(f"read {at.root}"):
+        fragments = [each for each in at.dataset.get_fragments() if each.fragment_id in segment.fragments]
+        if number is None or len(fragments) < len(segment.fragments) or any(each.num_deletions for each in fragments):
+            return False
+        write_statistics(at, segment.uuid, number, sorted(segment.fragments))
     return True
 
 

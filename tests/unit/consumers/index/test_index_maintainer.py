@@ -1,0 +1,62 @@
+"""A node's maintainer goes on whatever one index does, and each index gets its turn."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.consumers.index.index_maintainer import IndexMaintainer
+from iscp.core.values.errors import StorageError
+from iscp.index.lance.index_store import IndexStore, OpenIndex
+from iscp.index.model.definition_parsing import parse_definition
+
+DEFINITION = parse_definition("fulltext", {"columns": "body"})
+WAIT_S = 30.0
+
+
+class Store:
+    """An index that cannot be opened; `opened` says that it was tried."""
+
+    def __init__(self, root: str, error: Exception, opened: list[str]) -> None:
+        self.root = root
+        self.failpoints = EnvironmentFailpoints({})
+        self.begun, self.free, self.tried = threading.Event(), threading.Event(), threading.Event()
+        self._error = error
+        self._opened = opened
+
+    def open(self) -> OpenIndex:
+        self._opened.append(self.root)
+        self.begun.set()
+        assert self.free.wait(WAIT_S)
+        self.tried.set()
+        raise self._error
+
+
+def hasten(maintainer: IndexMaintainer, store: Store) -> None:
+    maintainer.hasten(cast(IndexStore, store), DEFINITION)
+
+
+def test_an_error_of_any_kind_ends_the_maintenance_of_one_index_alone() -> None:
+    maintainer = IndexMaintainer(SystemClock())
+    opened: list[str] = []
+    for error in (StorageError("a disk is gone"), OSError("so is another"), KeyError("what nobody foresaw")):
+        store = Store(repr(error), error, opened)
+        store.free.set()
+        hasten(maintainer, store)
+        assert store.tried.wait(WAIT_S), f"nothing is maintained after {opened}"
+
+
+def test_an_index_that_changes_again_keeps_its_turn() -> None:
+    maintainer = IndexMaintainer(SystemClock())
+    opened: list[str] = []
+    first, busy, last = (Store(name, StorageError("gone"), opened) for name in ("first", "busy", "last"))
+    hasten(maintainer, first)
+    assert first.begun.wait(WAIT_S)
+    for each in (busy, last, busy):
+        hasten(maintainer, each)
+    for each in (first, busy, last):
+        each.free.set()
+        assert each.tried.wait(WAIT_S)
+    assert opened == ["first", "busy", "last"]
