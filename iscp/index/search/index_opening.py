@@ -14,7 +14,7 @@ from iscp.index.lance.index_store import open_index
 if TYPE_CHECKING:
     from iscp.index.lance.index_store import OpenIndex
 
-POLL_LEAST_S, POLL_MOST_S = 0.02, 0.5
+POLL_LEAST_S, POLL_MOST_S = 0.02, 0.1
 """Seconds after which a search that waits for a version opens the index again: at first, and at most."""
 
 
