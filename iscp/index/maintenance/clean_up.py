@@ -1,5 +1,8 @@
 """Removes what no reader of an index reads any more: old versions, and files of iscp's own that none of the rest names.
 
+A reader may read what was the newest version when it began, however old that version was then. So how long a version is
+kept counts from the commit after it, not from its own.
+
 Lance removes its own files with the versions that name them, and those that no version has ever named (a killed
 writer's) when they are a week old: none that is younger, which a writer may be about to commit.
 
@@ -11,6 +14,8 @@ all once one is so old that its files could be a week old.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -38,20 +43,58 @@ UNVERIFIED_S = 7 * _DAY_S
 BUILD_S = 30 * _DAY_S
 """Seconds for which a build keeps what it has staged; one that is older was left behind."""
 
+_EVER = timedelta(days=36_500)
+
 MARKS_MAX = 1_000_000
 """Files of builds that are listed."""
 
 
-def clean_up(at: OpenIndex, keep_s: float, failpoints: Failpoints, in_flight_s: float = IN_FLIGHT_S) -> int:
-    """Remove versions older than `keep_s` seconds and the files that only they name; return how many files of iscp's
-    own went. Raises StorageError.
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    """How many versions, and how many files of iscp's own, a clean-up has removed."""
+
+    versions: int
+    files: int
+
+
+def clean_up(at: OpenIndex, keep_s: float, failpoints: Failpoints, in_flight_s: float = IN_FLIGHT_S) -> CleanedUp:
+    """Remove versions with which no search has begun for `keep_s` seconds, and the files that only they name.
+
+    Raises StorageError.
     """
+    unread: list[int] = []
     builds_since_s = _builds_since_s(at.root)
     if builds_since_s is None or time.time() - builds_since_s < UNVERIFIED_S - _DAY_S:
+        unread = _unread_versions(at, keep_s)
         with lance_faults(f"clean up {at.root}"):
-            at.dataset.cleanup_old_versions(older_than=timedelta(seconds=keep_s))
+            if unread:
+                at.dataset.cleanup_old_versions(versions=unread, error_if_tagged_old_versions=False)
+            else:  # what killed writers have left
+                at.dataset.cleanup_old_versions(older_than=_EVER)
     failpoints.reach("maintain.clean-up.versions")
-    return _remove_files(at.root, in_flight_s, builds_since_s)
+    return CleanedUp(len(unread), _remove_files(at.root, in_flight_s, builds_since_s))
+
+
+def _unread_versions(at: OpenIndex, keep_s: float) -> list[int]:
+    """Return the versions before the one with which searches began `keep_s` seconds ago."""
+    manifests = version_numbers(at.root)
+    numbers = sorted(number for number in manifests if number <= at.version)
+
+    def written_ns(number: int) -> int:
+        found = files.stamp(f"{at.root}/{VERSIONS}/{manifests[number]}")
+        return found[1] if found else 0  # another clean-up has removed it meanwhile
+
+    with storage_faults(f"clean up {at.root}"):
+        place = bisect_right(numbers, time.time_ns() - int(keep_s * 1e9), key=written_ns) - 1
+    if place <= 0:
+        return []
+    newest = numbers[place]
+    try:
+        head = at.head if newest == at.version else open_index(at.root, newest).head
+    except InvalidRequest:  # another clean-up was first
+        return []
+    # While a commit of the source is applied in steps, searches begin with the version before the first of them.
+    return [number for number in numbers if number < (head.whole or newest)]
 
 
 def _builds_since_s(root: str) -> float | None:

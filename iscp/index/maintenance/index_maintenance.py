@@ -94,7 +94,10 @@ def maintain(
         shape = read_shape(at, limits.keep_s, clock.now_s())
         action = next_action(shape, idle)
         if action is None:
-            return MaintenanceDone(tuple(done), tuple(lost), 0.0 if lost else next_due_s(shape))
+            due_s = next_due_s(shape)
+            if due_s is not None and Upkeep.CLEAN_UP in idle:  # what it has left, as for a build, stays for a while
+                due_s = max(due_s, limits.keep_s)
+            return MaintenanceDone(tuple(done), tuple(lost), 0.0 if lost else due_s)
         if len(done) >= ACTIONS_MAX or (done and clock.monotonic_s() - began_s >= budget_s):
             return MaintenanceDone(tuple(done), tuple(lost), 0.0)
         failpoints.reach(f"maintain.{action.kind.value}.before")
@@ -164,8 +167,8 @@ class _Upkeeper:
             case Upkeep.COUNTS:
                 return self._merge_counts(action.files)
             case Upkeep.CLEAN_UP:
-                clean_up(self._at, self._limits.keep_s, self._failpoints, self._limits.in_flight_s)
-                return True
+                done = clean_up(self._at, self._limits.keep_s, self._failpoints, self._limits.in_flight_s)
+                return bool(done.versions or done.files)
             case _ as never:
                 assert_never(never)
 

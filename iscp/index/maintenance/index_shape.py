@@ -49,13 +49,13 @@ def read_shape(at: OpenIndex, keep_s: float, now_s: float) -> IndexShape:
     segments = segments_of(at.dataset)
     fragments = fragments_of(at)
     parts = tuple(_part(at, name, rows, least, segments, fragments) for name, rows, least in _names(at))
-    versions, oldest = _versions(at.root, at.version)
+    versions, until_s = _versions(at.root, at.version)
     return IndexShape(
         parts=parts,
         groups=_groups(segments, fragments),
         count_files=tuple(cached_counts(at.root, name).bytes for name in at.head.count_files),
         versions=versions,
-        oldest_s=max(0.0, now_s - oldest),
+        oldest_s=max(0.0, now_s - until_s),
         keep_s=keep_s,
         between=bool(at.head.whole),
         vector=next((part for part in parts if part.name == VECTOR_INDEX), None),
@@ -136,10 +136,12 @@ def _groups(segments: list[Segment], fragments: dict[int, _Fragment]) -> tuple[G
 
 
 def _versions(root: str, newest: int) -> tuple[int, float]:
-    """Return how many versions there are up to the newest, and the Unix time of the oldest of them in seconds."""
+    """Return how many versions there are up to the newest, and until which Unix time (seconds) the oldest of them was
+    the newest: for a single one, since when.
+    """
     numbers = {number: name for number, name in version_numbers(root).items() if number <= newest}
     if not numbers:
         return 1, float("inf")
     with storage_faults(f"read {root}/{VERSIONS}"):
-        found = files.stamp(f"{root}/{VERSIONS}/{numbers[min(numbers)]}")
+        found = files.stamp(f"{root}/{VERSIONS}/{numbers[sorted(numbers)[:2][-1]]}")
     return len(numbers), found[1] / 1e9 if found else float("inf")

@@ -57,7 +57,8 @@ CALIBRATION_RATIO = 2
 """How many times as many rows as at the last calibration, or as few, the largest segment of vectors has at the next."""
 
 KEEPINGS_MAX = 2
-"""How many times as old as versions are kept the oldest may be before old ones are removed: one removal takes many."""
+"""How many times as long as versions are kept the oldest may stay after the next one has come, before old ones are
+removed: one removal takes many."""
 
 
 class Upkeep(enum.Enum):
@@ -123,10 +124,10 @@ class GroupShape:
 class IndexShape:
     """All that decides what an index needs.
 
-    `count_files` are the sizes of its files of counts in bytes. `versions` of the dataset are there, the oldest
-    `oldest_s` seconds old. They are kept for `keep_s` seconds, and longer while the index is `between` two versions of
-    its source, as searches read an old one then. The largest segment of vectors had `calibrated_rows` when the head's
-    probes were found; 0: they never were.
+    `count_files` are the sizes of its files of counts in bytes. `versions` of the dataset are there, and the next one
+    after the oldest has come `oldest_s` seconds ago. They are kept for `keep_s` seconds after that, and longer while the
+    index is `between` two versions of its source, as searches read an old one then. The largest segment of vectors had
+    `calibrated_rows` when the head's probes were found; 0: they never were.
     """
 
     parts: tuple[PartShape, ...] = ()

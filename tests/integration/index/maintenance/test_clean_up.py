@@ -11,7 +11,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.index.lance.index_store import open_index
 from iscp.index.lance.word_counts import FOLDER, WordCounts, write_counts
 from iscp.index.maintenance.clean_up import clean_up
-from iscp.index.maintenance.index_shape import version_numbers
+from iscp.index.maintenance.index_shape import VERSIONS, version_numbers
 from tests.fakes.maintained_index import MaintainedIndex, random_row, rows_of, same_rows, stored_counts
 
 NONE = EnvironmentFailpoints({})
@@ -45,7 +45,7 @@ def test_old_versions_go_with_the_files_that_only_they_name(tmp_path: Path) -> N
     old = set(index.store.open().head.count_files)
     index.change({"a": random_row(random.Random(2))}, [], replace=True)
     at = index.store.open()
-    assert clean_up(at, 0.0, NONE, in_flight_s=0.0) == len(old)
+    assert clean_up(at, 0.0, NONE, in_flight_s=0.0).files == len(old)
     assert names_of(index) == set(at.head.count_files)
     assert list(version_numbers(index.store.root)) == [at.version]
     assert same_rows(rows_of(index.store.open()), index.model)
@@ -57,7 +57,7 @@ def test_a_file_that_may_be_committed_soon_is_left_alone_and_an_abandoned_one_is
     young, abandoned = (write_counts(at.root, WordCounts().table()) for _ in range(2))
     past = time.time() - 7_200
     os.utime(f"{at.root}/{FOLDER}/{abandoned}", (past, past))
-    assert clean_up(at, 600.0, NONE) == 1
+    assert clean_up(at, 600.0, NONE).files == 1
     assert young in names_of(index)
     assert abandoned not in names_of(index)
     assert set(at.head.count_files) <= names_of(index)
@@ -83,3 +83,35 @@ def test_what_a_killed_writer_left_goes_after_a_week(tmp_path: Path) -> None:
     clean_up(index.store.open(), 0.0, NONE)
     assert not orphan.exists()
     assert same_rows(rows_of(index.store.open()), index.model)
+
+
+def age_versions(index: MaintainedIndex, seconds: float) -> None:
+    """Have all versions so far be that much older."""
+    for name in version_numbers(index.store.root).values():
+        path = f"{index.store.root}/{VERSIONS}/{name}"
+        at = os.stat(path).st_mtime - seconds
+        os.utime(path, (at, at))
+
+
+def test_a_version_is_kept_for_as_long_after_the_next_one_however_old_it_is(tmp_path: Path) -> None:
+    index = changed(tmp_path, 3)
+    age_versions(index, 7_200.0)
+    reader, model = index.store.open(), dict(index.model)
+    index.change({}, list(index.model)[:30])
+    assert clean_up(index.store.open(), 600.0, NONE).versions == 3
+    assert same_rows(rows_of(open_index(index.store.root, reader.version)), model)
+    age_versions(index, 601.0)
+    assert clean_up(index.store.open(), 600.0, NONE).versions == 1
+
+
+def test_what_was_read_while_steps_were_applied_is_kept_for_as_long_after_the_last(tmp_path: Path) -> None:
+    index = changed(tmp_path, 2)
+    reader, model = index.store.open(), dict(index.model)
+    for partly in (True, True, False):
+        age_versions(index, 7_200.0)
+        step = index.store.begin()
+        step.remove(step.seek([list(model)[step.dataset.version]]))
+        step.apply(1, 0.0, partly=partly)
+        step.commit()
+    assert clean_up(index.store.open(), 600.0, NONE).versions == 2
+    assert same_rows(rows_of(open_index(index.store.root, reader.version)), model)

@@ -46,7 +46,7 @@ def age(path: Path, days: float) -> None:
 
 
 def cleaned(index: MaintainedIndex) -> int:
-    return clean_up(index.store.open(), 0.0, ScriptedFailpoints(), in_flight_s=60.0)
+    return clean_up(index.store.open(), 0.0, ScriptedFailpoints(), in_flight_s=60.0).files
 
 
 def test_rows_that_were_staged_days_ago_are_published(index: MaintainedIndex) -> None:
