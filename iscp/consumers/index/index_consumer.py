@@ -19,6 +19,7 @@ from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.consumers.index.index_plan import IndexPlan
 from iscp.consumers.index.index_rows import BATCH_ROWS_MAX, SHARED_KEY, index_tables
 from iscp.consumers.index.staged_rows import IndexRowStager
+from iscp.consumers.shared_keys import ROWS_MAX
 from iscp.consumers.source_rows import find_dead_letters, rows_passing
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
@@ -274,7 +275,8 @@ class IndexConsumer:
         commit.replace_all(schema, self._head())
         for table in index_tables(rows):
             commit.add(encoder.encode(table, known))
-        for table in () if letters is None else index_tables(Rows(lambda: letters)):
+        # All of them at once, as there is one row for each key.
+        for table in () if letters is None else index_tables(Rows(lambda: letters), ROWS_MAX):
             commit.add(encoder.faulty(table, SHARED_KEY))
         return commit.head.rows
 
@@ -295,13 +297,15 @@ class IndexConsumer:
         before = commit.head.rows
         changed = 0
 
-        def take(table: pa.Table, encode: Callable[[pa.Table], pa.Table]) -> None:
+        def take(table: pa.Table, encode: Callable[[pa.Table], pa.Table], *, shared: bool = False) -> None:
             nonlocal changed
             keyed = encoder.keyed(table)
             seen.append(keyed[KEY])
-            places = pc.index_in(keyed[KEY], value_set=keys)
-            same = pc.fill_null(pc.equal(hashes.take(places.combine_chunks()), keyed[ROW_HASH]), False)
-            other = pc.invert(same)
+            places = pc.index_in(keyed[KEY], value_set=keys).combine_chunks()
+            stored = hashes.take(places)
+            # A row whose key is shared has no hash, also where one of those that share it has been there before.
+            unhashed = pc.and_(pc.is_valid(places), pc.is_null(stored))
+            other = pc.invert(unhashed if shared else pc.fill_null(pc.equal(stored, keyed[ROW_HASH]), False))
             added = encode(table.filter(other))
             commit.remove(commit.seek(pc.unique(keyed[KEY].filter(other)).to_pylist()))
             commit.add(added)
@@ -309,8 +313,8 @@ class IndexConsumer:
 
         for table in index_tables(rows):
             take(table, lambda some: encoder.encode(some, known))
-        for table in () if letters is None else index_tables(Rows(lambda: letters)):
-            take(table, lambda some: encoder.faulty(some, SHARED_KEY))
+        for table in () if letters is None else index_tables(Rows(lambda: letters), ROWS_MAX):
+            take(table, lambda some: encoder.faulty(some, SHARED_KEY), shared=True)
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
         commit.remove(commit.seek(gone.to_pylist()))
         return changed + len(gone) if before or changed else 0

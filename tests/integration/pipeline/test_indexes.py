@@ -143,6 +143,22 @@ def test_rows_that_share_a_key_are_left_out_until_they_no_longer_do(indexing: In
     indexing.assert_equal(job)
 
 
+def test_a_row_stays_no_longer_than_its_key_is_its_own(indexing: Indexing) -> None:
+    job = indexing.job("fulltext")
+    indexing.run(job)
+    write_deltalake(indexing.source, documents([6]), mode="append")  # as the one that is there
+    job_by_difference = indexing.job("fulltext", policies={"change_source": ChangeMode.DIFF})
+    for _ in range(2):
+        (outcome,) = indexing.run(job_by_difference)
+        assert (outcome.error_msg, outcome.dead_letters) == ("", 1)
+        found = {
+            row["id"]: row["_fault"] for row in indexing.index(job).dataset.to_table().to_pylist() if row["_fault"]
+        }
+        assert found == {6: SHARED_KEY}
+        DeltaTable(indexing.source).update({"title": "'another'"}, predicate="id = 7")
+    assert indexing.verify(job_by_difference).equal
+
+
 @pytest.mark.parametrize("failpoint", ["index.fragments", "index.commit.before", "index.commit.after", "report.before"])
 def test_changes_are_applied_once_wherever_an_iteration_dies(indexing: Indexing, failpoint: str) -> None:
     job = indexing.job("search")
