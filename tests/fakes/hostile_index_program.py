@@ -15,6 +15,7 @@ from pathlib import Path
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.values.errors import IscpError
+from iscp.index.lance.address_lookup import KEYS_IN_FILTER_MAX
 from iscp.index.lance.index_store import IndexStore
 from iscp.index.lance.version_probe import VersionProbe
 from iscp.index.maintenance.index_maintenance import MaintenanceLimits, maintain
@@ -46,7 +47,7 @@ def main(uri: str, megabytes: str) -> None:
         "maintain": lambda: maintain(
             store, MaintenanceLimits(keep_s=0.0, in_flight_s=0.0), SystemClock(), failpoints, 60.0
         ),
-        "read": lambda: store.begin().count_again(),
+        "read": lambda: store.begin().seek(["1"] * (KEYS_IN_FILTER_MAX + 1)),
     }
     for name, step in steps.items():
         try:

@@ -30,7 +30,7 @@ from iscp.index.lance.index_columns import HEAD_KEY, KEY, VECTOR
 from iscp.index.lance.index_head import IndexHead
 from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.index_store import IndexStore, OpenIndex
-from iscp.index.lance.index_transaction import count_rows
+from iscp.index.lance.index_transaction import RowSums, count_rows
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import row_digests
 from iscp.index.lance.segments import rebuild_indexes
@@ -49,26 +49,30 @@ REPAIRED_ROWS_MAX = 1_000_000
 COMPARED_ROWS = 10_000
 """Rows that are compared at once."""
 
-_SUMS = "the counts of words"
+_SUMS = "the sums and the counts of words"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCompared(Compared):
     """Says what is wrong with an index: `rows` are to be there instead of those with their keys, `gone` not at all.
 
-    The segments of the indexes that `parts` names are to be built again.
+    The segments of the indexes that `parts` names are to be built again. All rows that are to be there have these
+    `sums` and `counts` of words together.
     """
 
+    sums: RowSums = field(kw_only=True)
+    counts: pa.Table = field(kw_only=True)
     rows: tuple[pa.Table, ...] = ()
     gone: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Findings:
     comparison: Comparison = field(default_factory=Comparison)
     rows: list[pa.Table] = field(default_factory=list)
     seen: list[pa.Array] = field(default_factory=list)
+    sums: RowSums
     counts: WordCounts = field(default_factory=WordCounts)
 
     def note(self, fault: str, keys: list[str], columns: tuple[str, ...] = ()) -> None:
@@ -98,7 +102,7 @@ class IndexCheck:
         encoder = self._plan.encoder(index.dataset.schema, context.guard)
         rows = self._consumer.wanted(Rows(lambda: source.selectExpr(*self._plan.quoted_columns(source.columns))))
         shared = find_shared_keys(rows.frame, self._plan.key)
-        found = _Findings()
+        found = _Findings(sums=RowSums(0, 0, 0, ((0, 0),) * len(index.head.totals)))
         try:
             letters = None
             if shared is not None:
@@ -113,20 +117,22 @@ class IndexCheck:
                 shared.release()
         gone = self._surplus(index, found)
         sums_wrong = not found.comparison.different and not found.comparison.missing and not gone
-        sums_wrong = sums_wrong and not _sums_right(index, found)
-        if sums_wrong:
+        counts = found.counts.table()
+        if sums_wrong and not sums_right(index, found.sums, counts):
             found.note("different", [_SUMS])
         faults = sampled_faults(index)
         found.note("different", [fault.text for fault in faults])
         found.comparison = replace(found.comparison, rows_target=index.head.rows)
         parts = tuple(dict.fromkeys(fault.index for fault in faults))
-        yield IndexCompared(found.comparison, rows=tuple(found.rows), gone=gone, parts=parts)
+        yield IndexCompared(
+            found.comparison, sums=found.sums, counts=counts, rows=tuple(found.rows), gone=gone, parts=parts
+        )
 
     def _compare(self, index: OpenIndex, found: _Findings, expected: pa.Table) -> None:
         """Compare rows as they should be with those of their keys."""
         keys = expected[KEY].combine_chunks()
         found.seen.append(keys)
-        count_rows(expected, found.counts)
+        found.sums = found.sums.plus(count_rows(expected, found.counts))
         there = rows_with_keys(index.dataset, keys.to_pylist(), expected.schema.names)
         compared = self._compared_columns(expected)
         doubled = there.group_by([KEY]).aggregate([([], "count_all")]).filter(pc.greater(pc.field("count_all"), 1))
@@ -176,14 +182,11 @@ class IndexCheck:
             commit.remove(commit.seek(table[KEY].to_pylist()))
             commit.add(table)
         commit.remove(commit.seek(list(compared.gone)))
-        position = self._consumer.commit_record(context, commit, watermark)
-        # The sums took away what the wrong rows said of themselves.
-        recount = self._store.begin()
-        recount.count_again()
+        # The changes take away from the sums what the wrong rows said of themselves.
+        commit.state_sums(compared.sums, compared.counts)
         if VECTOR_INDEX in compared.parts:
-            recount.head = self._calibrated(recount.head)
-        recount.commit("recount")
-        return Consumed(position, rows, 0)
+            commit.head = self._calibrated(commit.head)
+        return Consumed(self._consumer.commit_record(context, commit, watermark), rows, 0)
 
     def _rebuild(self, parts: Sequence[str], context: ConsumeContext) -> None:
         vector = self._plan.options.vector
@@ -210,8 +213,10 @@ class IndexCheck:
         )
 
 
-def _sums_right(index: OpenIndex, found: _Findings) -> bool:
-    """Return whether the sums that ranks depend on are those of the rows."""
-    files = [read_table(index.root, name) for name in index.head.count_files]
-    stored = merged_counts(files) if files else found.counts.table().slice(0, 0)
-    return bool(stored.equals(found.counts.table()))
+def sums_right(index: OpenIndex, sums: RowSums, counts: pa.Table) -> bool:
+    """Return whether an index's sums and counts of words, on which ranks depend, are these."""
+    head = index.head
+    stated = RowSums(head.rows, head.faults, head.vectors, tuple((each.rows, each.words) for each in head.totals))
+    stored = merged_counts([read_table(index.root, name) for name in head.count_files]) if head.count_files else None
+    same = stored.equals(counts) if stored is not None else not len(counts)
+    return stated == sums and bool(same)

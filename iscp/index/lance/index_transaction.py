@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
@@ -22,7 +21,7 @@ from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.index.lance.address_lookup import ADDRESS, head_row, rows_with_keys
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
-from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
 
@@ -126,14 +125,15 @@ class IndexTransaction:
         self._counts.add_table(counts)
         self._add_sums(sums, 1)
 
-    def count_again(self) -> None:
-        """Count all rows of the base, whatever its sums say; nothing else may be in the transaction."""
-        names = [KEY, FAULT, *words_columns(self._schema), *([VECTOR] if VECTOR in self._schema.names else [])]
-        self.head = replace(self.head.emptied(len(words_columns(self._schema))), probes=self.head.probes)
-        with lance_faults(f"read {self._root}"):
-            for batch in self._dataset.scanner(columns=names).to_batches():
-                rows = pa.Table.from_batches([batch])
-                self._count(rows.filter(pc.not_equal(rows[KEY], HEAD_KEY)), 1)
+    def state_sums(self, sums: RowSums, counts: pa.Table) -> None:
+        """Have the sums and the counts of words be these of all rows that there are after the commit, whatever those of
+        the base and the changes come to.
+        """
+        self._counts = WordCounts()
+        self._counts.add_table(counts)
+        nothing = (FieldTotals(),) * len(self.head.totals)
+        self.head = replace(self.head, rows=0, faults=0, vectors=0, totals=nothing, count_files=())
+        self._add_sums(sums, 1)
 
     def commit(self, message: str = "") -> LanceDataset:
         """Commit, and return the dataset at the new version. Raises Conflict if another writer was first."""
@@ -218,6 +218,15 @@ class RowSums(NamedTuple):
     faults: int
     vectors: int
     totals: tuple[tuple[int, int], ...]
+
+    def plus(self, more: RowSums) -> RowSums:
+        totals = zip(self.totals, more.totals, strict=True)
+        return RowSums(
+            self.rows + more.rows,
+            self.faults + more.faults,
+            self.vectors + more.vectors,
+            tuple((one[0] + other[0], one[1] + other[1]) for one, other in totals),
+        )
 
 
 def count_rows(rows: pa.Table, counts: WordCounts, sign: int = 1) -> RowSums:

@@ -125,9 +125,9 @@ class IndexShape:
     """All that decides what an index needs.
 
     `count_files` are the sizes of its files of counts in bytes. `versions` of the dataset are there, and the next one
-    after the oldest has come `oldest_s` seconds ago. They are kept for `keep_s` seconds after that, and longer while the
-    index is `between` two versions of its source, as searches read an old one then. The largest segment of vectors had
-    `calibrated_rows` when the head's probes were found; 0: they never were.
+    after the oldest has come `oldest_s` seconds ago. They are kept for `keep_s` seconds after that, and longer while
+    the index is `between` two versions of its source, as searches read an old one then. The largest segment of vectors
+    had `calibrated_rows` when the head's probes were found; 0: they never were.
     """
 
     parts: tuple[PartShape, ...] = ()
