@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -106,6 +107,16 @@ class IndexStore:
         against a writer that does not pause.
         """
         return self._turn.lock
+
+    @contextmanager
+    def writing_within(self, wait_s: float) -> Iterator[None]:
+        """Enter the same. Raises Conflict if others write for longer than `wait_s` seconds."""
+        if not self._turn.lock.acquire(timeout=wait_s):
+            raise Conflict(f"{self._root} is being written for longer than {wait_s:.3g} s")
+        try:
+            yield
+        finally:
+            self._turn.lock.release()
 
     @property
     def root(self) -> str:

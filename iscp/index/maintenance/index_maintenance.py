@@ -48,6 +48,11 @@ KEEP_S = 600.0
 ACTIONS_MAX = 64
 """Actions of one call; what is due then still is done by the next."""
 
+TURN_S = 10.0
+"""Seconds for which an action waits for an iteration of this process to end. All indexes of a node are maintained one
+after another, and an iteration that writes a whole index may take hours.
+"""
+
 HEAD_ATTEMPTS = 5
 """Commits of a head that are tried; then the action has lost, and is due again."""
 
@@ -65,6 +70,8 @@ class MaintenanceLimits:
     """The share of the nearest vectors that a search finds; a calibration takes as many partitions as that needs."""
     in_flight_s: float = IN_FLIGHT_S
     """Seconds for which a file that no version names is left alone."""
+    turn_s: float = TURN_S
+    """Seconds for which an action waits for an iteration to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +128,14 @@ def _carry_out_alone(
     Iterations win as a rule. But one that rewrites many rows takes longer than a busy writer pauses, and what is
     deleted would grow for ever.
     """
-    with store.writing:
-        at = store.open()
-        shape = read_shape(at, limits.keep_s, clock.now_s())
-        action = next_action(shape, set(Upkeep) - {kind})
-        try:
+    try:
+        with store.writing_within(limits.turn_s):
+            at = store.open()
+            shape = read_shape(at, limits.keep_s, clock.now_s())
+            action = next_action(shape, set(Upkeep) - {kind})
             return action is not None and _Upkeeper(store, at, limits, failpoints).carry_out(action)
-        except Conflict:  # a writer of another process
-            return False
+    except Conflict:  # a writer of another process, or a long iteration
+        return False
 
 
 @contextmanager
@@ -267,15 +274,17 @@ class _Upkeeper:
         What was found for the head may have taken long, and is as good for the next version. `change` returns None
         where it is not.
         """
-        for attempts_left in reversed(range(HEAD_ATTEMPTS)):
-            changes = self._store.begin()
-            if (head := change(changes.head)) is None:
-                return False
-            changes.head = head
-            try:
-                changes.commit("maintain the index")
-                return True
-            except Conflict:
-                if not attempts_left:
-                    raise
-        return False
+        # Each commit writes the head, so that an iteration which has begun would be in vain.
+        with self._store.writing_within(self._limits.turn_s):
+            for attempts_left in reversed(range(HEAD_ATTEMPTS)):
+                changes = self._store.begin()
+                if (head := change(changes.head)) is None:
+                    return False
+                changes.head = head
+                try:
+                    changes.commit("maintain the index")
+                    return True
+                except Conflict:
+                    if not attempts_left:
+                        raise
+            return False
