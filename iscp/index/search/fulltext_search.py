@@ -71,12 +71,14 @@ class FulltextSearch:
         query: AnalysedQuery,
         condition: str = TRUE,
         read_segment: ReadSegment = segment_statistics,
+        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         self._searched = searched
         self._dataset = searched.index.dataset
         self._query = query
         self._condition = None if condition == TRUE else condition
         self._read_segment = read_segment
+        self._rows_most = rows_at_once
         columns = sorted({column for column, _ in query.all_terms()})
         self._words_columns = {column: searched.words_of(column) for column in columns}
         self._live = searched.live_statistics(query)
@@ -179,9 +181,10 @@ class FulltextSearch:
         return found
 
     def _candidates(self, made: CandidateQuery, limit: int) -> pa.Table:
-        """Return the rows that Lance ranks first, the best first."""
+        """Return the rows that Lance ranks first, the best first: of many without their words."""
+        words = [KEY, *self._words_columns.values()] if limit <= self._rows_most else []
         return self._dataset.scanner(
-            columns=[KEY, *self._words_columns.values(), "_score"],
+            columns=[*words, "_score"],
             full_text_query=made.query,
             filter=self._condition,
             prefilter=True,
@@ -203,15 +206,23 @@ class FulltextSearch:
         lance_scores = None if indexed is None else DocumentScores(self._query, indexed)
         for begin, end in parts_of(len(rows), self._rows_at_once):
             some = rows.slice(begin, end - begin).combine_chunks()
+            if KEY not in some.column_names:
+                some = self._with_document(some)
             documents = self._score(some, best)
             if lance_scores is not None:
                 expected = lance_scores.flat_scores(documents, made.boosts, len(some))
                 right = right and bool(np.allclose(expected, given[begin:end], rtol=SCORE_ERROR, atol=1e-9))
         return right
 
+    def _with_document(self, rows: pa.Table) -> pa.Table:
+        """Return rows with their keys and words."""
+        addresses = rows[ADDRESS]
+        found = self._dataset._take_rows(addresses.to_pylist(), columns=[KEY, *self._words_columns.values()])
+        return found.append_column(ADDRESS, addresses).combine_chunks()
+
     @property
     def _rows_at_once(self) -> int:
-        return min(ROWS_AT_ONCE, self._scores.rows_at_once)
+        return min(self._rows_most, self._scores.rows_at_once)
 
     def _score(self, rows: pa.Table, best: BestRows) -> dict[str, DocumentWords]:
         texts = {column: rows[name].combine_chunks() for column, name in self._words_columns.items()}

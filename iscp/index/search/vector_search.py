@@ -24,6 +24,7 @@ from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
+from iscp.index.search.document_scores import parts_of
 from iscp.index.search.filters import TRUE
 from iscp.index.search.ranked_rows import BestRows, RankedRow
 
@@ -53,6 +54,9 @@ those of all, and their quantized distances differ less from each other's. With 
 
 PROBES_WITHOUT_CALIBRATION = 20
 """Partitions that are searched while no calibration has said how many reach the recall."""
+
+NUMBERS_AT_ONCE = 4_000_000
+"""Numbers of candidates' vectors that are in memory at once: a search for many hits has some 100,000 candidates."""
 
 ALL_PROBES = 2**20
 """More partitions than an index has: Lance searches all of them."""
@@ -106,7 +110,7 @@ def checked_vector(vector: Sequence[float], dimension: int, metric: Metric) -> n
 class VectorSearch:
     """Searches by vectors in one version of an index. `condition` is a filter of Lance's."""
 
-    def __init__(self, searched: SearchedIndex, condition: str = TRUE) -> None:
+    def __init__(self, searched: SearchedIndex, condition: str = TRUE, numbers_at_once: int = NUMBERS_AT_ONCE) -> None:
         vector = searched.definition.vector
         if vector is None or not searched.has_vectors:
             raise InvalidRequest(
@@ -115,6 +119,7 @@ class VectorSearch:
                 remedy="Search it by words, or search an index of the kind vector or search",
             )
         self._metric = vector.metric
+        self._numbers_at_once = numbers_at_once
         self._searched = searched
         self._dataset: LanceDataset = searched.index.dataset
         self._condition = None if condition == TRUE else condition
@@ -161,10 +166,11 @@ class VectorSearch:
         ).to_table()
 
     def _take(self, found: pa.Table, query: npt.NDArray[np.float64], best: BestRows) -> None:
-        if len(found):
-            addresses = found[ADDRESS].to_pylist()
-            rows = self._dataset._take_rows(addresses, columns=[KEY, VECTOR])
-            best.add(vector_scores(rows[VECTOR], query, self._metric), rows[KEY].to_pylist(), addresses)
+        addresses = found[ADDRESS].to_pylist()
+        for begin, end in parts_of(len(addresses), max(1, self._numbers_at_once // self.dimension)):
+            some = addresses[begin:end]
+            rows = self._dataset._take_rows(some, columns=[KEY, VECTOR])
+            best.add(vector_scores(rows[VECTOR], query, self._metric), rows[KEY].to_pylist(), some)
 
 
 def vector_scores(vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric) -> npt.NDArray[np.float64]:
