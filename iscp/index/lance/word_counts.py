@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.arrow_files import OddArrowError, read_arrow
 from iscp.adapters.delta.storage.delta_errors import storage_faults
+from iscp.adapters.delta.storage.locations import S3
 from iscp.core.values.errors import StorageError
 from iscp.core.values.untrusted_values import shown
 
@@ -156,6 +157,17 @@ def write_counts(root: str, table: pa.Table, name: str = "", totals: tuple[int, 
     with storage_faults(f"write {root}/{FOLDER}/{name}"):
         files.create(f"{root}/{FOLDER}/{name}", sink.getvalue().to_pybytes())
     return name
+
+
+def file_sizes(root: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the bytes of files of counts, 0 for one that is gone. None is read. Raises StorageError."""
+    folder = f"{root}/{FOLDER}"
+    with storage_faults(f"list {folder}"):
+        # A listing of S3 says the sizes of all, and one of a directory that of none.
+        listed = (
+            files.stamps(folder) if root.startswith(S3) else {name: files.stamp(f"{folder}/{name}") for name in names}
+        )
+    return tuple(found[2] if (found := listed.get(name)) else 0 for name in names)
 
 
 def read_table(root: str, name: str) -> pa.Table:

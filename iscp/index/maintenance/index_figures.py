@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.index_names import words_number
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.word_counts import file_sizes
 from iscp.index.maintenance.index_shape import read_shape
 from iscp.index.model.definition_parsing import definition_from_json
 
@@ -44,4 +44,4 @@ def _bytes(at: OpenIndex) -> int:
         indexes = at.dataset.describe_indices()
     sizes = [file.file_size_bytes or 0 for each in fragments for file in each.files]
     sizes += [segment.size_bytes or 0 for each in indexes for segment in each.segments]
-    return sum(map(int, sizes)) + sum(int(cached_counts(at.root, name).bytes) for name in at.head.count_files)
+    return sum(map(int, sizes)) + sum(file_sizes(at.root, at.head.count_files))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.index.lance.address_lookup import ADDRESS, head_row
-from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import Segment, segment_statistics, segments_of, vector_kind
+from iscp.index.lance.word_counts import file_sizes
 from iscp.index.model.maintenance_policy import (
     KEY_ROWS_MIN,
     TEXT_ROWS_MIN,
@@ -53,7 +53,7 @@ def read_shape(at: OpenIndex, keep_s: float, now_s: float) -> IndexShape:
     return IndexShape(
         parts=parts,
         groups=_groups(segments, fragments),
-        count_files=tuple(cached_counts(at.root, name).bytes for name in at.head.count_files),
+        count_files=file_sizes(at.root, at.head.count_files),
         versions=versions,
         oldest_s=max(0.0, now_s - until_s),
         keep_s=keep_s,
