@@ -28,7 +28,7 @@ from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.core.values.errors import Conflict
-from iscp.core.values.watermark import DeadLetters, Position, Watermark
+from iscp.core.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -78,9 +78,16 @@ class IndexConsumer:
         )
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        """Take over the index for this registration, and make it if it is not there. The rows that it has stay."""
+        """Take over the index for this registration, and make it if it is not there. The rows that it has stay.
+
+        Rows of another source are searched by nobody any more: its versions say nothing of this one.
+        """
         if self._store.exists():
-            return self.commit_record(context, self._store.begin(), Watermark())
+            with self._store.writing:
+                commit = self._store.begin()
+                if position_of(commit.get(self._record)).source_id != context.source_id:
+                    commit.apply(NOTHING_APPLIED, 0.0)
+                return self.commit_record(context, commit, Watermark())
         schema = self._plan.schema(to_arrow_schema(source.schema), self._plan.dimension)
         record = self._next_record(context, Watermark())
         context.guard.check()
@@ -92,9 +99,10 @@ class IndexConsumer:
         position = context.position
         if watermark.version <= position.watermark.version and watermark.at_s <= position.watermark.at_s:
             return position
-        commit = self._store.begin()
-        commit.apply(watermark.version, watermark.at_s)
-        return self.commit_record(context, commit, watermark)
+        with self._store.writing:
+            commit = self._store.begin()
+            commit.apply(watermark.version, watermark.at_s)
+            return self.commit_record(context, commit, watermark)
 
     def commit_record(self, context: ConsumeContext, commit: IndexTransaction, watermark: Watermark) -> Position:
         """Commit what a transaction has gathered under the next seq, and return the position after it.
@@ -154,10 +162,11 @@ class IndexConsumer:
         stager = self._stager()
         if not stager.have_own_keys(manifests):
             return None
-        commit = self._store.begin()
-        commit.replace_all(commit.dataset.schema, self._head())
-        stager.publish(commit, manifests)
-        return self._commit(context, commit, retriever, commit.head.rows)
+        with self._store.writing:
+            commit = self._store.begin()
+            commit.replace_all(commit.dataset.schema, self._head())
+            stager.publish(commit, manifests)
+            return self._commit(context, commit, retriever, commit.head.rows)
 
     def tidy(self) -> None:
         self._maintain()

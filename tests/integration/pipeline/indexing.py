@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from typing import Any, cast
 
@@ -134,6 +135,11 @@ class Indexing:
             .when_not_matched_insert_all()
             .execute()
         )
+
+    def replace_source(self, table: pa.Table) -> None:
+        """Drop the source, and make another one in its place."""
+        shutil.rmtree(self.source)
+        write_deltalake(self.source, table, configuration={"delta.enableChangeDataFeed": "true"})
 
     def delete(self, condition: str) -> None:
         opened(self.source).delete(condition)

@@ -245,3 +245,20 @@ def test_no_search_sees_a_commit_that_is_applied_in_steps_before_all_of_it_is_th
     assert watermarks[-1] == (1, 0)
     assert indexing.assert_equal(job).head.whole == 0
     assert open_whole(job.spec.consumer.target).head.version == 1
+
+
+def test_rows_of_another_source_are_searched_by_nobody_once_the_index_is_claimed(indexing: Indexing) -> None:
+    first = indexing.job("fulltext")
+    indexing.run(first)
+    indexing.failpoints.once("snapshot.before", _die)
+    assert indexing.run(indexing.job("fulltext", registration=2))[0].error_code == ErrorCode.ENGINE
+    assert indexing.index(first).head.version == 0  # the same source: they are searched until there are others
+
+    indexing.replace_source(documents([500, 501]))
+    job = indexing.job("fulltext", registration=3)
+    indexing.failpoints.once("snapshot.before", _die)
+    assert indexing.run(job)[0].error_code == ErrorCode.ENGINE
+    assert indexing.index(job).head.version == -1
+    (built,) = indexing.run(job)
+    assert built.error_msg == ""
+    assert indexing.assert_equal(job).head.rows == 2
