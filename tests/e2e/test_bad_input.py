@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
     "no condition": ({"where": "id + 1"}, "field: --where", "as after WHERE"),
     "types that do not compare": ({"where": "array(id) > 1"}, "field: --where", "as after WHERE"),
     "a random condition": ({"where": "rand() > 0.5"}, "field: --where", "as after WHERE"),
-    "unknown consumer": ({"consumer": "nope"}, "field: --consumer", "Use one of changefeed, replica"),
+    "unknown consumer": ({"consumer": "nope"}, "field: --consumer", "Use one of changefeed, fulltext, replica"),
     "a target on another store": ({"target": "s3://bucket/t"}, "field: --target", "Use a path"),
     "a target in a directory that is not there": (
         {"target": "/nowhere/at/all"},

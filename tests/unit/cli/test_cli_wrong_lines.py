@@ -144,6 +144,8 @@ class Shell:
                 "target_root": str(node.lake),
                 "tables": f"o={node.table}",
             }
+        if leaf.words == ("apply",):
+            known |= {"target_root": str(node.lake), "tables": f"o={node.table}"}
         if leaf.words == ("view", "import"):
             known |= {"project": str(self.files / "views"), "target_root": str(node.lake), "tables": f"o={node.table}"}
         wanted = {"sql", "timeout_s", "target", "older_than_s", "priority", "data", "directory"}

@@ -56,7 +56,9 @@ def test_a_message_that_begins_with_a_verb_has_its_field_as_the_subject(message:
     assert (error.sentence, str(error)) == (sentence, text)
 
 
-SUBJECTS = frozenset({"a", "column", "etcd", "no", "range", "row", "rows", "tables", "the", "there", "this", "version"})
+SUBJECTS = frozenset(
+    {"a", "an", "column", "etcd", "no", "range", "row", "rows", "tables", "the", "there", "this", "version"}
+)
 """What messages begin with that have a subject of their own."""
 
 
