@@ -73,8 +73,8 @@ class ErrorCode(IntEnum):
 
 
 _VERBS = frozenset(
-    {"are", "cannot", "changes", "do", "does", "ends", "excludes", "gives", "goes", "has", "have", "holds", "is", "leave", "leaves"}
-    | {"lies", "must", "names", "says", "stands", "wants", "was", "would"}
+    {"are", "cannot", "changes", "do", "does", "ends", "excludes", "gives", "goes", "has", "have", "holds", "is"}
+    | {"leave", "leaves", "lies", "must", "names", "says", "stands", "wants", "was", "would"}
 )
 """First words of messages whose subject is their field, as in `spec.trigger.name` with `is missing`."""
 

@@ -22,6 +22,7 @@ from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
 from iscp.index.lance.address_lookup import head_row
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.durable_files import DurableFiles
+from iscp.index.lance.head_cache import cache_head, cached_head
 from iscp.index.lance.index_columns import HEAD, schema_fault
 from iscp.index.lance.index_head import IndexHead, parse_head, unreadable_head
 from iscp.index.lance.index_transaction import IndexTransaction, head_rows
@@ -58,8 +59,11 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
 
     Raises InvalidRequest where there is no index, StorageError, and PermanentError for a head that cannot be read.
     """
+    root = place(uri)
     try:
         dataset = open_dataset(uri, version)
+        if (cached := cached_head(root, dataset.version)) is not None:
+            return OpenIndex(root, dataset, cached)
         with lance_faults(f"read {uri}"):
             schema = dataset.schema
             found = head_row(dataset, [HEAD])[HEAD].to_pylist() if HEAD in schema.names else None
@@ -72,7 +76,8 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
     head = parse_head(found[0] or "")
     if fault := schema_fault(schema, head.key, len(head.totals)):
         raise unreadable_head(fault)
-    return OpenIndex(place(uri), dataset, head)
+    cache_head(root, dataset.version, head)
+    return OpenIndex(root, dataset, head)
 
 
 class _Turn:

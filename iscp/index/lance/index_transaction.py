@@ -20,6 +20,7 @@ from lance.fragment import write_fragments
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.index.lance.address_lookup import ADDRESS, head_row, rows_with_keys
 from iscp.index.lance.durable_files import DurableFiles
+from iscp.index.lance.head_cache import cache_head
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults
@@ -165,7 +166,8 @@ class IndexTransaction:
             )
             self._failpoints.reach("index.commit.after")
             self._durable.sync_commit(committed)
-            return committed
+        cache_head(self._root, committed.version, self.head)
+        return committed
 
     def _operation(
         self, removed: list[int], updated: list[FragmentMetadata]
