@@ -5,13 +5,11 @@ A version is known by its manifest's stamp, as another index may be made in the 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.index.lance.index_head import IndexHead
+from iscp.index.lance.recent_values import RecentValues
 
 HEADS_CACHED_MAX = 1_000
 """Heads that a process caches; what was not used for longest goes first, and is read again when needed."""
@@ -22,25 +20,7 @@ HEAD_CACHED_CHARS_MAX = 16_384
 _Version = tuple[str, int, tuple[int, ...]]
 
 
-class _HeadCache:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._heads: OrderedDict[_Version, IndexHead] = OrderedDict()
-
-    def get(self, version: _Version) -> IndexHead | None:
-        with self._lock:
-            if (found := self._heads.get(version)) is not None:
-                self._heads.move_to_end(version)
-            return found
-
-    def put(self, version: _Version, head: IndexHead) -> None:
-        with self._lock:
-            self._heads[version] = head
-            if len(self._heads) > HEADS_CACHED_MAX:
-                self._heads.popitem(last=False)
-
-
-_CACHE = _HeadCache()
+_CACHE: RecentValues[_Version, IndexHead] = RecentValues(HEADS_CACHED_MAX)
 
 
 def cached_head(root: str, version: int) -> IndexHead | None:

@@ -22,6 +22,7 @@ from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.index_names import VECTOR_INDEX
 from iscp.index.lance.lance_access import lance_faults
+from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import parts_of
@@ -61,6 +62,10 @@ NUMBERS_AT_ONCE = 4_000_000
 ALL_PROBES = 2**20
 """More partitions than an index has: Lance searches all of them."""
 
+FILTERS_COUNTED_MAX = 1_000
+"""Filters of versions of indexes of which it is remembered how many rows they keep; others are counted again."""
+
+_KEPT: RecentValues[tuple[str, int, int, str], int] = RecentValues(FILTERS_COUNTED_MAX)
 _FIELD = "vector"
 
 
@@ -144,9 +149,18 @@ class VectorSearch:
         probes = self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
         if self._condition is None:
             return probes
-        kept, rows = self._dataset.count_rows(self._condition), self._searched.index.head.rows
+        kept, rows = self._kept(self._condition), self._searched.index.head.rows
         # The nearest rows that are kept lie in about so many times as many partitions as those of all.
         return ALL_PROBES if kept < FEW_SHARE * rows else math.ceil(probes * rows / max(1, kept))
+
+    def _kept(self, condition: str) -> int:
+        """Return how many rows a filter keeps."""
+        index = self._searched.index
+        key = index.root, index.version, index.head.rows, condition
+        if (kept := _KEPT.get(key)) is None:
+            kept = int(self._dataset.count_rows(condition))
+            _KEPT.put(key, kept)
+        return kept
 
     def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
         candidates = most if self._condition is None else most * FILTERED_REFINED
