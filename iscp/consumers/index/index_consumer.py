@@ -303,7 +303,6 @@ class IndexConsumer:
         there = there.filter(pc.not_equal(there[KEY], HEAD_KEY))
         keys, hashes = there[KEY].combine_chunks(), there[ROW_HASH].combine_chunks()
         seen: list[pa.ChunkedArray] = []
-        before = commit.head.rows
         changed = 0
 
         def take(table: pa.Table, encode: Callable[[pa.Table], pa.Table], *, shared: bool = False) -> None:
@@ -326,7 +325,7 @@ class IndexConsumer:
             take(table, lambda some: encoder.faulty(some, SHARED_KEY), shared=True)
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(_chunks(seen), pa.string()))))
         commit.remove(commit.seek(gone.to_pylist()))
-        return changed + len(gone) if before or changed else 0
+        return changed + len(gone)
 
 
 def _chunks(arrays: Sequence[pa.ChunkedArray]) -> list[pa.Array]:
