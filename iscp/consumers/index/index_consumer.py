@@ -29,6 +29,7 @@ from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.index.embedding.embedder import Known, Vectors
 from iscp.index.lance.address_lookup import ADDRESS
 from iscp.index.lance.index_columns import FAULT, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR
 from iscp.index.lance.index_head import FieldTotals, IndexHead
@@ -36,7 +37,7 @@ from iscp.index.lance.index_store import IndexStore, OpenIndex
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.lance_access import lance_faults
-from iscp.index.lance.row_encoder import Known, RowEncoder, Vectors
+from iscp.index.lance.row_encoder import RowEncoder
 from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges

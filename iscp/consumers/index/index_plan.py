@@ -14,11 +14,12 @@ from iscp.consumers.validation import CONSUMER_PATH
 from iscp.core.api.search_views import VECTOR_NUMBERS_MAX
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ErrorCode, PermanentError
+from iscp.index.embedding.embedder import Known
 from iscp.index.embedding.embedding_service import EmbeddingService
 from iscp.index.lance.analysis_options import analyser_of
 from iscp.index.lance.index_columns import VECTOR, dataset_schema
 from iscp.index.lance.index_head import IndexHead
-from iscp.index.lance.row_encoder import EmbeddedTexts, Known, RowEncoder, RowRules
+from iscp.index.lance.row_encoder import EmbeddedTexts, RowEncoder, RowRules
 from iscp.index.lance.text_analysis import Analyse
 from iscp.index.model.index_definition import IndexDefinition, Metric, VectorPrecision
 from iscp.ports.rows import Rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,14 @@ from iscp.core.values.errors import PermanentError, Unavailable
 
 Vectors = npt.NDArray[np.float32]
 """Vectors of texts, one a row, in the order of the texts."""
+
+Known = Callable[[Sequence[bytes]], Mapping[bytes, Vectors]]
+"""A function that returns stored vectors by the hashes of their texts, as far as there are any."""
+
+
+def text_hash(text: str) -> bytes:
+    """Return the 32 bytes by which a text's vector is found again: SHA-256 of its UTF-8."""
+    return hashlib.sha256(text.encode()).digest()
 
 
 class Embedder(Protocol):

@@ -7,9 +7,8 @@ embedded, so that the next attempt goes on from there as far as the cache reache
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from iscp.core.settings.embedder_faults import CHARS_MOST
 from iscp.core.values.untrusted_values import shown
 from iscp.index.embedding.checked_embedder import CheckedEmbedder
-from iscp.index.embedding.embedder import Vectors
+from iscp.index.embedding.embedder import Known, Vectors, text_hash
 from iscp.index.embedding.embedding_attempts import REST_S_MAX, EmbeddingAttempts
 from iscp.index.embedding.refused_texts import embed_apart
 from iscp.index.embedding.texts_in_flight import TextsInFlight
@@ -32,14 +31,6 @@ IN_FLIGHT_WAIT_S = 60.0
 
 KNOWN_AT_ONCE = 10_000
 """Hashes with which `known` is called at once."""
-
-Known = Callable[[Sequence[bytes]], Mapping[bytes, Vectors]]
-"""A function that returns stored vectors by the hashes of their texts, as far as there are any."""
-
-
-def text_hash(text: str) -> bytes:
-    """Return the 32 bytes by which a text's vector is found again: SHA-256 of its UTF-8."""
-    return hashlib.sha256(text.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

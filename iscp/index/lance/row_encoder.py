@@ -16,13 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.index.embedding.embedder import Known, Vectors, text_hash
 from iscp.index.lance.index_columns import FAULT, HEAD, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_column
 from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.text_analysis import TEXT_BYTES_MAX, Analyse
-
-Vectors = npt.NDArray[np.float32]
-Known = Callable[[Sequence[bytes]], Mapping[bytes, Vectors]]
-"""A function that returns stored vectors by the hashes of their texts, as far as there are any."""
 
 VECTOR_LENGTH_MAX = 1e15
 """Length of a vector whose square Lance can compute with 32 bits; a longer one is a fault of its row."""
@@ -180,18 +177,18 @@ class RowEncoder:
         assert self._rules.embed is not None
         texts = column.to_pylist()
         chosen = [each for each, text in enumerate(texts) if text and text.strip() and each not in faults.texts]
-        matrix, hashes = np.zeros((len(texts), self.dimension), np.float32), [None] * len(texts)
+        matrix = np.zeros((len(texts), self.dimension), np.float32)
+        hashes: list[bytes | None] = [None] * len(texts)
         if not chosen:
-            return matrix, list(hashes)
+            return matrix, hashes
         found = self._rules.embed([texts[each] for each in chosen], known)
-        made: list[bytes | None] = list(hashes)
         for place, number in enumerate(chosen):
             if place in found.refused:
                 faults.add(number, f"its text cannot be embedded: {found.refused[place]}")
             else:
                 matrix[number] = found.vectors[place]
-                made[number] = text_hash(texts[number])
-        return matrix, made
+                hashes[number] = text_hash(texts[number])
+        return matrix, hashes
 
     def _refuse_lengths(self, values: npt.NDArray[Any], there: npt.NDArray[np.bool_], faults: _Faults) -> None:
         """Refuse vectors as they are stored if their distances cannot be computed: one of them fails a whole build."""
@@ -278,8 +275,3 @@ def _value_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
     elif not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
         column = column.cast(pa.string()).cast(pa.binary())
     return list(column.to_pylist())
-
-
-def text_hash(text: str) -> bytes:
-    """Return the 32 bytes by which the vector of a text is found again."""
-    return hashlib.sha256(text.encode()).digest()

@@ -20,14 +20,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.dataset_names import BUILD_BEGUN, BUILDS
+from iscp.adapters.delta.storage.dataset_names import BUILD_BEGUN, BUILDS, VERSIONS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.core.values.errors import InvalidRequest
 from iscp.index.lance.index_store import OpenIndex, open_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import SEGMENT_PREFIX, segments_of, statistics_name
 from iscp.index.lance.word_counts import COUNTS_PREFIX, FOLDER, KEYS_PREFIX
-from iscp.index.maintenance.index_shape import VERSIONS, version_numbers
+from iscp.index.maintenance.index_shape import version_numbers
 
 if TYPE_CHECKING:
     from iscp.ports.system import Failpoints

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.dataset_names import VERSIONS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.index.lance.address_lookup import ADDRESS, head_row
 from iscp.index.lance.index_columns import KEY, VECTOR
@@ -27,9 +28,6 @@ from iscp.index.model.maintenance_policy import (
 
 if TYPE_CHECKING:
     from iscp.index.lance.index_store import OpenIndex
-
-VERSIONS = "_versions"
-"""The folder below a dataset with the manifests of its versions."""
 
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 _FRAGMENT_BITS = 32

@@ -12,7 +12,8 @@ from iscp.bootstrap.index_parts import default_index_services
 from iscp.bootstrap.search_parts import NodeSearch
 from iscp.core.api.search_views import SearchRequest
 from iscp.core.values.errors import InvalidRequest
-from iscp.index.lance.row_encoder import EmbeddedTexts, Known
+from iscp.index.embedding.embedder import Known
+from iscp.index.lance.row_encoder import EmbeddedTexts
 from tests.integration.index.search.small_index import SmallIndex
 
 ROWS = [

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from iscp.core.settings.embedder_faults import CHARS_MOST
 from iscp.core.values.errors import Canceled, TemporaryError, Unavailable
-from iscp.index.embedding.embedder import Vectors
+from iscp.index.embedding.embedder import Vectors, text_hash
 from iscp.index.embedding.embedding_service import (
     BATCH_CHARS_MAX,
     KNOWN_AT_ONCE,
     Embedded,
     EmbeddingCounts,
-    text_hash,
 )
 from iscp.index.embedding.vector_cache import VectorCache
 from tests.fakes.embedders import DIMENSION, Bed, EndingGuard, FakeEmbedder, vector_of

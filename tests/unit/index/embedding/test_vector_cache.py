@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.index.embedding.embedding_service import text_hash
+from iscp.index.embedding.embedder import text_hash
 from iscp.index.embedding.vector_cache import ENTRY_BYTES, VectorCache
 from tests.fakes.embedders import DIMENSION, vector_of
 
