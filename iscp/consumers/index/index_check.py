@@ -132,7 +132,7 @@ class IndexCheck:
         """Compare rows as they should be with those of their keys."""
         keys = expected[KEY].combine_chunks()
         found.seen.append(keys)
-        found.sums = found.sums.plus(count_rows(expected, found.counts))
+        found.sums = found.sums.plus(count_rows([expected], found.counts))
         there = rows_with_keys(index.dataset, keys.to_pylist(), expected.schema.names)
         compared = self._compared_columns(expected)
         doubled = there.group_by([KEY]).aggregate([([], "count_all")]).filter(pc.greater(pc.field("count_all"), 1))

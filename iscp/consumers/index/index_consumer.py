@@ -184,7 +184,7 @@ class IndexConsumer:
 
     def _commit(self, context: ConsumeContext, commit: IndexTransaction, retriever: Retriever, rows: int) -> Consumed:
         """Commit what a transaction has gathered, and the iteration's record with it."""
-        commit.head = replace(commit.head, column_ids=dict(context.column_ids))
+        commit.name_columns(context.column_ids)
         commit.apply(retriever.to.version, retriever.to.at_s, partly=retriever.to.steps > 0)
         retriever.update_watermark(commit)
         commit.commit()

@@ -55,7 +55,7 @@ class IndexRowStager:
         written: list[FragmentMetadata] = []
         for table in index_tables(rows):
             encoded = self._encoder.encode(table)
-            sums.append(count_rows(encoded, counts))
+            sums.append(count_rows([encoded], counts))
             keys.append(encoded.select([KEY]))
             written += write_rows(self._root, self._dataset, encoded)
         if not written:

@@ -5,6 +5,8 @@ A version is known by its manifest's stamp, as another index may be made in the 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.dataset_names import VERSIONS, manifest_name
 from iscp.adapters.delta.storage.delta_errors import storage_faults
@@ -20,19 +22,27 @@ HEAD_CACHED_CHARS_MAX = 16_384
 _Version = tuple[str, int, tuple[int, ...]]
 
 
-_CACHE: RecentValues[_Version, IndexHead] = RecentValues(HEADS_CACHED_MAX)
+class PlacedHead(NamedTuple):
+    """A head, and the address of its row, which the next commit removes."""
+
+    head: IndexHead
+    address: int
 
 
-def cached_head(root: str, version: int) -> IndexHead | None:
+_CACHE: RecentValues[_Version, PlacedHead] = RecentValues(HEADS_CACHED_MAX)
+
+
+def cached_head(root: str, version: int) -> PlacedHead | None:
     """Return the head of a version of the dataset at `root`, or None if it is not cached. Raises StorageError."""
     return _CACHE.get(found) if (found := _identified(root, version)) is not None else None
 
 
-def cache_head(root: str, version: int, head: IndexHead) -> None:
+def cache_head(root: str, version: int, found: PlacedHead) -> None:
     """Cache the head that was read of a version, or committed with it. Raises StorageError."""
+    head = found.head
     small = len(head.definition) + sum(map(len, head.records.values())) <= HEAD_CACHED_CHARS_MAX
-    if small and (found := _identified(root, version)) is not None:
-        _CACHE.put(found, head)
+    if small and (identified := _identified(root, version)) is not None:
+        _CACHE.put(identified, found)
 
 
 def _identified(root: str, version: int) -> _Version | None:

@@ -19,10 +19,10 @@ from iscp.adapters.delta.storage.dataset_guard import guard_dataset
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError
-from iscp.index.lance.address_lookup import head_row
+from iscp.index.lance.address_lookup import ADDRESS, head_row
 from iscp.index.lance.count_cache import cached_counts
 from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.head_cache import cache_head, cached_head
+from iscp.index.lance.head_cache import PlacedHead, cache_head, cached_head
 from iscp.index.lance.index_columns import HEAD, schema_fault
 from iscp.index.lance.index_head import IndexHead, parse_head, unreadable_head
 from iscp.index.lance.index_transaction import IndexTransaction, head_rows
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenIndex:
-    """An index at one version: its dataset, and the head of just that version."""
+    """An index at one version: its dataset, and the head of just that version with its row's address."""
 
     root: str
     dataset: LanceDataset
     head: IndexHead
+    head_address: int
 
     @property
     def version(self) -> int:
@@ -63,21 +64,22 @@ def open_index(uri: str, version: int | None = None) -> OpenIndex:
     try:
         dataset = open_dataset(uri, version)
         if (cached := cached_head(root, dataset.version)) is not None:
-            return OpenIndex(root, dataset, cached)
+            return OpenIndex(root, dataset, *cached)
         with lance_faults(f"read {uri}"):
             schema = dataset.schema
-            found = head_row(dataset, [HEAD])[HEAD].to_pylist() if HEAD in schema.names else None
+            found = head_row(dataset, [HEAD]) if HEAD in schema.names else None
     except NoIndexError as error:
         raise no_index(uri) from error
     if found is None:
         raise no_index(uri, "it is a Lance dataset that iscp did not write")
     if len(found) != 1:
         raise no_index(uri, f"it has {len(found)} heads, and an index has one")
-    head = parse_head(found[0] or "")
+    head = parse_head(found[HEAD][0].as_py() or "")
     if fault := schema_fault(schema, head.key, len(head.totals)):
         raise unreadable_head(fault)
-    cache_head(root, dataset.version, head)
-    return OpenIndex(root, dataset, head)
+    placed = PlacedHead(head, found[ADDRESS][0].as_py())
+    cache_head(root, dataset.version, placed)
+    return OpenIndex(root, dataset, *placed)
 
 
 class _Turn:
@@ -168,12 +170,12 @@ class IndexStore:
                 raise Conflict(f"{self._root} has been made by another writer") from error
             raise
         self._prepare(dataset)
-        return OpenIndex(self._root, dataset, head)
+        return self.open()
 
     def begin(self, at: OpenIndex | None = None) -> IndexTransaction:
         """Begin a commit on the version of `at`, or on the newest."""
         found = at or self.open()
-        return IndexTransaction(self._root, found.dataset, found.head, self.failpoints)
+        return IndexTransaction(self._root, found.dataset, PlacedHead(found.head, found.head_address), self.failpoints)
 
     def _prepare(self, dataset: LanceDataset) -> None:
         if not self._root.startswith(S3):

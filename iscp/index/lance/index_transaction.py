@@ -8,7 +8,7 @@ after another writer's fails: each takes away the row with the head that it has 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,9 +18,9 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
-from iscp.index.lance.address_lookup import ADDRESS, head_row, rows_with_keys
+from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
 from iscp.index.lance.durable_files import DurableFiles
-from iscp.index.lance.head_cache import cache_head
+from iscp.index.lance.head_cache import PlacedHead, cache_head
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults
@@ -37,25 +37,42 @@ ROWS_IN_FRAGMENT_MAX = 1_000_000
 WRITES_AT_ONCE = 4
 """Files of all indexes of a process that commits write at the same time; further ones wait for their turn."""
 
+COUNTED_AT_ONCE_ROWS = 20_000
+"""Rows whose words are counted together, as more of them take memory."""
+
+_OFFSET_BITS = 2**32 - 1
+"""The bits of an address that say where in its fragment a row is."""
+
 _WRITES = ThreadPoolExecutor(WRITES_AT_ONCE, "iscp-index-write")
 
 
 class IndexTransaction:
-    """The changes of one commit (port WatermarkTxn). `head` is that of `dataset`'s version, which is the base."""
+    """The changes of one commit (port WatermarkTxn). `placed` is the head of `dataset`'s version, the base."""
 
-    def __init__(self, root: str, dataset: LanceDataset, head: IndexHead, failpoints: Failpoints) -> None:
+    def __init__(self, root: str, dataset: LanceDataset, placed: PlacedHead, failpoints: Failpoints) -> None:
         self._root = root
         self._dataset = dataset
         self._schema: pa.Schema = dataset.schema
         self._failpoints = failpoints
         self._durable = DurableFiles(root)
         self._counts = WordCounts()
+        self._uncounted: tuple[list[pa.Table], list[pa.Table]] = [], []
         self._fragments: list[FragmentMetadata] = []
         self._writing: Future[list[FragmentMetadata]] | None = None
         self._gone: dict[int, list[int]] = defaultdict(list)
         self._replaces = self._rewrites = False
         self._put: dict[str, str] = {}
-        self.head = head
+        self._head, self._head_address = placed
+
+    @property
+    def head(self) -> IndexHead:
+        """Return the head as it is after what was added and removed so far."""
+        self._count_words()
+        return self._head
+
+    @head.setter
+    def head(self, head: IndexHead) -> None:
+        self._head = head
 
     @property
     def dataset(self) -> LanceDataset:
@@ -63,7 +80,7 @@ class IndexTransaction:
         return self._dataset
 
     def get(self, key: str) -> str | None:
-        return self._put.get(key, self.head.records.get(key))
+        return self._put.get(key, self._head.records.get(key))
 
     def put(self, key: str, value: str) -> None:
         self._put[key] = value
@@ -77,15 +94,19 @@ class IndexTransaction:
         self._rewrites = not schema.equals(self._schema)
         self._schema = schema
         there = {name: getattr(self.head, name) for name in ("records", "version", "version_at_s", "whole")}
-        self.head = replace(head.emptied(len(words_columns(schema))), **there)
+        self._head = replace(head.emptied(len(words_columns(schema))), **there)
 
     def apply(self, version: int, at_s: float, *, partly: bool = False) -> None:
         """Have the head say that the rows are of this version of the source, committed then (Unix seconds).
 
         `partly`: some rows are of the next version already, and searches read what was there before the first of them.
         """
-        whole = (self.head.whole or int(self._dataset.version)) if partly else 0
-        self.head = replace(self.head, version=version, version_at_s=at_s, whole=whole)
+        whole = (self._head.whole or int(self._dataset.version)) if partly else 0
+        self._head = replace(self._head, version=version, version_at_s=at_s, whole=whole)
+
+    def name_columns(self, column_ids: Mapping[str, str]) -> None:
+        """Have the head say by which ids the source knows its columns."""
+        self._head = replace(self._head, column_ids=dict(column_ids))
 
     def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
         """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""
@@ -97,9 +118,8 @@ class IndexTransaction:
 
     def remove(self, found: pa.Table) -> None:
         """Take away rows that `seek` has found."""
-        for address in found[ADDRESS].to_pylist():
-            self._gone[address >> 32].append(address)
-        self._count(found, -1)
+        self._drop(found[ADDRESS].to_pylist())
+        self._count_later(1, found)
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the dataset's columns, whose keys no other row has that stays.
@@ -109,7 +129,7 @@ class IndexTransaction:
         if len(rows):
             self._await_written()
             self._writing = _WRITES.submit(self.write_rows, rows)
-            self._count(rows, 1)
+            self._count_later(0, rows)
 
     def _await_written(self) -> None:
         if self._writing is not None:
@@ -124,32 +144,34 @@ class IndexTransaction:
         """Add rows that `write_rows` has written, of which `sums` has the sums, and `counts` the counts of words."""
         self._fragments += fragments
         self._counts.add_table(counts)
-        self._add_sums(sums, 1)
+        self._add_sums(sums)
 
     def state_sums(self, sums: RowSums, counts: pa.Table) -> None:
         """Have the sums and the counts of words be these of all rows that there are after the commit, whatever those of
         the base and the changes come to.
         """
-        self._counts = WordCounts()
+        self._counts, self._uncounted = WordCounts(), ([], [])
         self._counts.add_table(counts)
-        nothing = (FieldTotals(),) * len(self.head.totals)
-        self.head = replace(self.head, rows=0, faults=0, vectors=0, totals=nothing, count_files=())
-        self._add_sums(sums, 1)
+        nothing = (FieldTotals(),) * len(self._head.totals)
+        self._head = replace(self._head, rows=0, faults=0, vectors=0, totals=nothing, count_files=())
+        self._add_sums(sums)
 
     def commit(self, message: str = "") -> LanceDataset:
         """Commit, and return the dataset at the new version. Raises Conflict if another writer was first."""
+        deleting = _WRITES.submit(self._take_away)
+        self._count_words()  # meanwhile
         counts = self._counts.table()
         counted = [counts_name()] if len(counts) else []
-        self.head = replace(
-            self.head,
-            records={**self.head.records, **self._put},
-            count_files=(*self.head.count_files, *counted),
-        )
-        heading = _WRITES.submit(self.write_rows, head_rows(self.head, self._schema))
         counting = [_WRITES.submit(write_counts, self._root, counts, name) for name in counted]
-        removed, updated = self._take_away()
+        self._head = replace(
+            self._head,
+            records={**self._head.records, **self._put},
+            count_files=(*self._head.count_files, *counted),
+        )
+        heading = self.write_rows(head_rows(self._head, self._schema))
+        removed, updated = deleting.result()
         self._await_written()
-        self._fragments += heading.result()
+        self._fragments += heading
         for each in counting:
             each.result()
         self._failpoints.reach("index.fragments")
@@ -166,7 +188,9 @@ class IndexTransaction:
             )
             self._failpoints.reach("index.commit.after")
             self._durable.sync_commit(committed)
-        cache_head(self._root, committed.version, self.head)
+        newest = max(committed.get_fragments(), key=lambda each: each.fragment_id)
+        if newest.physical_rows == 1:  # the head, as it was written last
+            cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
         return committed
 
     def _operation(
@@ -183,38 +207,47 @@ class IndexTransaction:
         if self._replaces:
             return [each.fragment_id for each in self._dataset.get_fragments()], []
         removed, updated = [], []
+        self._drop([self._head_address])
         with lance_faults(f"read {self._root}"):
-            for address in head_row(self._dataset, [KEY])[ADDRESS].to_pylist():
-                self._gone[address >> 32].append(address)
-            for number, left in zip(self._gone, _WRITES.map(self._without, self._gone.items()), strict=True):
-                if left is None:
+            for number, offsets in self._gone.items():
+                fragment = self._dataset.get_fragment(number)
+                assert fragment is not None  # a row of it has been read
+                if (left := fragment.delete_rows(offsets)) is None:
                     removed.append(number)
                 else:
                     updated.append(left)
         return removed, updated
 
-    def _without(self, gone: tuple[int, list[int]]) -> FragmentMetadata | None:
-        """Mark rows of a fragment as deleted, and return what is left of it; None for nothing."""
-        number, addresses = gone
-        fragment = self._dataset.get_fragment(number)
-        assert fragment is not None  # a row of it has been read
-        return fragment.delete(f"{ADDRESS} IN ({','.join(map(str, addresses))})")
+    def _drop(self, addresses: Iterable[int]) -> None:
+        for address in addresses:
+            self._gone[address >> 32].append(address & _OFFSET_BITS)
 
-    def _count(self, rows: pa.Table, sign: int) -> None:
-        self._add_sums(count_rows(rows, self._counts, sign), sign)
+    def _count_later(self, side: int, rows: pa.Table) -> None:
+        """Have the words of rows that come (side 0) or go (1) counted with those of others."""
+        self._uncounted[side].append(rows)
+        if sum(len(each) for tables in self._uncounted for each in tables) >= COUNTED_AT_ONCE_ROWS:
+            self._count_words()
 
-    def _add_sums(self, sums: RowSums, sign: int) -> None:
-        self.head = replace(
-            self.head,
-            rows=self.head.rows + sign * sums.rows,
-            faults=self.head.faults + sign * sums.faults,
-            vectors=self.head.vectors + sign * sums.vectors,
-            totals=tuple(each.plus(more, sign) for each, more in zip(self.head.totals, sums.totals, strict=True)),
+    def _count_words(self) -> None:
+        come, go = self._uncounted
+        self._uncounted = [], []
+        if come or go:
+            self._add_sums(count_rows(come, self._counts, go))
+
+    def _add_sums(self, sums: RowSums) -> None:
+        self._head = replace(
+            self._head,
+            rows=self._head.rows + sums.rows,
+            faults=self._head.faults + sums.faults,
+            vectors=self._head.vectors + sums.vectors,
+            totals=tuple(each.plus(more) for each, more in zip(self._head.totals, sums.totals, strict=True)),
         )
 
 
 class RowSums(NamedTuple):
-    """The sums of some rows, as IndexHead has those of all; `totals` are pairs of (rows, words)."""
+    """The sums of some rows, as IndexHead has those of all; `totals` are pairs of (rows, words). Differences of such
+    sums are negative where rows go.
+    """
 
     rows: int
     faults: int
@@ -231,15 +264,24 @@ class RowSums(NamedTuple):
         )
 
 
-def count_rows(rows: pa.Table, counts: WordCounts, sign: int = 1) -> RowSums:
-    """Return the sums of rows, and add their words to `counts`, or take them away (sign -1)."""
-    names = words_columns(rows.schema)
+def count_rows(come: Sequence[pa.Table], counts: WordCounts, go: Sequence[pa.Table] = ()) -> RowSums:
+    """Return the sums of rows less those of rows that go, and have `counts` count their words."""
+    names = words_columns((*come, *go)[0].schema)
+    vectors = VECTOR in (*come, *go)[0].schema.names
     return RowSums(
-        len(rows),
-        len(rows) - int(rows[FAULT].null_count),
-        len(rows) - int(rows[VECTOR].null_count) if VECTOR in rows.schema.names else 0,
-        tuple(counts.add(number, rows[name], sign) for number, name in enumerate(names)),
+        _more(come, go, len),
+        _more(come, go, lambda rows: len(rows) - int(rows[FAULT].null_count)),
+        _more(come, go, lambda rows: len(rows) - int(rows[VECTOR].null_count)) if vectors else 0,
+        tuple(counts.add(number, _texts(come, name), _texts(go, name)) for number, name in enumerate(names)),
     )
+
+
+def _more(come: Sequence[pa.Table], go: Sequence[pa.Table], counted: Callable[[pa.Table], int]) -> int:
+    return sum(map(counted, come)) - sum(map(counted, go))
+
+
+def _texts(tables: Sequence[pa.Table], name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for each in tables for chunk in each[name].chunks], pa.string())
 
 
 def write_rows(root: str, dataset: LanceDataset, rows: pa.Table, *, rewrites: bool = False) -> list[FragmentMetadata]:

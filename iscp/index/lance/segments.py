@@ -175,7 +175,7 @@ def live_counts(at: OpenIndex, number: int, fragments: Sequence[int]) -> tuple[p
         return _counts_of_all(at, number)
     counts, rows, words, name = WordCounts(), 0, 0, words_column(number)
     for batch in at.dataset.scanner(columns=[name], fragments=chosen, batch_size=BATCH_ROWS).to_batches():
-        found = counts.add(number, pa.chunked_array([batch[name]]), 1)
+        found = counts.add(number, pa.chunked_array([batch[name]]))
         rows, words = rows + found[0], words + found[1]
     return counts.table(), rows, words
 

@@ -47,28 +47,32 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class WordCounts:
-    """In how many rows more, or fewer, each word stands: what one commit changes, as it gathers."""
+    """Gathers in how many rows more, or fewer, each word stands: what one commit changes."""
 
     def __init__(self) -> None:
         self._parts: list[pa.Table] = []
 
-    def add(self, column: int, texts: pa.ChunkedArray, sign: int) -> tuple[int, int]:
-        """Add the words of rows (sign 1), or take them away (-1); each of `texts` has the words of a row, as stored.
+    def add(self, column: int, texts: pa.ChunkedArray, gone: pa.ChunkedArray | None = None) -> tuple[int, int]:
+        """Add the words of rows, and take away those of rows that are gone; a text has the words of a row, as stored.
 
-        Return how many of the rows have words, and how many words they have together.
+        Return how many rows more have words, and how many words they have more together; either may be negative.
         """
-        some = texts.drop_null().combine_chunks()
+        added = texts.drop_null()
+        some = pa.chunked_array(added.chunks + (gone.drop_null().chunks if gone is not None else []), pa.string())
         if not len(some):
             return 0, 0
-        lists = pc.split_pattern(pc.utf8_slice_codeunits(some, 1, -1), " ")
+        # All at once, as each word that stands on both sides is then sorted, and joined, once.
+        signs = np.where(np.arange(len(some)) < len(added), 1, -1)
+        lists = pc.split_pattern(pc.utf8_slice_codeunits(some.combine_chunks(), 1, -1), " ")
         coded = lists.flatten().dictionary_encode()
         words, codes = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
         pairs = np.sort(rows * len(words) + codes)  # twice as fast as np.unique
-        once = pairs[np.append(True, pairs[1:] != pairs[:-1])] % len(words)
-        counted = np.bincount(once, minlength=len(words)) * sign
+        once = pairs[np.append(True, pairs[1:] != pairs[:-1])]
+        # Sums of small integers, which floating-point numbers are exact for.
+        counted = np.bincount(once % len(words), signs[once // len(words)], len(words)).astype(np.int64)
         self._parts.append(pa.table([np.full(len(words), column, np.int16), words, counted], schema=COUNTS_SCHEMA))
-        return len(some), len(codes)
+        return int(signs.sum()), int(signs[rows].sum())
 
     def add_table(self, table: pa.Table) -> None:
         """Add counts as `read_table` gives them."""
@@ -210,7 +214,10 @@ def _totals_of(metadata: Mapping[bytes, bytes]) -> tuple[int, int] | None:
 
 def merged_counts(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one table with the sums of several, without words that no row has any more."""
-    summed = pa.concat_tables(tables).group_by(["column", "word"]).aggregate([("rows", "sum")])
-    some = summed.filter(pc.not_equal(summed["rows_sum"], 0)).select(["column", "word", "rows_sum"])
+    summed = tables[0]
+    if len(tables) > 1:
+        grouped = pa.concat_tables(tables).group_by(["column", "word"]).aggregate([("rows", "sum")])
+        summed = grouped.rename_columns({"rows_sum": "rows"})
+    some = summed.filter(pc.not_equal(summed["rows"], 0)).select(COUNTS_SCHEMA.names)
     ordered = some.take(pc.sort_indices(some, [("column", "ascending"), ("word", "ascending")]))
     return pa.table(ordered.columns, schema=COUNTS_SCHEMA)

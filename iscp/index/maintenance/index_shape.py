@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.dataset_names import VERSIONS
 from iscp.adapters.delta.storage.delta_errors import storage_faults
-from iscp.index.lance.address_lookup import ADDRESS, head_row
-from iscp.index.lance.index_columns import KEY, VECTOR
+from iscp.index.lance.index_columns import VECTOR
 from iscp.index.lance.index_names import KEY_INDEX, VECTOR_INDEX, words_index, words_number
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import Segment, segment_statistics, segments_of, vector_kind
@@ -64,11 +63,11 @@ def read_shape(at: OpenIndex, keep_s: float, now_s: float) -> IndexShape:
 def fragments_of(at: OpenIndex) -> dict[int, _Fragment]:
     """Return the rows of each fragment, but for one that has nothing but the head."""
     with lance_faults(f"read {at.root}"):
-        heads = {each >> _FRAGMENT_BITS for each in head_row(at.dataset, [KEY])[ADDRESS].to_pylist()}
+        head = at.head_address >> _FRAGMENT_BITS
         return {
             each.fragment_id: _Fragment(each.physical_rows, each.num_deletions)
             for each in at.dataset.get_fragments()
-            if each.fragment_id not in heads or each.physical_rows - each.num_deletions > 1
+            if each.fragment_id != head or each.physical_rows - each.num_deletions > 1
         }
 
 

@@ -11,6 +11,7 @@ from iscp.consumers.index.index_rows import SHARED_KEY
 from iscp.core.job.iteration import Bounds, DataType, Purpose
 from iscp.core.spec.spec import ChangeMode
 from iscp.core.values.errors import EngineError, ErrorCode
+from iscp.index.lance.head_cache import PlacedHead
 from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.lance_access import open_dataset
 from iscp.index.search.index_opening import open_whole
@@ -213,8 +214,8 @@ def test_a_verification_finds_sums_that_are_wrong(indexing: Indexing) -> None:
     job = indexing.job("fulltext")
     indexing.run(job)
     index = indexing.index(job)
-    commit = IndexTransaction(index.root, index.dataset, index.head.emptied(2), ScriptedFailpoints())
-    commit.commit()
+    placed = PlacedHead(index.head.emptied(2), index.head_address)
+    IndexTransaction(index.root, index.dataset, placed, ScriptedFailpoints()).commit()
     assert not indexing.verify(job).equal
     assert indexing.verify(job, Purpose.REPAIR).repaired
     assert indexing.verify(job).equal

@@ -18,7 +18,9 @@ def test_what_a_commit_and_a_search_cache_is_what_the_dataset_has(tmp_path: Path
         index.change({str(number): Row((" a ", None))}, [])
         at = open_index(index.store.root)
         stored = next(row["_iscp"] for row in at.dataset.to_table(columns=["_iscp"]).to_pylist() if row["_iscp"])
-        assert cached_head(at.root, at.version) == at.head == parse_head(stored)
+        assert cached_head(at.root, at.version) == (at.head, at.head_address)
+        assert at.head == parse_head(stored)
+        assert at.dataset._take_rows([at.head_address], columns=["_iscp"])["_iscp"].to_pylist() == [stored]
     assert open_index(index.store.root, at.version - 1).head.rows == 2
 
 

@@ -53,7 +53,7 @@ def test_rows_that_were_staged_days_ago_are_published(index: MaintainedIndex) ->
     begin(index, days=UNVERIFIED_S / DAY_S + 2)
     row, counts = random_row(random.Random(2)), WordCounts()
     rows = index.table({"staged": row})
-    sums = count_rows(rows, counts)
+    sums = count_rows([rows], counts)
     written = index.store.begin().write_rows(rows)
     counted = write_counts(index.store.root, counts.table())
     root = Path(index.store.root)

@@ -30,7 +30,7 @@ def index(tmp_path: Path) -> MaintainedIndex:
 def sums_of(index: MaintainedIndex) -> tuple[RowSums, pa.Table]:
     """What all rows of the model come to, counted in two parts."""
     rows, counts = index.table(index.model), WordCounts()
-    sums = count_rows(rows.slice(0, ROWS // 3), counts).plus(count_rows(rows.slice(ROWS // 3), counts))
+    sums = count_rows([rows.slice(0, ROWS // 3)], counts).plus(count_rows([rows.slice(ROWS // 3)], counts))
     return sums, counts.table()
 
 

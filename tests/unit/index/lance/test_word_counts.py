@@ -34,20 +34,20 @@ def stored(*texts: str | None) -> pa.ChunkedArray:
 
 def test_a_word_counts_once_for_each_row() -> None:
     counts = WordCounts()
-    assert counts.add(0, stored("b a b", None, "b"), 1) == (2, 4)
-    assert counts.add(1, stored("b"), 1) == (1, 1)
+    assert counts.add(0, stored("b a b", None, "b")) == (2, 4)
+    assert counts.add(1, stored("b")) == (1, 1)
     assert counts.table().to_pylist() == [
         {"column": 0, "word": "a", "rows": 1},
         {"column": 0, "word": "b", "rows": 2},
         {"column": 1, "word": "b", "rows": 1},
     ]
-    assert counts.add(0, stored(None, None), 1) == (0, 0)
+    assert counts.add(0, stored(None, None)) == (0, 0)
 
 
 def test_what_is_taken_away_again_is_not_there() -> None:
     counts = WordCounts()
-    counts.add(0, stored("a b"), 1)
-    counts.add(0, stored("a"), -1)
+    assert counts.add(0, stored("a b")) == (1, 2)
+    assert counts.add(0, stored(None), stored("a", None)) == (-1, -1)
     assert counts.table().to_pylist() == [{"column": 0, "word": "b", "rows": 1}]
     assert len(WordCounts().table()) == 0
 
@@ -61,8 +61,12 @@ def test_files_of_any_history_sum_up_to_the_live_rows(root: str, seed: int) -> N
         counts = WordCounts()
         gone = [live.pop(chance.randrange(len(live))) for _ in range(min(len(live), chance.randrange(4)))]
         new = [" ".join(chance.choices("abcdefgh", k=chance.randrange(1, 5))) for _ in range(chance.randrange(6))]
-        counts.add(0, stored(*gone), -1)
-        counts.add(0, stored(*new), 1)
+        if chance.random() < 0.5:
+            more = counts.add(0, stored(*new), stored(*gone))
+        else:  # what has come and gone may be stated apart
+            each = counts.add(0, stored(), stored(*gone)), counts.add(0, stored(*new))
+            more = each[0][0] + each[1][0], each[0][1] + each[1][1]
+        assert more == (len(new) - len(gone), len(" ".join(new).split()) - len(" ".join(gone).split()))
         live += new
         names.append(write_counts(root, counts.table()))
         if len(names) > 4:
@@ -75,8 +79,8 @@ def test_files_of_any_history_sum_up_to_the_live_rows(root: str, seed: int) -> N
 
 def test_prefixes_give_the_most_frequent_words_of_live_rows_first() -> None:
     counts, less = WordCounts(), WordCounts()
-    counts.add(0, stored("data database", "data dataset", "dog", "dataset"), 1)
-    less.add(0, stored("database"), -1)
+    counts.add(0, stored("data database", "data dataset", "dog", "dataset"))
+    less.add(0, stored(), stored("database"))
     live = LiveCounts([CountFile(counts.table()), CountFile(less.table())])
     assert live.with_prefix(0, "data", 10) == ["data", "dataset"]
     assert live.with_prefix(0, "data", 1) == ["data"]
