@@ -221,7 +221,7 @@ class IndexConsumer:
         self._require_columns(commit, changes)
         keys = key_texts(changes, self._spec.key)
         # Lance looks them up while the words of the new rows are found.
-        seeking = seeker.submit(commit.seek, keys.to_pylist())
+        seeking = seeker.submit(commit.seek, keys.to_pylist(), with_vectors=self._plan.embeds)
         writes = changes.filter(pc.is_in(changes[OP], value_set=pa.array(_WRITES))).drop_columns([OP])
         known = (lambda hashes: _vectors_among(seeking.result(), hashes)) if self._plan.embeds else None
         added = encoder.encode(writes, known)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance import LanceDataset, LanceOperation
 from lance.fragment import write_fragments
 
@@ -62,7 +63,8 @@ class IndexTransaction:
         self._gone: dict[int, list[int]] = defaultdict(list)
         self._replaces = self._rewrites = False
         self._put: dict[str, str] = {}
-        self._head, self._head_address = placed
+        self._base, self._head_address = placed
+        self._head = self._base
 
     @property
     def head(self) -> IndexHead:
@@ -108,13 +110,24 @@ class IndexTransaction:
         """Have the head say by which ids the source knows its columns."""
         self._head = replace(self._head, column_ids=dict(column_ids))
 
-    def seek(self, keys: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
-        """Return the rows of the base with these keys: `columns`, and those that `remove` needs."""
+    def seek(self, keys: Sequence[str], *, with_vectors: bool = False) -> pa.Table:
+        """Return what `remove` needs of the rows of the base with these keys.
+
+        Without `with_vectors` the column `VECTOR` says whether there is one, where that is known without reading it, as
+        the numbers of a vector are most of a row.
+        """
         needed = [KEY, ROW_HASH, FAULT, *words_columns(self._dataset.schema)]
-        if VECTOR in self._dataset.schema.names:
-            needed += [VECTOR, TEXT_HASH]
+        if VECTOR not in self._dataset.schema.names:
+            return self._rows(keys, needed)
+        base = self._base
+        if with_vectors or base.vectors != base.rows - base.faults:
+            return self._rows(keys, [*needed, VECTOR, TEXT_HASH])
+        found = self._rows(keys, needed)  # each of them that has no fault has a vector
+        return found.append_column(VECTOR, pc.if_else(pc.is_null(found[FAULT]), True, None))
+
+    def _rows(self, keys: Sequence[str], columns: list[str]) -> pa.Table:
         with lance_faults(f"read {self._root}"):
-            return rows_with_keys(self._dataset, keys, list(dict.fromkeys([*needed, *columns])))
+            return rows_with_keys(self._dataset, keys, columns)
 
     def remove(self, found: pa.Table) -> None:
         """Take away rows that `seek` has found."""

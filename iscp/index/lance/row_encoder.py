@@ -7,6 +7,7 @@ finds it. Its key and its hash are there, so that a comparison with the source k
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -266,8 +267,7 @@ def _value_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
     """Return bytes for each value that are the same for equal values alone."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        numbers = [None if each is None else np.asarray(each, np.float64).tobytes() for each in column.to_pylist()]
-        return list(numbers)
+        return _list_bytes(column.combine_chunks())
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     if pa.types.is_fixed_size_binary(kind):
@@ -275,3 +275,15 @@ def _value_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
     elif not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
         column = column.cast(pa.string()).cast(pa.binary())
     return list(column.to_pylist())
+
+
+def _list_bytes(lists: pa.Array) -> list[bytes | None]:
+    """Return the numbers of each list in double precision, where a null is NaN; all are cast at once."""
+    if pa.types.is_fixed_size_list(lists.type):
+        lists = lists.cast(pa.list_(lists.type.value_type))
+    ends = lists.offsets.to_numpy(zero_copy_only=False).tolist()
+    numbers = lists.values.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    return [
+        numbers[begin:end].tobytes() if there else None
+        for there, (begin, end) in zip(lists.is_valid().to_pylist(), itertools.pairwise(ends), strict=True)
+    ]
