@@ -7,8 +7,9 @@ never changes (`word_counts` has the format). A segment that somebody else has m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.word_counts import CountFile, WordCounts, merged_counts, read_table, write_counts
 
 if TYPE_CHECKING:
+    from lance import LanceFragment
+
     from iscp.index.lance.index_store import OpenIndex
 
 SEGMENT_PREFIX = "segment-"
@@ -42,6 +45,8 @@ SEGMENT_PREFIX = "segment-"
 
 BATCH_ROWS = 32_768
 """Rows whose words are counted at once."""
+
+_NO_TEXTS = pa.chunked_array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ def state_segment(at: OpenIndex, segment: Segment) -> bool:
         fragments = [each for each in at.dataset.get_fragments() if each.fragment_id in segment.fragments]
         if number is None or len(fragments) < len(segment.fragments) or any(each.num_deletions for each in fragments):
             return False
-        write_statistics(at, segment.uuid, number, sorted(segment.fragments))
+        _write_statistics(at, segment.uuid, live_counts(at, number, sorted(segment.fragments)))
     return True
 
 
@@ -160,31 +165,50 @@ def vector_kind(at: OpenIndex) -> str:
     return at.head.vector_kind if at.head.vector_kind in VECTOR_OPTIONS else usual
 
 
-def write_statistics(at: OpenIndex, uuid: str, number: int, fragments: Sequence[int]) -> None:
-    """Write what a segment that is built now over these fragments has. Raises StorageError."""
-    table, rows, words = live_counts(at, number, fragments)
+def _write_statistics(at: OpenIndex, uuid: str, found: tuple[pa.Table, int, int]) -> None:
+    """Write what a segment has that is built now of rows with these `live_counts`. Raises StorageError."""
+    table, rows, words = found
     write_counts(at.root, table, statistics_name(uuid), (rows, words))
 
 
 def live_counts(at: OpenIndex, number: int, fragments: Sequence[int]) -> tuple[pa.Table, int, int]:
     """Return the counts of the words of the live rows in these fragments, how many rows have words, and how many words
     these are.
+
+    The head's files have those of all rows. So at most half of the rows are read: these, or those that are not these.
     """
-    chosen = [each for each in at.dataset.get_fragments() if each.fragment_id in set(fragments)]
-    if at.head.count_files and sum(each.count_rows() for each in chosen) == at.head.rows:
-        return _counts_of_all(at, number)
-    counts, rows, words, name = WordCounts(), 0, 0, words_column(number)
-    for batch in at.dataset.scanner(columns=[name], fragments=chosen, batch_size=BATCH_ROWS).to_batches():
-        found = counts.add(number, pa.chunked_array([batch[name]]))
-        rows, words = rows + found[0], words + found[1]
+    chosen: list[LanceFragment] = []
+    others: list[LanceFragment] = []
+    for each in at.dataset.get_fragments():
+        (chosen if each.fragment_id in set(fragments) else others).append(each)
+    counts = WordCounts()
+    if at.head.count_files and _row_count(others) < _row_count(chosen):
+        totals = at.head.totals[number]
+        stated = merged_counts([read_table(at.root, name) for name in at.head.count_files])
+        counts.add_table(stated.filter(pc.equal(stated["column"], number)))
+        rows, words = _count(at, number, others, lambda texts: counts.add(number, _NO_TEXTS, texts))
+        return counts.table(), totals.rows + rows, totals.words + words
+    rows, words = _count(at, number, chosen, lambda texts: counts.add(number, texts))
     return counts.table(), rows, words
 
 
-def _counts_of_all(at: OpenIndex, number: int) -> tuple[pa.Table, int, int]:
-    """Return the counts of all live rows, which the head's files have: a tenth of the time."""
-    totals = at.head.totals[number]
-    summed = merged_counts([read_table(at.root, name) for name in at.head.count_files])
-    return summed.filter(pc.equal(summed["column"], number)), totals.rows, totals.words
+def _count(
+    at: OpenIndex,
+    number: int,
+    fragments: Sequence[LanceFragment],
+    count: Callable[[pa.ChunkedArray], tuple[int, int]],
+) -> tuple[int, int]:
+    """Have the words of the live rows of fragments counted; return the sums of what `count` returns."""
+    rows, words, name = 0, 0, words_column(number)
+    if fragments:  # none would be all
+        for batch in at.dataset.scanner(columns=[name], fragments=fragments, batch_size=BATCH_ROWS).to_batches():
+            found = count(pa.chunked_array([batch[name]]))
+            rows, words = rows + found[0], words + found[1]
+    return rows, words
+
+
+def _row_count(fragments: Sequence[LanceFragment]) -> int:
+    return sum(each.count_rows() for each in fragments)
 
 
 def _built(at: OpenIndex, name: str, fragments: list[int], metric: str) -> Index | None:
@@ -192,10 +216,14 @@ def _built(at: OpenIndex, name: str, fragments: list[int], metric: str) -> Index
     if number is not None:
         if not _values(at, words_column(number), fragments):
             return None
-        staged = _build(at.dataset, words_column(number), "INVERTED", name, fragments, TEXT_OPTIONS)
-        # Lance leaves the files of such a segment in a folder where no search finds them, until segments are merged.
-        segment: Index = at.dataset.merge_existing_index_segments([staged])
-        write_statistics(at, segment.uuid, number, fragments)
+        # Lance builds without the interpreter's lock, and lets nobody else use the object that it builds by.
+        beside = replace(at, dataset=at.dataset.checkout_version(at.version))
+        with ThreadPoolExecutor(1, "iscp-index-count") as counter:
+            counting = counter.submit(live_counts, beside, number, fragments)
+            staged = _build(at.dataset, words_column(number), "INVERTED", name, fragments, TEXT_OPTIONS)
+            # Lance leaves the files of such a segment in a folder where no search finds them, until they are merged.
+            segment: Index = at.dataset.merge_existing_index_segments([staged])
+            _write_statistics(at, segment.uuid, counting.result())
         return segment
     if name == KEY_INDEX:
         return _build(at.dataset, KEY, "BTREE", name, fragments, {})

@@ -40,7 +40,7 @@ MERGE_RATIO = 1
 """How many times as large as all smaller segments together a segment may be that is merged with these. So each row is
 written again a number of times that grows with the logarithm of the number of rows."""
 
-DEAD_SHARE_MAX = 1 / 3
+DEAD_SHARE_MAX = 1 / 2
 """The share of rows in files that may be deleted. A compaction costs as much as a build, so it may not come more often
 than after so many changed rows; ranks are exact whatever the share (ADR 45)."""
 

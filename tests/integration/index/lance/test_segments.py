@@ -105,7 +105,7 @@ def states(index: MaintainedIndex) -> Iterator[str]:
         index.change({f"{number}-{each}": random_row(chance) for each in range(1_010)}, [])
         maintained(index)
     yield "merged"
-    index.change({}, [f"{number}-{each}" for number in range(9) for each in range(900)])
+    index.change({}, [*(str(each) for each in range(4_400)), *(f"{n}-{each}" for n in range(9) for each in range(900))])
     assert Upkeep.COMPACT in maintained(index)
     yield "compacted"
 

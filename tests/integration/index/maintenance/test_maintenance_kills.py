@@ -66,7 +66,7 @@ def due(path: Path, kind: Upkeep) -> MaintainedIndex:
             index.change({f"{number}-{each}": random_row(chance, DIMENSION) for each in range(1_001)}, [])
             maintain(index.store, limits, SystemClock(), EnvironmentFailpoints({}), 0.0)
     elif kind is Upkeep.COMPACT:
-        index.change({}, [str(each) for each in range(2_500)])
+        index.change({}, [str(each) for each in range(2_800)])
     elif kind is Upkeep.COUNTS:
         for _ in range(8):
             index.change_randomly(chance, 10, ROWS)

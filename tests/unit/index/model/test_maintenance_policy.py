@@ -90,8 +90,8 @@ def test_the_smallest_segments_of_each_part_are_merged() -> None:
 
 def test_fragments_are_written_again_if_many_rows_are_deleted_or_there_are_many() -> None:
     covered = part(9_000, 9_000)
-    worn = GroupShape((3, 4), 3_000, 1_001)
-    slightly = GroupShape((5,), 3_000, 1_000)
+    worn = GroupShape((3, 4), 3_000, 1_501)
+    slightly = GroupShape((5,), 3_000, 1_500)
     small = GroupShape((6,), DEAD_ROWS_MIN, DEAD_ROWS_MIN)
     shape = IndexShape((covered,), (slightly, worn, small))
     assert next_action(shape) == UpkeepAction(Upkeep.COMPACT, fragments=(3, 4))
