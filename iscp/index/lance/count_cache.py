@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
+from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.word_counts import CountFile, find_table, read_table
 
 CACHED_BYTES_MAX = 64 * 1024**2
@@ -17,31 +15,13 @@ SMALL_CACHED_BYTES_MAX = 8 * 1024**2
 """Bytes of such files that a process caches in addition, so that thousands of small indexes need no more."""
 
 
-class _CountCache:
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()
-        self._files: OrderedDict[tuple[str, str], CountFile] = OrderedDict()
-        self._bytes = 0
-
-    def find(self, root: str, name: str) -> CountFile | None:
-        with self._lock:
-            if (found := self._files.get((root, name))) is not None:
-                self._files.move_to_end((root, name))
-            return found
-
-    def keep(self, root: str, name: str, read: CountFile) -> CountFile:
-        key = root, name
-        with self._lock:
-            if key not in self._files and read.bytes <= self._bytes_max:
-                self._files[key] = read
-                self._bytes += read.bytes
-            while self._bytes > self._bytes_max:
-                self._bytes -= self._files.popitem(last=False)[1].bytes
-        return read
+def _bytes(file: CountFile) -> int:
+    return file.bytes
 
 
-_LARGE, _SMALL = _CountCache(CACHED_BYTES_MAX), _CountCache(SMALL_CACHED_BYTES_MAX)
+_Files = RecentValues[tuple[str, str], CountFile]
+_LARGE: _Files = RecentValues(CACHED_BYTES_MAX, _bytes)
+_SMALL: _Files = RecentValues(SMALL_CACHED_BYTES_MAX, _bytes)
 
 
 def cached_counts(root: str, name: str) -> CountFile:
@@ -58,9 +38,9 @@ def found_counts(root: str, name: str) -> CountFile | None:
 
 
 def _find(root: str, name: str) -> CountFile | None:
-    return _LARGE.find(root, name) or _SMALL.find(root, name)
+    return _LARGE.get((root, name)) or _SMALL.get((root, name))
 
 
 def _keep(root: str, name: str, read: CountFile) -> CountFile:
     cache = _SMALL if read.bytes <= SMALL_BYTES_MAX else _LARGE
-    return cache.keep(root, name, read)
+    return cache.put((root, name), read)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class RecentValues(Generic[K, V]):
-    """At most so many values. Safe for threads."""
+def _one(_value: object) -> int:
+    return 1
 
-    def __init__(self, most: int) -> None:
+
+class RecentValues(Generic[K, V]):
+    """Values that weigh at most so much together; `weigh` returns the weight of one, by default each weighs 1.
+
+    A value that weighs more than all may is not stored. Safe for threads.
+    """
+
+    def __init__(self, most: int, weigh: Callable[[V], int] = _one) -> None:
         self._most = most
+        self._weigh = weigh
         self._lock = threading.Lock()
         self._values: OrderedDict[K, V] = OrderedDict()
+        self._weight = 0
 
     def get(self, key: K) -> V | None:
         with self._lock:
@@ -25,8 +34,14 @@ class RecentValues(Generic[K, V]):
                 self._values.move_to_end(key)
             return found
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V) -> V:
+        """Store a value in place of that of this key, and return it."""
         with self._lock:
-            self._values[key] = value
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
+            if (old := self._values.pop(key, None)) is not None:
+                self._weight -= self._weigh(old)
+            if (weight := self._weigh(value)) <= self._most:
+                self._values[key] = value
+                self._weight += weight
+            while self._weight > self._most:
+                self._weight -= self._weigh(self._values.popitem(last=False)[1])
+        return value

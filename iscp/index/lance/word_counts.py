@@ -93,7 +93,7 @@ class CountFile:
             part = table.filter(pc.equal(table["column"], column)).combine_chunks()
             self._words[column] = part["word"].chunk(0)
             self._rows[column] = part["rows"].chunk(0)
-        self.bytes = table.nbytes
+        self.bytes: int = table.nbytes
         self.totals = _totals_of(table.schema.metadata or {})
 
     def rows(self, column: int, word: str) -> int:

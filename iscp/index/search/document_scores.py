@@ -20,7 +20,7 @@ from iscp.index.model.analysed_query import (
     AnalysedQuery,
 )
 from iscp.index.model.bm25 import BM25_B, BM25_K1
-from iscp.index.search.document_words import DocumentWords
+from iscp.index.search.document_words import CodedTexts, DocumentWords
 
 CELLS_MAX = 4_000_000
 """Documents times words of a query that are counted at once; more documents are scored in several parts."""
@@ -60,7 +60,11 @@ class DocumentScores:
 
     def words(self, texts: Mapping[str, pa.Array]) -> dict[str, DocumentWords]:
         """Count the words of documents, by column."""
-        return {column: DocumentWords(texts[column], words) for column, words in self._words.items()}
+        return {column: DocumentWords.of_texts(texts[column], words) for column, words in self._words.items()}
+
+    def coded_words(self, texts: Mapping[str, CodedTexts], begin: int, end: int) -> dict[str, DocumentWords]:
+        """Count the words of the documents from `begin` to `end`, by column."""
+        return {column: texts[column].documents(begin, end, words) for column, words in self._words.items()}
 
     def scores(self, documents: Mapping[str, DocumentWords], rows: int) -> Reals:
         """Return the score of each document, NaN where the query does not find it."""

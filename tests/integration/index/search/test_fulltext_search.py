@@ -79,6 +79,22 @@ def check_queries(index: SmallIndex, draw: random.Random, weights: dict[int, int
         assert answer.proven
 
 
+def test_an_older_version_has_the_rows_that_were_deleted_since(tmp_path: Path) -> None:
+    """Rows that no segment has are cached when they are searched again, and by then some of them are gone."""
+    draw = random.Random(6)
+    index = SmallIndex(tmp_path / "index", "fulltext", OPTIONS, COLUMNS)
+    index.commit(drawn_rows(draw, list(range(400))))
+    before, words_before = index.store.open(), index.live_words()
+    index.commit(removed=list(range(0, 400, 3)))
+    after, words_after = index.store.open(), index.live_words()
+    clauses = [Clause("", "words", (WORDS[3],), tuple(BOOSTS))]
+    for at, words in ((after, words_after), (after, words_after), (before, words_before), (after, words_after)):
+        searched = SearchedIndex(at)
+        ranking = FulltextSearch(searched, searched.query(WORDS[3])).best(1_000)
+        expected = ReferenceRanks(words, BOOSTS).ranked(clauses)
+        require_ranks([(row.score, row.key) for row in ranking.rows], expected, 1_000, str(at.version))
+
+
 def test_few_rows_are_scored_where_the_first_candidates_are_proven(tmp_path: Path) -> None:
     draw = random.Random(4)
     index = SmallIndex(tmp_path / "index", "fulltext", OPTIONS, COLUMNS)
