@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -91,6 +92,18 @@ class CodedTexts:
     def _code(self, word: str) -> int | None:
         at = bisect_left(range(len(self._words)), word, key=lambda place: self._words[place].as_py())
         return at if at < len(self._words) and self._words[at].as_py() == word else None
+
+
+@dataclass(frozen=True, slots=True)
+class CodedColumns:
+    """The words of several columns of the same documents."""
+
+    columns: Mapping[str, CodedTexts]
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory they take."""
+        return sum(each.bytes for each in self.columns.values())
 
 
 def _split(texts: pa.Array) -> tuple[pa.ListArray, Numbers]:

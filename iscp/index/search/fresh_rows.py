@@ -1,4 +1,4 @@
-"""Caches the words of fresh fragments for a process, as each search reads all rows that no segment covers.
+"""Caches the rows of fresh fragments for a process, as each search compares all rows that no segment covers.
 
 The data of a fragment never change, but ever more of its rows are deleted. So what is cached is good for each version
 of the index in which no more rows of the fragment live than were read.
@@ -6,17 +6,19 @@ of the index in which no more rows of the fragment live than were read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from iscp.index.lance.address_lookup import ADDRESS
-from iscp.index.lance.index_columns import KEY
+from iscp.index.lance.index_columns import KEY, VECTOR
 from iscp.index.lance.recent_values import RecentValues
-from iscp.index.search.document_words import CodedTexts
+from iscp.index.model.index_definition import Metric
+from iscp.index.search.document_words import CodedColumns, CodedTexts
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
@@ -24,37 +26,99 @@ if TYPE_CHECKING:
 CACHED_BYTES_MAX = 64 * 1024**2
 """Bytes of fresh rows that a process caches; what was not searched for longest goes first."""
 
-ROWS_MIN = 256
-"""Rows of a fragment that is cached: fewer are read in a moment, and thousands of small indexes need no memory."""
+TEXTS_MIN = 256
+"""Rows of a fragment whose words are cached: fewer are read in a moment, and small indexes need no memory."""
 
 ROWS_MAX = 20_000
 """Rows of a fragment that is cached: larger ones get a segment before many searches have read them."""
 
 SEEN_MAX = 10_000
-"""Fragments that are known to have been searched once. Those that are searched again are cached."""
+"""Fragments whose words are known to have been searched once. Those that are searched again are cached."""
 
 _KEY_BYTES = 64
 """Bytes that a key is counted with besides its characters; they are an estimate."""
 
+_EPSILON = float(np.finfo(np.float32).eps)
+
+Reals = npt.NDArray[np.float64]
 Addresses = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 _Name = tuple[object, ...]
 
 
+class VectorRows:
+    """Vectors of rows, one a line of a matrix; NaN stands for the numbers of a row that has none.
+
+    Single precision says which may be the nearest, so that few have to be compared exactly.
+    """
+
+    def __init__(self, vectors: pa.FixedSizeListArray) -> None:
+        there = vectors.is_valid().to_numpy(zero_copy_only=False)
+        self.matrix = np.full((len(vectors), vectors.type.list_size), np.nan, np.float32)
+        flat = vectors.flatten().to_numpy(zero_copy_only=False)  # without the numbers of null
+        self.matrix[there] = flat.reshape(-1, vectors.type.list_size)
+        self._lengths: Reals = np.sqrt(np.square(self.matrix, dtype=np.float64).sum(axis=1))
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory they take."""
+        return int(self.matrix.nbytes + self._lengths.nbytes)
+
+    def may_be_nearest(
+        self, query: Reals, living: npt.NDArray[np.bool_], most: int, metric: Metric
+    ) -> npt.NDArray[np.int64]:
+        """Return the numbers of living rows that may be among the `most` nearest; all others are not.
+
+        A product in single precision differs from the exact one by at most (n + 2) eps |a| |b| (N. Higham, Accuracy and
+        Stability of Numerical Algorithms, 3.1), and by twice that where the query was rounded too.
+        """
+        rows: npt.NDArray[np.int64] = np.flatnonzero(living & np.isfinite(self._lengths))
+        if len(rows) <= most:
+            return rows
+        length = float(np.sqrt(np.square(query).sum()))
+        products = (self.matrix @ query.astype(np.float32))[rows].astype(np.float64)
+        lengths = self._lengths[rows]
+        errors = 2 * (len(query) + 2) * _EPSILON * lengths * length
+        match metric:
+            case Metric.DOT:
+                closeness = products
+            case Metric.COSINE:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    closeness, errors = products / lengths, errors / lengths
+            case Metric.L2:  # the square of the distance is |a|² - 2ab + |b|², the last of which is the same for all
+                closeness = products - np.square(lengths) / 2
+                errors = errors + 4 * np.finfo(np.float64).eps * np.square(lengths)
+            case _ as never:
+                assert_never(never)
+        # What is no number, as with a vector of zeros that somebody else has written, is left to the exact comparison.
+        least = np.partition(np.nan_to_num(closeness - errors, nan=-np.inf), -most)[-most]
+        chosen: npt.NDArray[np.int64] = rows[~(closeness + errors < least)]
+        return chosen
+
+
+class _Content(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+
+C = TypeVar("C", bound=_Content)
+
+
 @dataclass(frozen=True, slots=True)
-class FreshRows:
-    """The rows of one fragment, in the order of their addresses, with the words of some columns."""
+class FreshRows(Generic[C]):
+    """The rows of one fragment, in the order of their addresses: their keys, and what they are compared by."""
 
     addresses: Addresses
     keys: Sequence[str]
-    texts: Mapping[str, CodedTexts]
+    content: C
 
     @property
     def bytes(self) -> int:
         """Return about how much memory they take."""
         keys = sum(map(len, self.keys)) + _KEY_BYTES * len(self.keys)
-        return int(self.addresses.nbytes + keys + sum(each.bytes for each in self.texts.values()))
+        return int(self.addresses.nbytes) + keys + self.content.bytes
 
-    def living(self, addresses: Addresses) -> npt.NDArray[np.bool_] | None:
+    def living(self, addresses: Addresses) -> Flags | None:
         """Return which rows these addresses are of, which are sorted; None if some are of rows that were not read."""
         places = np.searchsorted(self.addresses, addresses)
         if len(addresses) and (
@@ -66,35 +130,79 @@ class FreshRows:
         return living
 
 
-def _bytes(rows: FreshRows) -> int:
+def _bytes(rows: FreshRows[_Content]) -> int:
     return rows.bytes
 
 
-_CACHE: RecentValues[_Name, FreshRows] = RecentValues(CACHED_BYTES_MAX, _bytes)
+_CACHE: RecentValues[_Name, FreshRows[_Content]] = RecentValues(CACHED_BYTES_MAX, _bytes)
 _SEEN: RecentValues[_Name, bool] = RecentValues(SEEN_MAX)
 
 
-def cached_rows(
-    root: str, dataset: LanceDataset, fragment: LanceFragment, columns: Mapping[str, str]
-) -> FreshRows | None:
-    """Return the rows of a fragment of the dataset at `root`; None if they are searched for the first time, or few, or
-    many. `columns` has the column of words of each text column.
+def cached_texts(
+    dataset: LanceDataset, fragment: LanceFragment, columns: Mapping[str, str]
+) -> FreshRows[CodedColumns] | None:
+    """Return the rows of a fragment with their words; None if they are searched for the first time, or few, or many.
+
+    `columns` has the column of words of each text column.
     """
-    if not ROWS_MIN <= fragment.physical_rows <= ROWS_MAX:
+    if not TEXTS_MIN <= fragment.physical_rows <= ROWS_MAX:
         return None
-    # The name of a file of data is never given again.
-    name = (root, *(file.path for file in fragment.data_files()), *sorted(columns.items()))
-    if (found := _CACHE.get(name)) is not None:
-        return found
-    if _SEEN.get(name) is None:
+    name = _name(dataset, fragment, *sorted(columns.items()))
+    if _CACHE.get(name) is None and _SEEN.get(name) is None:
         _SEEN.put(name, True)
         return None
-    return _CACHE.put(name, _read(dataset, fragment, columns))
+
+    def coded(rows: pa.Table) -> CodedColumns:
+        return CodedColumns({column: CodedTexts(rows[name].combine_chunks()) for column, name in columns.items()})
+
+    return _cached(name, dataset, fragment, list(columns.values()), coded)
 
 
-def _read(dataset: LanceDataset, fragment: LanceFragment, columns: Mapping[str, str]) -> FreshRows:
+def cached_vectors(dataset: LanceDataset, fragment: LanceFragment) -> FreshRows[VectorRows] | None:
+    """Return the rows of a fragment with their vectors; None if they are many."""
+    if fragment.physical_rows > ROWS_MAX:
+        return None
+    name = _name(dataset, fragment, VECTOR)
+    return _cached(name, dataset, fragment, [VECTOR], lambda rows: VectorRows(rows[VECTOR].combine_chunks()))
+
+
+def living_rows(
+    dataset: LanceDataset, cached: Mapping[int, FreshRows[C]], condition: str | None
+) -> dict[int, Flags | None]:
+    """Return for each fragment by its number which of its cached rows live and pass a filter of Lance's.
+
+    None stands for a fragment of which more rows live than are cached.
+    """
+    if not cached:
+        return {}
+    fragments = [each for each in dataset.get_fragments() if each.fragment_id in cached]
+    scanner = dataset.scanner(columns=[], filter=condition, fragments=fragments, with_row_address=True)
+    addresses = np.sort(scanner.to_table()[ADDRESS].to_numpy().astype(np.uint64))
+    found = {}
+    for number, rows in cached.items():
+        bounds = np.array([number, number + 1], np.uint64) << np.uint64(32)
+        begin, end = np.searchsorted(addresses, bounds).tolist()
+        found[number] = rows.living(addresses[begin:end])
+    return found
+
+
+def _name(dataset: LanceDataset, fragment: LanceFragment, *content: object) -> _Name:
+    # The name of a file of data is never given again.
+    return (dataset.uri, *(file.path for file in fragment.data_files()), *content)
+
+
+def _cached(
+    name: _Name,
+    dataset: LanceDataset,
+    fragment: LanceFragment,
+    columns: Sequence[str],
+    content_of: Callable[[pa.Table], C],
+) -> FreshRows[C]:
+    if (found := _CACHE.get(name)) is not None:
+        return cast(FreshRows[C], found)
     rows = dataset.scanner(
-        columns=[KEY, *columns.values()], fragments=[fragment], with_row_address=True, scan_in_order=True
+        columns=[KEY, *columns], fragments=[fragment], with_row_address=True, scan_in_order=True
     ).to_table()
-    texts = {column: CodedTexts(rows[name].combine_chunks()) for column, name in columns.items()}
-    return FreshRows(rows[ADDRESS].to_numpy().astype(np.uint64), rows[KEY].to_pylist(), texts)
+    made = FreshRows(rows[ADDRESS].to_numpy().astype(np.uint64), rows[KEY].to_pylist(), content_of(rows))
+    _CACHE.put(name, cast(FreshRows[_Content], made))
+    return made

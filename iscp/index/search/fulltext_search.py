@@ -25,9 +25,9 @@ from iscp.index.lance.index_names import words_index
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.segments import segment_statistics
 from iscp.index.search.document_scores import DocumentScores, Reals, Statistics, parts_of
-from iscp.index.search.document_words import DocumentWords, having_any
+from iscp.index.search.document_words import CodedColumns, DocumentWords, having_any
 from iscp.index.search.filters import TRUE
-from iscp.index.search.fresh_rows import FreshRows, cached_rows
+from iscp.index.search.fresh_rows import FreshRows, cached_texts, living_rows
 from iscp.index.search.indexed_statistics import IndexedPart, ReadSegment, indexed_part, indexed_statistics
 from iscp.index.search.ranked_rows import BestRows, RankedRow
 from iscp.index.search.text_candidates import CandidateQuery, candidate_query
@@ -107,39 +107,25 @@ class FulltextSearch:
     # --- rows that no segment has --------------------------------------------------------------------------------
 
     def _take_fresh(self, part: IndexedPart, best: BestRows) -> None:
-        root = self._searched.index.root
-        cached: dict[int, FreshRows] = {}
+        cached: dict[int, FreshRows[CodedColumns]] = {}
         others: list[LanceFragment] = []
-        for each in self._dataset.get_fragments():
-            if each.fragment_id not in part.fragments:
-                if (rows := cached_rows(root, self._dataset, each, self._words_columns)) is not None:
-                    cached[each.fragment_id] = rows
-                else:
-                    others.append(each)
-        if cached:
-            others += self._take_cached(cached, best)
+        fresh = [each for each in self._dataset.get_fragments() if each.fragment_id not in part.fragments]
+        for each in fresh:
+            if (rows := cached_texts(self._dataset, each, self._words_columns)) is not None:
+                cached[each.fragment_id] = rows
+            else:
+                others.append(each)
+        lives = living_rows(self._dataset, cached, self._condition)
+        for number, rows in cached.items():
+            if (living := lives[number]) is not None:
+                self._score_cached(rows, living, best)
+        others += [each for each in fresh if each.fragment_id in lives and lives[each.fragment_id] is None]
         if others:
             self._take_read(others, best)
 
-    def _take_cached(self, cached: Mapping[int, FreshRows], best: BestRows) -> list[LanceFragment]:
-        """Score the rows of fragments that are cached, and return those of which more rows live than are cached."""
-        fragments = [each for each in self._dataset.get_fragments() if each.fragment_id in cached]
-        scanner = self._dataset.scanner(columns=[], filter=self._condition, fragments=fragments, with_row_address=True)
-        addresses = np.sort(scanner.to_table()[ADDRESS].to_numpy().astype(np.uint64))
-        left = []
-        for each in fragments:
-            bounds = np.array([each.fragment_id, each.fragment_id + 1], np.uint64) << np.uint64(32)
-            begin, end = np.searchsorted(addresses, bounds).tolist()
-            rows = cached[each.fragment_id]
-            if (living := rows.living(addresses[begin:end])) is None:
-                left.append(each)
-            else:
-                self._score_cached(rows, living, best)
-        return left
-
-    def _score_cached(self, rows: FreshRows, living: npt.NDArray[np.bool_], best: BestRows) -> None:
+    def _score_cached(self, rows: FreshRows[CodedColumns], living: npt.NDArray[np.bool_], best: BestRows) -> None:
         for begin, end in parts_of(len(rows.keys), self._rows_at_once):
-            documents = self._scores.coded_words(rows.texts, begin, end)
+            documents = self._scores.coded_words(rows.content.columns, begin, end)
             scores = np.where(living[begin:end], self._scores.scores(documents, end - begin), np.nan)
             best.add(scores, rows.keys[begin:end], rows.addresses[begin:end].tolist())
         self._scored += int(np.count_nonzero(living))

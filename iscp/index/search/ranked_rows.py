@@ -33,14 +33,19 @@ class BestRows:
         """Keep these rows alone, as if no others had been added."""
         self.rows = rows
 
-    def add(self, scores: npt.NDArray[np.float64], keys: Sequence[str], addresses: Sequence[int]) -> None:
-        """Take rows with scores; NaN is no score."""
+    def worthy(self, scores: npt.NDArray[np.float64]) -> list[int]:
+        """Return which of rows with these scores may be among the best, NaN being no score."""
         found = np.flatnonzero(~np.isnan(scores))
         if len(found) > self.most:
             # All rows that are as good as the last one that is kept: their keys decide.
             least = np.partition(scores[found], -self.most)[-self.most]
             found = found[scores[found] >= least]
-        more = [RankedRow(-float(scores[at]), keys[at], addresses[at]) for at in found.tolist()]
+        chosen: list[int] = found.tolist()
+        return chosen
+
+    def add(self, scores: npt.NDArray[np.float64], keys: Sequence[str], addresses: Sequence[int]) -> None:
+        """Take rows with scores; NaN is no score."""
+        more = [RankedRow(-float(scores[at]), keys[at], addresses[at]) for at in self.worthy(scores)]
         self.rows = sorted([*self.rows, *more])[: self.most]
 
     def reaches(self, score: float) -> bool:

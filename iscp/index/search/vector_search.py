@@ -27,6 +27,7 @@ from iscp.index.lance.row_encoder import VECTOR_LENGTH_MAX, VECTOR_LENGTH_MIN
 from iscp.index.model.index_definition import Metric
 from iscp.index.search.document_scores import parts_of
 from iscp.index.search.filters import TRUE
+from iscp.index.search.fresh_rows import FreshRows, VectorRows, cached_vectors, living_rows
 from iscp.index.search.ranked_rows import BestRows, RankedRow
 
 if TYPE_CHECKING:
@@ -138,12 +139,44 @@ class VectorSearch:
         """Return the best `most` rows. Raises InvalidRequest for a vector that fits none, and StorageError."""
         query = checked_vector(vector, self.dimension, self._metric)
         with lance_faults(f"search {self._searched.index.root}"):
-            indexed = any(each.name == VECTOR_INDEX for each in self._dataset.describe_indices())
-            probes = self._probes() if indexed else 0
+            covered = self._covered()
             best = BestRows(most)
-            refine = (self._searched.index.head.refine or REFINE_WITHOUT_CALIBRATION) if indexed else 1
-            self._take(self._candidates(query, probes, refine * max(REFINED_HITS_LEAST, most)), query, best)
-            return VectorRanking(best.rows, exact=not indexed)
+            if covered is None:
+                self._take(self._candidates(query, 0, max(REFINED_HITS_LEAST, most)), query, best)
+                return VectorRanking(best.rows, exact=True)
+            refine = self._searched.index.head.refine or REFINE_WITHOUT_CALIBRATION
+            fast = self._take_fresh(covered, query, best)
+            found = self._candidates(query, self._probes(), refine * max(REFINED_HITS_LEAST, most), fast=fast)
+            self._take(found, query, best)
+            return VectorRanking(best.rows, exact=False)
+
+    def _covered(self) -> set[int] | None:
+        """Return the fragments whose vectors are indexed; None where there is no index."""
+        found = [each for each in self._dataset.describe_indices() if each.name == VECTOR_INDEX]
+        if not found:
+            return None
+        return {number for index in found for segment in index.segments for number in segment.fragment_ids}
+
+    def _take_fresh(self, covered: set[int], query: npt.NDArray[np.float64], best: BestRows) -> bool:
+        """Compare the rows that no segment has, and return True; False where Lance has to, as not all are cached."""
+        head = self._searched.index.head_address >> 32
+        cached: dict[int, FreshRows[VectorRows]] = {}
+        for each in self._dataset.get_fragments():
+            if each.fragment_id in covered or (each.fragment_id == head and each.physical_rows == 1):
+                continue
+            if (rows := cached_vectors(self._dataset, each)) is None:
+                return False
+            cached[each.fragment_id] = rows
+        lives = living_rows(self._dataset, cached, self._condition)
+        chosen: list[tuple[FreshRows[VectorRows], npt.NDArray[np.int64]]] = []
+        for number, rows in cached.items():
+            if (living := lives[number]) is None:
+                return False
+            chosen.append((rows, rows.content.may_be_nearest(query, living, best.most, self._metric)))
+        for rows, some in chosen:
+            scores = matrix_scores(rows.content.matrix[some].astype(np.float64), query, self._metric)
+            best.add(scores, [rows.keys[each] for each in some.tolist()], rows.addresses[some].tolist())
+        return True
 
     def _probes(self) -> int:
         probes = self._searched.index.head.probes or PROBES_WITHOUT_CALIBRATION
@@ -162,7 +195,8 @@ class VectorSearch:
             _KEPT.put(key, kept)
         return kept
 
-    def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int) -> pa.Table:
+    def _candidates(self, query: npt.NDArray[np.float64], probes: int, most: int, *, fast: bool = False) -> pa.Table:
+        """Return the addresses of candidates; `fast` leaves out the rows that no segment has."""
         candidates = most if self._condition is None else most * FILTERED_REFINED
         nearest: dict[str, Any] = {
             "column": VECTOR,
@@ -176,15 +210,19 @@ class VectorSearch:
             nearest=nearest,
             filter=self._condition,
             prefilter=True,
+            fast_search=fast,
             with_row_address=True,
         ).to_table()
 
     def _take(self, found: pa.Table, query: npt.NDArray[np.float64], best: BestRows) -> None:
-        addresses = found[ADDRESS].to_pylist()
+        addresses = sorted(found[ADDRESS].to_pylist())  # rows are read faster in their order
         for begin, end in parts_of(len(addresses), max(1, self._numbers_at_once // self.dimension)):
             some = addresses[begin:end]
-            rows = self._dataset._take_rows(some, columns=[KEY, VECTOR])
-            best.add(vector_scores(rows[VECTOR], query, self._metric), rows[KEY].to_pylist(), some)
+            scores = vector_scores(self._dataset._take_rows(some, columns=[VECTOR])[VECTOR], query, self._metric)
+            chosen = best.worthy(scores)
+            kept = [some[each] for each in chosen]
+            keys = self._dataset._take_rows(kept, columns=[KEY])[KEY].to_pylist() if kept else []
+            best.add(scores[chosen], keys, kept)
 
 
 def vector_scores(vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metric: Metric) -> npt.NDArray[np.float64]:
@@ -193,15 +231,24 @@ def vector_scores(vectors: pa.ChunkedArray, query: npt.NDArray[np.float64], metr
     there = flat.is_valid().to_numpy(zero_copy_only=False)
     matrix = flat.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, len(query))
     scores = np.full(len(flat), np.nan)
+    scores[there] = matrix_scores(matrix, query, metric)
+    return scores
+
+
+def matrix_scores(
+    matrix: npt.NDArray[np.float64], query: npt.NDArray[np.float64], metric: Metric
+) -> npt.NDArray[np.float64]:
+    """Return the scores of vectors, one a line."""
     # A sum over rows of the same numbers is the same wherever they are: a product of matrices is not.
+    scores: npt.NDArray[np.float64]
     match metric:
         case Metric.L2:
-            scores[there] = -np.sqrt(np.square(matrix - query).sum(axis=1))
+            scores = -np.sqrt(np.square(matrix - query).sum(axis=1))
         case Metric.DOT:
-            scores[there] = (matrix * query).sum(axis=1)
+            scores = (matrix * query).sum(axis=1)
         case Metric.COSINE:
             norms = np.sqrt(np.square(matrix).sum(axis=1)) * math.sqrt(float(np.square(query).sum()))
-            scores[there] = (matrix * query).sum(axis=1) / norms
+            scores = (matrix * query).sum(axis=1) / norms
         case _ as never:
             assert_never(never)
     return scores

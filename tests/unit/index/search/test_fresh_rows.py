@@ -1,18 +1,22 @@
-"""Cached rows are those of a version only if all rows that live in it were read."""
+"""Cached rows are those of a version only if all rows that live in it were read, and the nearest of them are found."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from iscp.index.search.document_words import CodedTexts
-from iscp.index.search.fresh_rows import FreshRows
+from iscp.index.model.index_definition import Metric
+from iscp.index.search.document_words import CodedColumns, CodedTexts
+from iscp.index.search.fresh_rows import FreshRows, VectorRows
+from iscp.index.search.vector_search import matrix_scores
 
 ROWS = FreshRows(
     np.array([2**32, 2**32 + 2, 2**32 + 3], np.uint64),
     ["a", "b", "c"],
-    {"body": CodedTexts(pa.array([" x ", None, " y "], pa.string()))},
+    CodedColumns({"body": CodedTexts(pa.array([" x ", None, " y "], pa.string()))}),
 )
 
 
@@ -32,4 +36,47 @@ def test_rows_live_whose_addresses_do(living: list[int], wanted: list[bool] | No
 
 
 def test_the_memory_of_rows_is_counted() -> None:
-    assert ROWS.bytes > ROWS.addresses.nbytes + ROWS.texts["body"].bytes
+    assert ROWS.bytes > ROWS.addresses.nbytes + ROWS.content.bytes
+
+
+def stored(matrix: np.ndarray, nulls: np.ndarray) -> pa.FixedSizeListArray:
+    flat = pa.array(matrix.reshape(-1).astype(np.float32), pa.float32())
+    return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1], mask=pa.array(nulls))
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("seed", range(12))
+def test_the_nearest_are_among_those_that_may_be(metric: Metric, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    rows, dimension, most = 300, int(draw.choice([1, 3, 48, 700])), int(draw.choice([1, 10]))
+    scale = float(draw.choice([1e-14, 1.0, 1e13]))
+    # Many vectors that differ in their last digits alone, and which are equal in single precision.
+    centre = draw.standard_normal(dimension)
+    spread = float(draw.choice([0.0, 1e-7, 1e-3, 1.0]))
+    matrix = ((centre + spread * draw.standard_normal((rows, dimension))) * scale).astype(np.float32)
+    nulls, living = draw.random(rows) < 0.1, draw.random(rows) < 0.8
+    query = (centre + 1e-3 * draw.standard_normal(dimension)) * scale
+    found = VectorRows(stored(matrix, nulls)).may_be_nearest(query, living, most, metric)
+    right = np.flatnonzero(living & ~nulls)
+    assert set(found.tolist()) <= set(right.tolist())
+    scores = matrix_scores(matrix[right].astype(np.float64), query, metric)
+    least = np.partition(scores, -most)[-most]
+    assert set(right[scores >= least].tolist()) <= set(found.tolist())
+
+
+def test_few_of_many_that_differ_are_left() -> None:
+    draw = np.random.default_rng(1)
+    matrix = draw.standard_normal((2_000, 64))
+    rows = VectorRows(stored(matrix, np.zeros(2_000, np.bool_)))
+    for metric in Metric:
+        assert len(rows.may_be_nearest(matrix[7], np.ones(2_000, np.bool_), 10, metric)) < 20
+    assert rows.bytes >= 2_000 * 64 * 4
+
+
+def test_vectors_that_have_no_distance_hide_no_others() -> None:
+    matrix = np.array([[0.0, 0.0], [math.inf, 0.0], [math.nan, 1.0], [1.0, 0.0], [0.9, 0.1]])
+    rows = VectorRows(stored(matrix, np.zeros(5, np.bool_)))
+    for metric in Metric:
+        found = rows.may_be_nearest(np.array([1.0, 0.0]), np.ones(5, np.bool_), 1, metric)
+        assert 3 in found
+        assert not {1, 2} & set(found.tolist())
