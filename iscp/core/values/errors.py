@@ -73,8 +73,9 @@ class ErrorCode(IntEnum):
 
 
 _VERBS = frozenset(
-    {"are", "cannot", "changes", "do", "does", "ends", "excludes", "gives", "goes", "has", "have", "holds", "is"}
-    | {"leave", "leaves", "lies", "must", "names", "says", "stands", "wants", "was", "would"}
+    {"are", "calls", "cannot", "casts", "changes", "compares", "do", "does", "ends", "excludes", "expires", "gives"}
+    | {"goes", "has", "have", "holds", "is", "keeps", "leave", "leaves", "lies", "maps", "must", "names", "needs"}
+    | {"reads", "says", "stands", "takes", "tracks", "wants", "was", "would"}
 )
 """First words of messages whose subject is their field, as in `spec.trigger.name` with `is missing`."""
 

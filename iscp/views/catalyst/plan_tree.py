@@ -201,11 +201,13 @@ class _TreeReader:
         kind = OperatorKind.WINDOW if self._has_sessions(plan) else _KINDS.get(name)
         if kind is None:
             raise InvalidRequest(
-                f"has the operator {name}, which views cannot keep", remedy="Write the query without it"
+                f"has the operator {name}, which views cannot keep", field="sql", remedy="Write the query without it"
             )
         if (subqueries or clock) and kind not in _WITH_SUBQUERIES:
             raise InvalidRequest(
-                f"has a subquery within {name}, which views cannot keep", remedy="Join with the subquery instead"
+                f"has a subquery within {name}, which views cannot keep",
+                field="sql",
+                remedy="Join with the subquery instead",
             )
         keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
         adds_up = kind is OperatorKind.AGGREGATE and not (keys or subqueries or clock)
@@ -251,7 +253,7 @@ class _TreeReader:
     def _table(self, plan: Plan) -> PlanNode:
         name = self.tables.get(int(plan.rdd().id()))
         if name is None:
-            raise InvalidRequest("has rows of no table that is named", remedy="Read tables that are named")
+            raise InvalidRequest("has rows of no table that is named", field="sql", remedy="Read tables that are named")
         return PlanNode(Operator(OperatorKind.TABLE, name, table=name), plan, ())
 
     def _keys(self, kind: OperatorKind, plan: Plan) -> tuple[tuple[Expression, ...], ...]:

@@ -50,7 +50,7 @@ def _require(store: _Store) -> None:
         files.create(f"{scratch}/file", b"first")
         overwritten = files.create(f"{scratch}/file", b"second")
     except OSError as error:
-        reason = f"cannot write to {store.uri}: {error.strerror or error}"
+        reason = f"{store.uri} cannot be written to: {error.strerror or error}"
         raise StorageError(reason, field="uri", remedy=f"Check bucket and credentials. {REMEDY}") from error
     finally:
         with suppress(OSError):
