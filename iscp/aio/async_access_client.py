@@ -43,7 +43,7 @@ class AsyncAccessClient:
             response = await self._caller.call(self._access.CreateToken, request, changes=True, once=True)
         except OutcomeUnknown as error:
             remedy = "Revoke the token that may have been made: the newest one of `iscp-admin token list`"
-            raise OutcomeUnknown(error.message, field=error.field, remedy=remedy, code=error.code) from error
+            raise OutcomeUnknown.from_error(error, remedy=remedy, code=error.code) from error
         return (response.secret, TOKEN.from_wire(response.token, digest=""))
 
     async def tokens(self, *, account: str = "") -> list[TokenRecord]:

@@ -48,4 +48,4 @@ def embedder_key_faults(config: NodeConfig) -> Iterator[SettingFault]:
             try:
                 read_key(each.key_file, f"embedders.{name}.key_file")
             except ConfigurationError as error:
-                yield SettingFault(error.field, error.message, error.remedy)
+                yield SettingFault.from_error(error)

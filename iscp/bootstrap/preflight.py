@@ -24,13 +24,13 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
         if not understands(each.wire_format, record.wire_format):
             raise ConfigurationError(
                 f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",
-                field="version",
+                about="version",
                 remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
             )
         if not ttls_fit(each.ttl_s, config.etcd.lease_ttl_s):
             raise ConfigurationError(
                 f"{each.node_id} has a lease of {each.ttl_s:g} s, and this node one of {config.etcd.lease_ttl_s:g} s",
-                field="etcd.lease_ttl_s",
+                about="etcd.lease_ttl_s",
                 remedy=f"Give all nodes about the same; none may be more than {TTL_RATIO_MAX:g} times another's",
             )
         if each.authenticates != record.authenticates and each.node_id != record.node_id:
@@ -39,7 +39,7 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
             )
             raise ConfigurationError(
                 f"{each.node_id} {it}, and this node {this}",
-                field="security.authentication",
+                about="security.authentication",
                 remedy="Give all nodes the same. To change it, stop all first; those of earlier versions let all in",
             )
     try:
@@ -47,12 +47,12 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
     except IscpError as error:
         raise ConfigurationError(
             f"this node is not reached at {record.address} ({error.message})",
-            field="advertise",
+            about="advertise",
             remedy="Give the address at which the other nodes reach this one",
         ) from error
     if (found.cluster, found.node_id) != (config.etcd_prefix, config.node_id):
         raise ConfigurationError(
             f"{record.address} leads to {found.node_id} of {found.cluster}",
-            field="advertise",
+            about="advertise",
             remedy="Give the address at which the other nodes reach this one",
         )

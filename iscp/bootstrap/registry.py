@@ -47,14 +47,14 @@ class ConsumerRegistry:
         if name not in self._entries:
             raise InvalidRequest(
                 f"{name!r} is not a consumer",
-                field=_FIELD,
+                about=_FIELD,
                 remedy=f"Use one of {', '.join(sorted(self._allowed & set(self._entries)))}",
                 code=ErrorCode.CONSUMER_UNKNOWN,
             )
         if name not in self._allowed:
             raise InvalidRequest(
                 f"{name!r} is a consumer that this deployment does not run",
-                field=_FIELD,
+                about=_FIELD,
                 remedy="If its code is to be trusted, add it to consumers.allow of every node and restart them",
                 code=ErrorCode.CONSUMER_NOT_ALLOWED,
             )
@@ -86,7 +86,7 @@ def _load_kind(entry: EntryPoint, services: Callable[[], IndexServices]) -> Cons
 def _unusable(entry: EntryPoint, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"the consumer {entry.name!r} ({entry.value}) {why}",
-        field=_FIELD,
+        about=_FIELD,
         remedy="Repair or reinstall its package on every node, and restart them",
         code=ErrorCode.CONSUMER_BROKEN,
     )

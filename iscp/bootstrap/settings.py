@@ -208,7 +208,7 @@ def _type_faults(path: str, error: ValidationError) -> Iterator[SettingFault]:
         at = ".".join((path, *map(str, each["loc"])))
         # What was given is shown but for secrets; pydantic's own words say what would be right.
         given = "this value" if path in _SECRET else repr(each["input"])
-        yield SettingFault(at, f"{given} will not do", each["msg"])
+        yield SettingFault.about(at, f"{given} will not do", each["msg"])
 
 
 def _build(kind: Any, parent: str, values: Mapping[str, Any]) -> Any:
@@ -228,7 +228,6 @@ def _setting_path(path: str, known: Mapping[str, Setting]) -> str:
 
 def _error(found: list[SettingFault]) -> ConfigurationError:
     if len(found) == 1:
-        (fault,) = found
-        return ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)
-    lines = [str(ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)) for fault in found]
+        return found[0].error()
+    lines = [str(fault.error()) for fault in found]
     return ConfigurationError("\n  ".join((f"{len(found)} settings are wrong:", *lines)))

@@ -40,7 +40,7 @@ class AccessClient:
             response = self._caller.call(self._access.CreateToken, request, changes=True, once=True)
         except OutcomeUnknown as error:
             remedy = "Revoke the token that may have been made: the newest one of `iscp-admin token list`"
-            raise OutcomeUnknown(error.message, field=error.field, remedy=remedy, code=error.code) from error
+            raise OutcomeUnknown.from_error(error, remedy=remedy, code=error.code) from error
         return response.secret, TOKEN.from_wire(response.token, digest="")
 
     def tokens(self, *, account: str = "") -> list[TokenRecord]:

@@ -156,4 +156,4 @@ def _member(kind: type[E], value: str, field: str) -> E:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None
+        raise InvalidRequest(f"{value!r} is not known", about=field, remedy=f"Use {', '.join(kind)}") from None

@@ -35,7 +35,7 @@ def find_dead_letters(rows: Rows, spec: JobSpec) -> Shared | None:
     raise PermanentError(
         f"{shared.rows} rows of the source share a key, as {shared.examples}"
         + ("" if stops else f"; at most {ROWS_MAX} are dead-lettered"),
-        field=f"{CONSUMER_PATH}.key",
+        about=f"{CONSUMER_PATH}.key",
         remedy="Choose a key that is unique, or repair the source",
         code=ErrorCode.DUPLICATE_KEY,
     )

@@ -65,7 +65,7 @@ def _refuse_other_log(target: str, catalog: Catalog, log: TargetLog) -> None:
     if other := catalog.logs_at(target) - {log}:
         raise InvalidRequest(
             f"{target} is {_article(min(other))}, not {_article(log)}",
-            field=f"{CONSUMER_PATH}.target",
+            about=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path",
             code=ErrorCode.TARGET_UNUSABLE,
         )
@@ -83,7 +83,7 @@ def refuse_reserved(source: TableDescription, *more: str, field: str = "table") 
     if reserved := reserved_names(source.columns, *more):
         raise InvalidRequest(
             f"{source.name} has {', '.join(reserved)}, which rows are given themselves while they are read",
-            field=field,
+            about=field,
             remedy="Rename it in the table, or read a copy of the table that has another name for it",
             code=ErrorCode.TABLE_UNREADABLE,
         )
@@ -105,7 +105,7 @@ def normalized_target(target: str, catalog: Catalog) -> str:
         return catalog.normalize(target)
     except InvalidRequest as error:
         field = f"{CONSUMER_PATH}.target"
-        raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+        raise InvalidRequest.from_error(error, field=field, code=error.code) from error
 
 
 def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
@@ -143,7 +143,7 @@ def _refuse_by_engine(where: str, source: TableDescription, catalog: Catalog) ->
     try:
         fault = catalog.condition_fault(where, source)
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+        raise InvalidRequest.from_error(error, field=field, code=error.code) from error
     if fault:
         raise InvalidRequest(
             f"is not a condition that Spark takes: {fault}",
@@ -162,7 +162,7 @@ def require_present(named: Mapping[str, Sequence[str]], source: Sequence[str]) -
         if lost := [name for name in names if name.lower() not in by_name]:
             raise PermanentError(
                 f"the source has no column {', '.join(lost)} any more",
-                field=f"{CONSUMER_PATH}.{field}",
+                about=f"{CONSUMER_PATH}.{field}",
                 remedy="Bring it back and resume the job; or `iscp-admin job resync` it with a spec that does without",
                 code=ErrorCode.SCHEMA_CHANGED,
             )

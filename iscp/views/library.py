@@ -80,7 +80,7 @@ def follow(
     the query has a condition on the time. Raises InvalidRequest if changes of the query say nothing.
     """
     if query.undecided:
-        raise InvalidRequest(undecided_reason(query.undecided), field="sql")
+        raise InvalidRequest(undecided_reason(query.undecided), about="sql")
     with closing(_plans(query, tables, Instants(before_s, after_s))) as plans:
         found = plans.changes(query.root)
         yield None if found is None else found.named(*query.columns.names, WEIGHT).to_frame()
@@ -90,7 +90,7 @@ def _plans(query: AnalyzedQuery, tables: Mapping[str, TableFrames], instants: In
     nodes = [each for each in query.root.walk() if each.operator.kind is OperatorKind.TABLE]
     named = {each.operator.table: query.catalyst.names(each.plan) for each in nodes}
     if missing := sorted({*named} - {*tables}):
-        raise InvalidRequest(f"the query reads {', '.join(missing)}, and no rows of them are given", field="tables")
+        raise InvalidRequest(f"the query reads {', '.join(missing)}, and no rows of them are given", about="tables")
     moves = {name: _table_change(query, name, columns, tables[name]) for name, columns in named.items()}
     return SignedPlans(query.catalyst, moves, instants)
 

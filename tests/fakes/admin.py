@@ -115,7 +115,7 @@ class FakeAdmin:
             if self._is_missing(request.job.table):
                 raise TableNotFound(
                     f"there is no Delta table at {request.job.table}",
-                    field=f"requests[{number}].table",
+                    about=f"requests[{number}].table",
                     remedy="Give the path of a directory that has a _delta_log",
                 )
             if not parse_spec(request.spec_json).consumer.target:
@@ -160,7 +160,7 @@ class FakeAdmin:
 
     def _check(self, request: RegisterRequest) -> CheckedJob:
         if self._is_missing(request.job.table):
-            return CheckedJob(error=TableNotFound(f"there is no Delta table at {request.job.table}", field="table"))
+            return CheckedJob(error=TableNotFound(f"there is no Delta table at {request.job.table}", about="table"))
         wanted = parse_spec(request.spec_json)
         made = CheckedJob(Action.CREATE, table_id_of(request.job.table), wanted.to_json())
         there = self._jobs.get(self._key(request.job))
@@ -274,7 +274,7 @@ class FakeAdmin:
             spec_json = request.spec_json or self._find(request.job).spec_json
         consumer = parse_spec(spec_json).consumer
         if consumer.kind != "view":
-            raise InvalidRequest("keeps no query", field="spec.iteration.consumer.kind")
+            raise InvalidRequest("keeps no query", about="spec.iteration.consumer.kind")
         return replace(EXPLANATION, tables=consumer.options["tables"])
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
@@ -387,7 +387,7 @@ class FakeAdmin:
         if found := self._jobs.get(self._key(job)):
             return found
         raise JobNotFound(
-            f"there is no job {job.name!r} on {job.table}", field="job", remedy="See `iscp-admin job list`"
+            f"there is no job {job.name!r} on {job.table}", about="job", remedy="See `iscp-admin job list`"
         )
 
     @staticmethod

@@ -29,7 +29,7 @@ class FakeCatalog:
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
         if uri not in self.tables:
-            raise TableNotFound(f"{table} is not a Delta table", field="table", remedy="Check the path")
+            raise TableNotFound(f"{table} is not a Delta table", about="table", remedy="Check the path")
         return self.tables[uri]
 
     def has_version(self, uri: str, version: int) -> bool:
@@ -64,7 +64,7 @@ class FakeCatalog:
 
     def refuse_links(self, table: str) -> None:
         if table in self.links:
-            raise InvalidRequest(f"{table} is a link", field="table", remedy=f"Give {self.links[table]}")
+            raise InvalidRequest(f"{table} is a link", about="table", remedy=f"Give {self.links[table]}")
 
     def release(self, uri: str, holder: str) -> None:
         self.released.append((uri, holder))

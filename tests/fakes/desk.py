@@ -82,12 +82,12 @@ class Desk:
 
     def find_kind(self, name: str) -> FakeKind:
         if name != "replica":
-            raise InvalidRequest(f"{name!r} is not a consumer", field="spec.iteration.consumer.kind")
+            raise InvalidRequest(f"{name!r} is not a consumer", about="spec.iteration.consumer.kind")
         return self.kind
 
     def check_trigger(self, trigger: TriggerSpec) -> None:
         if trigger.name not in ("", "nightly"):
-            raise InvalidRequest(f"{trigger.name!r} is not allowed", field="spec.trigger.name", remedy="Allow it")
+            raise InvalidRequest(f"{trigger.name!r} is not allowed", about="spec.trigger.name", remedy="Allow it")
 
     def row(self, name: str = "x", table_id: str = "t-1") -> JobRow:
         found = [

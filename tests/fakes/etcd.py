@@ -111,7 +111,7 @@ class FakeMembership:
     def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> FakeLease:
         self.deregister()
         if record.node_id in self._etcd.nodes:
-            raise ConfigurationError(f"a live node is registered as {record.node_id!r}", field="node_id")
+            raise ConfigurationError(f"a live node is registered as {record.node_id!r}", about="node_id")
         lease_id = next(self._etcd.numbers)
         lease = self._lease = FakeLease(self._etcd, lease_id, self._etcd.clock.monotonic_s(), on_lapsed)
         self._etcd.leases[lease_id] = lease

@@ -123,4 +123,4 @@ def _build(table_id: str) -> JobBuild:
 
 def _refuse_trigger(trigger: TriggerSpec) -> None:
     if trigger.name:
-        raise InvalidRequest(f"{trigger.name!r} is not allowed", field="spec.trigger.name", remedy="Allow it")
+        raise InvalidRequest(f"{trigger.name!r} is not allowed", about="spec.trigger.name", remedy="Allow it")

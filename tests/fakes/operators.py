@@ -92,4 +92,4 @@ class FakeOperator:
 
     def _check(self, node_id: str) -> None:
         if node_id not in NODES:
-            raise InvalidRequest(f"there is no node {node_id!r}", field="node", remedy=f"The nodes are: {NODES}")
+            raise InvalidRequest(f"there is no node {node_id!r}", about="node", remedy=f"The nodes are: {NODES}")

@@ -53,7 +53,7 @@ class FakeProbe:
         if table_uri in self.errors:
             raise self.errors[table_uri]
         if table_uri not in self.versions:
-            raise TableNotFound("no such table", field="table")
+            raise TableNotFound("no such table", about="table")
         version = self.versions[table_uri]
         stamp = b"%d %d" % (self._lives.get(table_uri, 0), version)
         return ProbeState(version, stamp, self._since_s.get(table_uri, 0.0))

@@ -56,7 +56,7 @@ class FakeBuilds:
     def abort(self, job: JobName) -> int:
         found = [view for view in self.builds(job.table) if job.name in ("", *view.jobs)]
         if not found:
-            raise InvalidRequest(f"{job.table} is not being built", field="table", remedy="See `iscp-admin build list`")
+            raise InvalidRequest(f"{job.table} is not being built", about="table", remedy="See `iscp-admin build list`")
         self.changes.append(("abort", job))
         return sum(len(view.tasks) for view in found)
 
@@ -77,4 +77,4 @@ class FakeBuilds:
 
     def _check(self, table: str) -> None:
         if table == "/none":
-            raise TableNotFound("/none has no jobs", field="table", remedy="See `iscp-admin job list`")
+            raise TableNotFound("/none has no jobs", about="table", remedy="See `iscp-admin job list`")

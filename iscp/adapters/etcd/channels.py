@@ -94,7 +94,7 @@ class Channels:
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
         if not settings.endpoints:
             raise ConfigurationError(
-                "no endpoint is given", field="etcd.endpoints", remedy="Name at least one host:port"
+                "no endpoint is given", about="etcd.endpoints", remedy="Name at least one host:port"
             )
         self._settings = settings
         self._clock = clock

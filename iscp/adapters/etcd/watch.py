@@ -160,7 +160,7 @@ class Watch:
             return Compacted(response.compact_revision)
         reason = response.cancel_reason
         if "permission denied" in reason or "auth" in reason:
-            raise EtcdDeniedError(reason, field="etcd.user", remedy="Give the user's role read permission")
+            raise EtcdDeniedError(reason, about="etcd.user", remedy="Give the user's role read permission")
         self._channels.leave(endpoint)
         raise EtcdUnavailable(reason)
 

@@ -101,10 +101,10 @@ def read_jwks(text: bytes, config: OidcConfig) -> JwksKeys:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unavailable("the provider's keys are not JSON", field="security.oidc.jwks_url") from error
+        raise Unavailable("the provider's keys are not JSON", about="security.oidc.jwks_url") from error
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
-        raise Unavailable(f"there is no list of at most {KEYS_MAX} keys", field="security.oidc.jwks_url")
+        raise Unavailable(f"there is no list of at most {KEYS_MAX} keys", about="security.oidc.jwks_url")
     keys = [key for each in listed if isinstance(each, dict) for key in _usable(each, config.algorithms)]
     if not keys:
         raise Unavailable(

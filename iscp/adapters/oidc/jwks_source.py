@@ -40,10 +40,10 @@ class HttpJwks:
             late = isinstance(error, TimeoutError)
             why = f"{self._host} did not answer in time" if late else f"{error}" or type(error).__name__
             raise Unavailable(
-                f"the provider's keys cannot be fetched: {why}", field="security.oidc.jwks_url"
+                f"the provider's keys cannot be fetched: {why}", about="security.oidc.jwks_url"
             ) from error
         if status != http.HTTPStatus.OK:
-            raise Unavailable(f"{self._host} answers {status} instead of keys", field="security.oidc.jwks_url")
+            raise Unavailable(f"{self._host} answers {status} instead of keys", about="security.oidc.jwks_url")
         return read_jwks(body, self._config)
 
     def _get(self, until_s: float) -> tuple[int, bytes]:

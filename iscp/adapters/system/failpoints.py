@@ -44,7 +44,7 @@ def parse_failpoints(text: str) -> Iterator[Failpoint]:
             seconds = float(numbers[0]) if wanted else 0.0
             nth = int(numbers[wanted]) if len(numbers) > wanted else 0
         except ValueError as error:
-            raise ConfigurationError(f"{part!r} is not a failpoint", field=VARIABLE, remedy=_REMEDY) from error
+            raise ConfigurationError(f"{part!r} is not a failpoint", about=VARIABLE, remedy=_REMEDY) from error
         yield Failpoint(name, action, seconds, nth)
 
 

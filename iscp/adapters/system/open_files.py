@@ -36,7 +36,7 @@ def refuse_too_few_files(limit: int, nodes: int) -> None:
     if limit < (needed := files_needed(nodes)):
         raise ConfigurationError(
             f"this process may have {limit} files open, and an owner of {nodes} nodes needs {needed}",
-            field="ulimit -n",
+            about="ulimit -n",
             remedy=f"Raise the hard limit to {needed} or more: `ulimit -Hn` in a shell, `LimitNOFILE=` of systemd, "
             "`ulimits` of a container",
         )

@@ -8,7 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from iscp.core.job.custom_trigger import TriggerFacts
 from iscp.core.spec.spec import TriggerSpec, TriggerType
 from iscp.core.values.errors import ErrorCode, InvalidRequest, IscpError, TemporaryError
-from iscp.core.values.untrusted_values import error_text, named_error, printable
+from iscp.core.values.foreign_errors import plain_error
+from iscp.core.values.untrusted_values import error_text, named_error
 from iscp.ports.trigger import Trigger
 
 GROUP = "iscp.triggers"
@@ -31,9 +32,7 @@ class TriggerRegistry:
         try:
             self._trigger(trigger.name).validate(trigger.options)
         except InvalidRequest as error:
-            raise InvalidRequest(
-                printable(error.message), field=printable(error.field), remedy=printable(error.remedy)
-            ) from error
+            raise InvalidRequest.from_error(plain_error(error)) from error
         except BaseException as error:
             raise InvalidRequest(
                 f"are refused by the trigger {trigger.name!r}: {named_error(error)}",
@@ -53,14 +52,14 @@ class TriggerRegistry:
         if name not in self._allow:
             raise InvalidRequest(
                 f"{name!r} is not allowed on this node",
-                field=NAME_FIELD,
+                about=NAME_FIELD,
                 remedy="Add it to triggers.allow in the node's configuration"
                 + (f", or use one of {', '.join(sorted(self._allow))}" if self._allow else ""),
             )
         if name not in self._entries:
             raise InvalidRequest(
                 f"{name!r} is not installed on this node",
-                field=NAME_FIELD,
+                about=NAME_FIELD,
                 remedy=f"Install a package that has it as an entry point of {GROUP}; "
                 f"there are {', '.join(sorted(self._entries)) or 'none'}",
             )
@@ -70,7 +69,7 @@ class TriggerRegistry:
             except BaseException as error:
                 raise InvalidRequest(
                     f"{name!r} cannot be loaded: {named_error(error)}",
-                    field=NAME_FIELD,
+                    about=NAME_FIELD,
                     remedy="Repair its package, and restart the node",
                 ) from error
         return self._loaded[name]

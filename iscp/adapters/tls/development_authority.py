@@ -63,7 +63,7 @@ class CertificateRequest:
             return []
         for host in self.hosts:
             if self.kind is CertificateKind.ETCD and _OF_NODES.fullmatch(host):
-                raise ConfigurationError(f"{host} is what nodes are known by", field="--host", remedy="Leave it out")
+                raise ConfigurationError(f"{host} is what nodes are known by", about="--host", remedy="Leave it out")
         nodes = [x509.DNSName(self.node_name)] if self.kind is CertificateKind.NODE else []
         return [
             *nodes,
@@ -152,7 +152,7 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, valid: timedelta
 ) -> x509.CertificateBuilder:
     if valid <= timedelta():
-        raise ConfigurationError("the authority has ended", field="--dir", remedy="Make another one elsewhere")
+        raise ConfigurationError("the authority has ended", about="--dir", remedy="Make another one elsewhere")
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -183,7 +183,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not _HOST.fullmatch(host):
-        raise ConfigurationError(f"{host!r} is no name of a host", field="--host", remedy="Give a name or an address")
+        raise ConfigurationError(f"{host!r} is no name of a host", about="--host", remedy="Give a name or an address")
     return x509.DNSName(host)
 
 
@@ -195,7 +195,7 @@ def _refuse_odd_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name == _CA:
         raise ConfigurationError(
             f"{name!r} is no name for a certificate",
-            field="NAME",
+            about="NAME",
             remedy="Use up to 64 letters, digits, dots, dashes and underscores; ca is the authority's, never renewed",
         )
 
@@ -206,7 +206,7 @@ def _refuse_existing(directory: Path, name: str) -> None:
             exists = file.exists()
         if exists:
             raise ConfigurationError(
-                f"{file} is there already", field="--dir", remedy="Renew it, or name another directory or certificate"
+                f"{file} is there already", about="--dir", remedy="Renew it, or name another directory or certificate"
             )
 
 
@@ -217,7 +217,7 @@ def _writing(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ValueError: of a path with a null in it
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(
-            f"{path} cannot be written: {why}", field="--dir", remedy="Name another directory"
+            f"{path} cannot be written: {why}", about="--dir", remedy="Name another directory"
         ) from error
 
 

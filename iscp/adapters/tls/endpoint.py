@@ -69,7 +69,7 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or "/" in address or not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(
             f"{address!r} is not HOST:PORT",
-            field="endpoint",
+            about="endpoint",
             remedy=f"Give it as in {DEFAULT_ENDPOINT}, without http://",
         )
     return host, int(port)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from iscp.adapters.tls.certificate_names import dns_names_of
 from iscp.adapters.tls.endpoint import Tls
-from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class TlsFiles:
         """
         tls, faults = examine(self, section, datetime.now(UTC))
         for fault in faults:
-            raise ConfigurationError(fault.message, field=fault.path, remedy=fault.remedy)
+            raise fault.error()
         return tls
 
 
@@ -77,7 +76,7 @@ def examine(files: TlsFiles, section: str, now: datetime) -> tuple[Tls, list[Set
             texts[name] = file.read_bytes() if file else b""
         except OSError as error:
             why = f"{file} cannot be read: {error.strerror or error}"
-            faults.append(SettingFault(f"{section}{name}", why, "Give a PEM file"))
+            faults.append(SettingFault.about(f"{section}{name}", why, "Give a PEM file"))
     tls = Tls(texts["cert_file"], texts["key_file"], texts["ca_file"], files.server_name)
     if not faults:  # each text is read once: what is examined is what is used
         faults += _text_faults(files, tls, section, now)
@@ -128,15 +127,17 @@ def _certificate_faults(path: str, file: Path, pem: bytes, now: datetime) -> Ite
     try:
         first, *others = certificates_of(pem)
     except ValueError:
-        yield SettingFault(path, f"{file} holds no certificate that can be read", "Give a PEM file")
+        yield SettingFault.about(path, f"{file} holds no certificate that can be read", "Give a PEM file")
         return
     # Of several authorities one may have ended: the others are there for that.
     lasting = max((first, *others), key=lambda each: each.not_valid_after_utc) if path.endswith("ca_file") else first
     if now > lasting.not_valid_after_utc:
-        yield SettingFault(path, f"{file} ended at {lasting.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", RENEW)
+        yield SettingFault.about(path, f"{file} ended at {lasting.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", RENEW)
     elif now < lasting.not_valid_before_utc:
         begin = f"{lasting.not_valid_before_utc:%Y-%m-%d %H:%M}"
-        yield SettingFault(path, f"{file} begins at {begin} UTC", "Wait, or see whether this machine's clock is right")
+        yield SettingFault.about(
+            path, f"{file} begins at {begin} UTC", "Wait, or see whether this machine's clock is right"
+        )
 
 
 def _key_faults(path: str, file: Path, tls: Tls) -> Iterator[SettingFault]:
@@ -150,12 +151,14 @@ def _key_faults(path: str, file: Path, tls: Tls) -> Iterator[SettingFault]:
     try:
         public = load_pem_private_key(tls.key, None).public_key()
     except TypeError:
-        yield SettingFault(path, f"{file} is encrypted", "Give a key without a password, that only iscp may read")
+        yield SettingFault.about(path, f"{file} is encrypted", "Give a key without a password, that only iscp may read")
     except (ValueError, UnsupportedAlgorithm):
-        yield SettingFault(path, f"{file} holds no key that can be read", "Give a PEM file")
+        yield SettingFault.about(path, f"{file} holds no key that can be read", "Give a PEM file")
     else:
         if public != own:
-            yield SettingFault(path, f"{file} does not belong to the certificate", "Give the one that was made with it")
+            yield SettingFault.about(
+                path, f"{file} does not belong to the certificate", "Give the one that was made with it"
+            )
 
 
 def _leads_to(

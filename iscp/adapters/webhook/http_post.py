@@ -41,12 +41,12 @@ def read_secret(file: str) -> bytes:
             secret = opened.read(SECRET_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", field="notify.secret_file", remedy="Name a file that exists"
+            f"{file} cannot be read ({error.strerror})", about="notify.secret_file", remedy="Name a file that exists"
         ) from error
     if not secret.strip() or len(secret) > SECRET_BYTES_MAX:
         raise ConfigurationError(
             f"{file} is empty, or has more than {SECRET_BYTES_MAX} bytes",
-            field="notify.secret_file",
+            about="notify.secret_file",
             remedy="Write a secret into it, as `openssl rand -hex 32` makes one",
         )
     return secret.strip()

@@ -265,12 +265,12 @@ class Changefeed:
     def _refuse(self, shard: int) -> None:
         self._refuse_closed()
         if not isinstance(shard, int) or isinstance(shard, bool):
-            raise InvalidRequest(f"{shard!r} is no shard", field="shard", remedy=f"Use 0 to {self.shards - 1}")
+            raise InvalidRequest(f"{shard!r} is no shard", about="shard", remedy=f"Use 0 to {self.shards - 1}")
         self._description.refuse_shard(shard)
 
     def _refuse_closed(self) -> None:
         if self._closed.is_set():
-            raise InvalidRequest("the changefeed is closed", field="feed", remedy="Open it again")
+            raise InvalidRequest("the changefeed is closed", about="feed", remedy="Open it again")
 
     def _usable(self, cursor: Cursor | str | None) -> Cursor | None:
         self._refuse_closed()
@@ -285,7 +285,7 @@ class Changefeed:
         if self._etcd is None:
             raise ConfigurationError(
                 f"the changefeed was opened without etcd, and cannot {what}",
-                field="etcd",
+                about="etcd",
                 remedy='Open it with etcd="HOST:PORT"',
             )
         return self._etcd

@@ -125,7 +125,7 @@ def settings_of(etcd: EtcdAddress) -> EtcdSettings:
     for endpoint in endpoints:
         require(endpoint, str, "etcd", "HOST:PORT, a list of such, or EtcdSettings")
         if port_of(endpoint.removeprefix("http://").removeprefix("https://")) is None:
-            raise InvalidRequest(f"{endpoint!r} is not an address", field="etcd", remedy="Write HOST:PORT")
+            raise InvalidRequest(f"{endpoint!r} is not an address", about="etcd", remedy="Write HOST:PORT")
     if not endpoints:
         raise InvalidRequest("names no member", field="etcd", remedy="Write HOST:PORT")
     return EtcdSettings(tuple(endpoints))

@@ -78,7 +78,7 @@ def _sort_keys(order_by: OrderBy, wanted: pa.Schema) -> Iterator[tuple[str, str]
         if name not in wanted.names or direction not in _DIRECTIONS:
             raise InvalidRequest(
                 f"{each!r} says no order",
-                field="order_by",
+                about="order_by",
                 remedy=f'Name any of {", ".join(wanted.names)}, or ("name", "descending")',
             )
         yield name, direction
@@ -109,7 +109,7 @@ def _table_of_dicts(rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.
         if not isinstance(row, Mapping) or row.keys() != names:
             raise InvalidRequest(
                 f"row {number} is {'a dict with ' + ', '.join(row) if isinstance(row, Mapping) else repr(row)[:100]}",
-                field=_FIELD,
+                about=_FIELD,
                 remedy=f"Give dicts with {', '.join(wanted.names)}, and None where there is no value",
             )
     return pa.table({field.name: _column([row[field.name] for row in rows], field) for field in wanted})

@@ -83,7 +83,7 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         if self._phase is not _Phase.NEW:
-            raise InvalidRequest("the transaction was used before", field="transaction", remedy="Begin another one")
+            raise InvalidRequest("the transaction was used before", about="transaction", remedy="Begin another one")
         self._thread = threading.get_ident()
         with ExitStack() as entered:
             self._table = entered.enter_context(self._tables.lend())
@@ -152,13 +152,13 @@ class Transaction:
         if self._phase is not _Phase.OPEN:
             raise InvalidRequest(
                 "the transaction has not begun" if self._phase is _Phase.NEW else "the transaction has ended",
-                field="transaction",
+                about="transaction",
                 remedy="Append within `with feed.transaction(shard) as t`",
             )
         if threading.get_ident() != self._thread:
             raise InvalidRequest(
                 "the transaction belongs to another thread",
-                field="transaction",
+                about="transaction",
                 remedy="Append from the thread that began it, or give each thread a transaction of its own",
             )
 
@@ -169,7 +169,7 @@ def _alone(feed_id: str, shard: int) -> Iterator[None]:
     place = (feed_id, shard)
     if place in _inside.places:
         raise InvalidRequest(
-            f"this thread is in a transaction of shard {shard} already", field="shard", remedy="Append to that one"
+            f"this thread is in a transaction of shard {shard} already", about="shard", remedy="Append to that one"
         )
     _inside.places.add(place)
     try:

@@ -105,7 +105,7 @@ def refuse_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{name!r} is no name of a cursor",
-            field="name",
+            about="name",
             remedy="Up to 128 letters, digits, and, but first, any of '-_.'",
         )
 

@@ -273,6 +273,6 @@ def _name(text: str, field: str) -> str:
     """Return the text; raise InvalidRequest if it is no part of a key, as a slash would begin another part."""
     if not _NAME.fullmatch(text):
         raise InvalidRequest(
-            f"{text!r} is no id", field=field, remedy="Up to 128 letters, digits, and, but first, any of '-_.'"
+            f"{text!r} is no id", about=field, remedy="Up to 128 letters, digits, and, but first, any of '-_.'"
         )
     return text

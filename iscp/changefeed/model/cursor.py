@@ -42,7 +42,7 @@ class Cursor(Mapping[int, str]):
                 raise ValueError(text)
             ulids = {int(shard): str(ulid) for shard, ulid in shards.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidRequest(f"{text[:200]!r} is no cursor", field=_FIELD, remedy=_REMEDY) from error
+            raise InvalidRequest(f"{text[:200]!r} is no cursor", about=_FIELD, remedy=_REMEDY) from error
         return cls(feed, {shard: ulid_text(parse_ulid(ulid, _FIELD)) for shard, ulid in ulids.items()})
 
     @classmethod
@@ -86,7 +86,7 @@ class Cursor(Mapping[int, str]):
             first = Cursor(self.feed, gone).text
             raise CursorBehind(
                 f"rows of shard {behind[0]} that come next were purged, the last of them {gone[behind[0]]}",
-                field="cursor",
+                about="cursor",
                 remedy=f"Begin again from what is left, behind {first}",
                 first_cursor=first,
             )

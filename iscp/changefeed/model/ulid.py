@@ -61,7 +61,7 @@ class UlidPlace(NamedTuple):
         """The place when `count` more were given. Raises InvalidRequest if there is no room for them."""
         if not 0 <= count <= self.room:
             raise InvalidRequest(
-                f"there are no {count} ulids in one transaction", field="rows", remedy="Split it into several"
+                f"there are no {count} ulids in one transaction", about="rows", remedy="Split it into several"
             )
         return self._replace(low=self.low + count)
 
@@ -109,7 +109,7 @@ def parse_ulid(text: str, field: str = "ulid") -> bytes:
     if len(values) != TEXT_CHARS or None in values or text[0] > "7":
         raise InvalidRequest(
             f"{text[:64]!r} is no ulid",
-            field=field,
+            about=field,
             remedy=f"Give {TEXT_CHARS} characters of {ALPHABET}, the first of them at most 7",
         )
     number = 0

@@ -177,11 +177,11 @@ def _fit_columns(frame: DataFrame, row: pa.Schema) -> DataFrame:
     if wanted != given:
         raise InvalidRequest(
             f"the rows have the columns {', '.join(_column_texts(frame.schema))}",
-            field="rows",
+            about="rows",
             remedy=f"Cast them to the feed's: {', '.join(_column_texts(spark_schema(row)))}",
         )
     if frame.isStreaming:
-        raise InvalidRequest("the rows are a stream", field="rows", remedy="Append what foreachBatch gives")
+        raise InvalidRequest("the rows are a stream", about="rows", remedy="Append what foreachBatch gives")
     return frame.select(*map(quoted, row.names))
 
 
@@ -192,7 +192,7 @@ def _column_texts(schema: StructType) -> list[str]:
 def _order(frame: DataFrame, name: str, direction: str) -> Column:
     kind = frame.schema[name].dataType.simpleString()
     if any(word in kind for word in _UNORDERED):
-        raise InvalidRequest(f"{name} is of type {kind}, which has no order", field="order_by", remedy="Sort by others")
+        raise InvalidRequest(f"{name} is of type {kind}, which has no order", about="order_by", remedy="Sort by others")
     column = F.col(quoted(name))
     return column.asc_nulls_last() if direction == "ascending" else column.desc_nulls_last()
 
@@ -225,7 +225,7 @@ def _refusing_misfits(frame: DataFrame) -> Iterator[None]:
     except EngineError as error:
         if found := re.search(rf"{_MISFIT}(\d+)\.(\d)\.", str(error.__cause__)):
             column, (says, remedy) = frame.columns[int(found[1])], _MISFITS[int(found[2])]
-            raise InvalidRequest(f"column {column} has {says}", field="rows", remedy=remedy) from error
+            raise InvalidRequest(f"column {column} has {says}", about="rows", remedy=remedy) from error
         raise
 
 

@@ -67,7 +67,7 @@ class ChangefeedSource(DataSource):
         if not (uri := self.options.get("path")):
             raise InvalidRequest("names no feed", field="path", remedy=".load(URI)")
         if not uri.startswith(("/", "file:", "s3:", "s3a:")):
-            raise InvalidRequest(f"{uri} is relative to nothing that is known", field="path", remedy="Give all of it")
+            raise InvalidRequest(f"{uri} is relative to nothing that is known", about="path", remedy="Give all of it")
         return place(uri)
 
     def _starting(self) -> str:

@@ -85,7 +85,7 @@ class FeedDescription:
     def refuse_shard(self, shard: int) -> None:
         """Raises InvalidRequest."""
         if not 0 <= shard < self.shards:
-            raise InvalidRequest(f"the feed has no shard {shard}", field="shard", remedy=f"Use 0 to {self.shards - 1}")
+            raise InvalidRequest(f"the feed has no shard {shard}", about="shard", remedy=f"Use 0 to {self.shards - 1}")
 
 
 def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] = ()) -> None:
@@ -94,9 +94,9 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
     """
     uri = place(uri)
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
-        raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", field="shards")
+        raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", about="shards")
     if not len(row):
-        raise InvalidRequest("the rows of a feed need at least one column", field="schema")
+        raise InvalidRequest("the rows of a feed need at least one column", about="schema")
     if unknown := [name for name in key if name not in row.names]:
         raise InvalidRequest(
             f"names {', '.join(unknown)}, which the rows do not have",
@@ -115,7 +115,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
         with delta_faults(f"make the feed {uri}"):
             made = _create(uri, FeedDescription(str(uuid.uuid4()), shards, row, tuple(key)))
     if not made:
-        raise InvalidRequest(f"there is a table at {uri} already", field="uri", remedy="Choose another place")
+        raise InvalidRequest(f"there is a table at {uri} already", about="uri", remedy="Choose another place")
 
 
 def _create(uri: str, description: FeedDescription) -> bool:
@@ -171,7 +171,7 @@ def _refuse_unstorable(row: pa.Schema) -> None:
             # Spark does not check whether there are any.
             raise InvalidRequest(
                 f"column {field.name} of type {field.type} has parts that take no nulls",
-                field="schema",
+                about="schema",
                 remedy="Let them; columns themselves may take none",
             )
 
@@ -179,7 +179,7 @@ def _refuse_unstorable(row: pa.Schema) -> None:
 def _unstorable(field: pa.Field, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"column {field.name} is of type {field.type}, which a Delta table does not keep: {why}",
-        field="schema",
+        about="schema",
         remedy="Choose another type, as timestamp('us', 'UTC') for a time",
     )
 
@@ -219,7 +219,7 @@ def described(table: DeltaTable) -> FeedDescription:
     one whose files do not say what its rows are."""
     uri, properties = table.table_uri, table.metadata().configuration
     if FORMAT_PROPERTY not in properties:
-        raise ConfigurationError(f"the table {uri} is no changefeed", field="uri", remedy="Check the path")
+        raise ConfigurationError(f"the table {uri} is no changefeed", about="uri", remedy="Check the path")
     if (format_ := int(properties[FORMAT_PROPERTY] or 0)) > FORMAT:
         raise ConfigurationError(
             f"{uri} is of format {format_}, this iscp knows {FORMAT}", remedy="Install a newer iscp"

@@ -157,7 +157,7 @@ class FeedDraft:
     def _shard(self, number: int, first: UlidPlace) -> _Shard:
         shard = self._shards.setdefault(number, _Shard(first, first))
         if shard.place != first:
-            raise InvalidRequest(f"the rows of shard {number} do not begin where those before end", field="first")
+            raise InvalidRequest(f"the rows of shard {number} do not begin where those before end", about="first")
         return shard
 
     def _flush(self, number: int, shard: _Shard) -> None:
@@ -207,28 +207,28 @@ class FeedDraft:
             found = pa.table({**key, OPERATION: rows.operations, VERSION: versions, NET: net, ROW: row}).cast(body)
             found.validate()
         except (pa.ArrowException, ValueError) as error:
-            raise InvalidRequest(f"the rows do not fit the feed: {error}", field="rows") from error
+            raise InvalidRequest(f"the rows do not fit the feed: {error}", about="rows") from error
         return found
 
     def _refuse_misfit(self, given: FeedRows) -> None:
         rows, wanted = given.rows, self.description.row
         if not len(rows):
-            raise InvalidRequest("there are no rows to append", field="rows")
+            raise InvalidRequest("there are no rows to append", about="rows")
         operations = given.operations
         if operations.type != pa.string() or len(operations) != len(rows) or operations.null_count:
             raise InvalidRequest(
-                f"{len(rows)} rows need as many operations", field="operations", remedy="Give a text for each row"
+                f"{len(rows)} rows need as many operations", about="operations", remedy="Give a text for each row"
             )
         if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
             raise InvalidRequest(
                 f"the rows have the columns {_schema_text(rows.schema)}, the feed's are {_schema_text(wanted)}",
-                field="rows",
+                about="rows",
                 remedy="Cast them to the feed's columns, in their order",
             )
         for column in wanted:
             if not column.nullable and rows[column.name].null_count:
                 raise InvalidRequest(
-                    f"column {column.name} has nulls", field="rows", remedy="The feed's column takes none"
+                    f"column {column.name} has nulls", about="rows", remedy="The feed's column takes none"
                 )
 
 

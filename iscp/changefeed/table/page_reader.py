@@ -63,7 +63,7 @@ class PageReader:
         """
         require(limit, int, "limit", "a number of rows")
         if not 1 <= limit <= READ_ROWS_MAX:
-            raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", field="limit")
+            raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", about="limit")
         found: list[pa.Table] = []
         reached, rows = dict(cursor), 0
         with delta_faults("read a feed"):

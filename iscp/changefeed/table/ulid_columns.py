@@ -29,7 +29,7 @@ def ulid_columns(place: UlidPlace, count: int) -> tuple[pa.Array, pa.Array]:
     """Return the next `count` ulids: their bytes (binary), and their texts (string). Raises InvalidRequest."""
     if count > ROWS_MAX:
         raise InvalidRequest(
-            f"{count} rows are more than one append takes", field="rows", remedy=f"Append at most {ROWS_MAX} at a time"
+            f"{count} rows are more than one append takes", about="rows", remedy=f"Append at most {ROWS_MAX} at a time"
         )
     place.after(count)
     low = np.arange(count, dtype=np.uint64) + np.uint64(place.low & 0xFFFF_FFFF_FFFF_FFFF)

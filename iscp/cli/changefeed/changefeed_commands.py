@@ -168,7 +168,7 @@ def _require_etcd(etcd: str) -> None:
     except Unavailable as error:
         raise Unavailable(
             f"etcd at {etcd} does not answer within {ETCD_ANSWER_S:g} s",
-            field="--etcd",
+            about="--etcd",
             remedy="See whether it runs there, or name another member",
         ) from error
     finally:
@@ -182,7 +182,7 @@ def _start(changefeed: Changefeed, start: str | None, etcd: str | None) -> Curso
         raise click.UsageError(f"--from {start} needs --etcd")
     stored = changefeed.cursors.get(start[1:])
     if stored is None:
-        raise InvalidRequest(f"there is no cursor {start[1:]}", field="from", remedy="See `iscp feed cursors`")
+        raise InvalidRequest(f"there is no cursor {start[1:]}", about="from", remedy="See `iscp feed cursors`")
     return stored.cursor
 
 

@@ -84,8 +84,8 @@ def _refuse_faults(faults: Sequence[PlanFault], output: str) -> None:
         error = fault.error
         error.field = field_in_file(error.field)
         if output == "json":
-            error.message, error.field = error.sentence, f"{fault.place}.{error.field}".rstrip(".")
-            show_error(error, output)
+            place = f"{fault.place}.{error.field}".rstrip(".")
+            show_error(IscpError(error.sentence, about=place, remedy=error.remedy, code=error.code), output)
         else:
             say(f"{fault.place}: {error}", err=True)
     if output != "json":

@@ -66,7 +66,7 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
     late, failed = counts[Freshness.LATE], counts[Freshness.FAILED]
     _show(invocation, findings, {"checked": len(jobs), "late": late, "failed": failed})
     if not jobs:
-        none = JobNotFound("no job matches", field="T", remedy="See `iscp-admin job list`")
+        none = JobNotFound("no job matches", about="T", remedy="See `iscp-admin job list`")
         show_error(none, invocation.output)
         click.get_current_context().exit(ExitStatus.FAILED)
     if findings:

@@ -174,7 +174,7 @@ def _spec(entry: dict[str, Any], path: str) -> str:
     except InvalidRequest as error:
         # Named as it was written, not as the spec nests it.
         place = path if error.field == "spec" else f"{path}.{flat_name(error.field)}"
-        raise InvalidRequest(error.message, field=place, remedy=error.remedy) from error
+        raise InvalidRequest.from_error(error, field=place) from error
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"cannot be written as JSON: {error}", field=path, remedy=_PLAIN) from error
     return spec_json
@@ -204,7 +204,7 @@ def _check(spec: Any, path: str) -> JobSpec:
     try:
         return parse_spec(json.dumps(spec, default=str))
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=f"{path}.{error.field}", remedy=error.remedy) from error
+        raise InvalidRequest.from_error(error, field=f"{path}.{error.field}") from error
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec", remedy=_PLAIN) from error
 
@@ -228,7 +228,7 @@ def _duration_s(entry: dict[str, Any], name: str, path: str) -> Any:
         return parse_duration_s(value)
     except ValueError as error:
         raise InvalidRequest(
-            f"{value!r} {error}", field=f"{path}.{name}", remedy="Write it as in 500ms, 60s, 2m or 1h30m"
+            f"{value!r} {error}", about=f"{path}.{name}", remedy="Write it as in 500ms, 60s, 2m or 1h30m"
         ) from error
 
 

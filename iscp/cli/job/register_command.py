@@ -120,7 +120,7 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
         refused = checked.error
         refused.field = option_of(refused.field)
         message = f"{exists}; as it was given it is refused: {refused.sentence}"
-        return PermanentError(message, field=refused.field or "--name", remedy=refused.remedy)
+        return PermanentError(message, about=refused.field or "--name", remedy=refused.remedy)
     match checked.action:
         case Action.UPDATE:
             remedy = "Change it by `iscp-admin job update`, or name another"
@@ -128,7 +128,7 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
             remedy = "Rebuild its target by `iscp-admin apply --resync` or `iscp-admin job resync`, or name another"
         case _:
             return None
-    return PermanentError(f"{exists}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
+    return PermanentError(f"{exists}; it differs ({'; '.join(changes_of(checked))})", about="--name", remedy=remedy)
 
 
 def _fold_options(given: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def lack_of_room(root: Path, needed: int = ROOM_MIN_BYTES) -> ConfigurationError
         return None
     return ConfigurationError(
         f"{root} has {free // 1024**2} MiB free, too few for etcd and the nodes to go on",
-        field="--data",
+        about="--data",
         remedy=f"Free {needed // 1024**2} MiB or more there, or enlarge its file system",
     )
 
@@ -99,7 +99,7 @@ def data_faults(root: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigurationError(
             f"{error.filename or root} cannot be written: {error.strerror or error}",
-            field="--data",
+            about="--data",
             remedy="Name a directory that this user may write to, on a file system with room",
         ) from error
 
@@ -109,7 +109,7 @@ def _require_room(root: Path) -> None:
     if free < FREE_MIN_BYTES:
         raise ConfigurationError(
             f"{root} has {free // 1024**2} MiB free, and {FREE_MIN_BYTES // 1024**2} MiB are needed",
-            field="--data",
+            about="--data",
             remedy="Free space, or name a directory on another file system",
         )
 
@@ -127,7 +127,7 @@ def hold_directory(layout: Layout) -> Iterator[None]:
             lock.seek(0)
             raise ConfigurationError(
                 f"{layout.root} is in use by process {lock.read().strip()}",
-                field="--data",
+                about="--data",
                 remedy="Stop that one, or name another directory",
             ) from None
         with data_faults(layout.root):
@@ -162,7 +162,7 @@ def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
     except (FileNotFoundError, ValueError):
         before_ports = {}
     if port and not is_free(port):
-        raise ConfigurationError(f"{port} is in use", field="--port", remedy="Name another port, or 0 for any")
+        raise ConfigurationError(f"{port} is in use", about="--port", remedy="Name another port, or 0 for any")
     before = [*before_ports.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
     wishes = [before[0] if port is None else port, *before[1:nodes]]
     client, peer = (_port(before_ports.get(name, 0)) for name in ("etcd_client", "etcd_peer"))

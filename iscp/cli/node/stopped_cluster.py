@@ -29,7 +29,7 @@ def layout_of(data: Path) -> Layout:
     layout = Layout(data.absolute())
     if not layout.job_log.is_dir() and not layout.etcd.is_dir():
         raise ConfigurationError(
-            f"there is no cluster in {data}", field="--data", remedy="Name the directory of `iscp up`"
+            f"there is no cluster in {data}", about="--data", remedy="Name the directory of `iscp up`"
         )
     return layout
 
@@ -82,14 +82,14 @@ def refuse_earlier_nodes(config: NodeConfig) -> None:
         nodes = snapshot_of(client.list_prefix(Keys(config.etcd_prefix).nodes).items)
     except Unavailable as error:
         raise Unavailable(
-            f"etcd does not say which nodes run: {error.message}", field="etcd.endpoints", remedy="Start etcd"
+            f"etcd does not say which nodes run: {error.message}", about="etcd.endpoints", remedy="Start etcd"
         ) from error
     finally:
         client.close()
     if earlier := [node.node_id for node in nodes if node.wire_format < WIRE_FORMAT]:
         raise ConfigurationError(
             f"{', '.join(earlier)} of an earlier release could not be owner any more",
-            field="--config",
+            about="--config",
             remedy="Upgrade all nodes first",
         )
 
@@ -101,9 +101,9 @@ def _refuse_running(client: EtcdClient, election: EtcdElection, keys: Keys) -> N
     except Unavailable as error:
         raise Unavailable(
             f"etcd does not say whether a node runs: {error.message}",
-            field="etcd.endpoints",
+            about="etcd.endpoints",
             remedy="Start etcd, an empty one if it is lost",
         ) from error
     why = f"{leader.node_id} leads the cluster" if leader else f"{nodes[0].node_id} is registered" if nodes else ""
     if why:
-        raise ConfigurationError(why, field="--config", remedy="Stop all nodes, and wait for their leases")
+        raise ConfigurationError(why, about="--config", remedy="Stop all nodes, and wait for their leases")

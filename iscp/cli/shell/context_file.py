@@ -68,7 +68,7 @@ class Contexts:
         """Raises ConfigurationError."""
         if name not in self.known:
             remedy = f"Known are {', '.join(sorted(self.known))}" if self.known else "See `iscp-admin context set`"
-            raise ConfigurationError(f"there is no context {name!r}", field="context", remedy=remedy)
+            raise ConfigurationError(f"there is no context {name!r}", about="context", remedy=remedy)
         return self.known[name]
 
 
@@ -112,14 +112,14 @@ def load_contexts(path: Path) -> Contexts:
         return Contexts()
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error.strerror or error}", field="context", remedy=_REPAIR
+            f"{path} cannot be read: {error.strerror or error}", about="context", remedy=_REPAIR
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"{path} {error}", field="context", remedy=_REPAIR) from error
+        raise ConfigurationError(f"{path} {error}", about="context", remedy=_REPAIR) from error
     _refuse_unknown(path, "", root, {"current", "context"})
     given = root.get("context", {})
     if not isinstance(given, dict):
-        raise ConfigurationError(f"{path}: context is no table", field="context", remedy=_REPAIR)
+        raise ConfigurationError(f"{path}: context is no table", about="context", remedy=_REPAIR)
     contexts = Contexts(
         _text(path, "current", root), {name: _context(path, name, each) for name, each in given.items()}
     )
@@ -139,14 +139,14 @@ def check_context(name: str, context: Context) -> Context:
     """Raises ConfigurationError where it cannot be one."""
     if not _NAME.fullmatch(name):
         remedy = "Use letters, digits, dots, dashes and underscores"
-        raise ConfigurationError(f"{name!r} is no name for a context", field="context", remedy=remedy)
+        raise ConfigurationError(f"{name!r} is no name for a context", about="context", remedy=remedy)
     if not context.endpoint:
         raise ConfigurationError("is missing", field=f"context.{name}.endpoint", remedy="Give it as HOST:PORT")
     endpoint_or_default(context.endpoint)
     if bool(context.cert_file) is not bool(context.key_file) or (context.cert_file and not context.ca_file):
         raise ConfigurationError(
             "a certificate, its key and an authority go together",
-            field=f"context.{name}.cert_file",
+            about=f"context.{name}.cert_file",
             remedy="Give cert_file, key_file and ca_file, or ca_file alone",
         )
     return context
@@ -156,7 +156,7 @@ def _refuse_unknown(path: Path, prefix: str, given: Mapping[str, Any], known: se
     if unknown := sorted(given.keys() - known):
         raise ConfigurationError(
             f"{path} has a field {prefix}{unknown[0]} that is not known",
-            field=f"{prefix}{unknown[0]}",
+            about=f"{prefix}{unknown[0]}",
             remedy=f"Known are {', '.join(sorted(known))}",
         )
 
@@ -164,7 +164,7 @@ def _refuse_unknown(path: Path, prefix: str, given: Mapping[str, Any], known: se
 def _text(path: Path, name: str, given: Mapping[str, Any]) -> str:
     value = given.get(name, "")
     if not isinstance(value, str):
-        raise ConfigurationError(f"{path}: {name} is {value!r}, not a text", field=name, remedy=_REPAIR)
+        raise ConfigurationError(f"{path}: {name} is {value!r}, not a text", about=name, remedy=_REPAIR)
     return value
 
 
@@ -181,7 +181,7 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
         replace_file(path, "\n".join(lines).encode())
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror or error}", field="context", remedy="Make it writable"
+            f"{path} cannot be written: {error.strerror or error}", about="context", remedy="Make it writable"
         ) from error
 
 

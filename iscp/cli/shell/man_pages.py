@@ -23,7 +23,7 @@ def write_pages(program: click.Command, name: str, directory: Path) -> list[Path
             written.append(path)
     except OSError as error:
         raise ConfigurationError(
-            f"{directory} cannot be written: {error.strerror or error}", field="DIR", remedy="Name another directory"
+            f"{directory} cannot be written: {error.strerror or error}", about="DIR", remedy="Name another directory"
         ) from error
     return written
 

@@ -105,7 +105,7 @@ class _IndexReader(StatementReader):
         while self._at < len(self._tokens):
             self._clause()
         if not self._key:
-            raise self._fault("names no key", "Add KEY (…) with the columns that identify a row of the table")
+            raise self._place_fault("names no key", "Add KEY (…) with the columns that identify a row of the table")
         return IndexStatement(
             name=name,
             kind=kind,
@@ -191,7 +191,7 @@ class _IndexReader(StatementReader):
         self._target = self._text()
         if not self._target:
             self._at = at
-            raise self._fault("is no place", "Write as in TARGET '/lake/docs_index'")
+            raise self._place_fault("is no place", "Write as in TARGET '/lake/docs_index'")
 
     def _read_where(self) -> None:
         self._once(self._where, "WHERE")

@@ -83,7 +83,7 @@ class StatementReader:
             parse_cron(self._given["cron"], self._given.get("time_zone", ""), "cron", "time_zone")
         except InvalidRequest as error:
             self._at = at if error.field == "cron" else zone_at
-            raise self._fault(error.message, error.remedy) from error
+            raise InvalidRequest.from_error(error, field=self._place()) from error
 
     def _trigger(self) -> None:
         self._expect("ON")
@@ -102,14 +102,14 @@ class StatementReader:
             raise self._fault(f"{token.text!r:.40} is not a whole number", "Write as in EVERY 2 HOURS")
         if len(number) > len(str(INTERVAL_UNITS_MAX)) or not 0 < int(number) <= INTERVAL_UNITS_MAX:
             self._at -= 1
-            raise self._fault(f"must be 1 to {INTERVAL_UNITS_MAX}", "Write as in EVERY 2 HOURS")
+            raise self._place_fault(f"must be 1 to {INTERVAL_UNITS_MAX}", "Write as in EVERY 2 HOURS")
         unit = self._expect(*UNIT_S, *(f"{each}S" for each in UNIT_S)).text.upper()
         return int(number) * UNIT_S[unit.removesuffix("S")]
 
     def _set(self, name: str, value: object) -> None:
         if name in self._given or ({name, *self._given} >= {"every", "cron"}):
             self._at -= 1
-            raise self._fault("is said twice", "Leave one of them out")
+            raise self._place_fault("is said twice", "Leave one of them out")
         self._given[name] = value
 
     def _identifier(self, expected: str) -> str:
@@ -147,6 +147,14 @@ class StatementReader:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _fault(self, message: str, remedy: str) -> InvalidRequest:
+    def _fault(self, sentence: str, remedy: str) -> InvalidRequest:
+        """Return the error that a whole sentence says of what stands here."""
+        return InvalidRequest(sentence, about=self._place(), remedy=remedy)
+
+    def _place_fault(self, message: str, remedy: str) -> InvalidRequest:
+        """Return the error whose message goes on from the place, as in `views.sql:3:17` `is said twice`."""
+        return InvalidRequest(message, field=self._place(), remedy=remedy)
+
+    def _place(self) -> str:
         at = self._tokens[self._at].start if self._at < len(self._tokens) else self._end
-        return self._source.fault(at, message, remedy)
+        return self._source.place(at)

@@ -23,11 +23,11 @@ def find_view(client: Client, name: str, table: str | None, account: str) -> tup
     found = client.views(name, table=table or "", account=account) if name else []
     if len(found) > 1:
         places = ", ".join(sorted(job.table for job in found))
-        raise InvalidRequest(f"{name!r} is a view on each of {places}", field="--table", remedy="Name one of them")
+        raise InvalidRequest(f"{name!r} is a view on each of {places}", about="--table", remedy="Name one of them")
     view = view_of(found[0].spec_json) if found else None
     if view is None:
         there = f" on {table}" if table else ""
-        raise JobNotFound(f"there is no view {name!r}{there}", field="NAME", remedy="See `iscp-admin view list`")
+        raise JobNotFound(f"there is no view {name!r}{there}", about="NAME", remedy="See `iscp-admin view list`")
     return found[0], view
 
 

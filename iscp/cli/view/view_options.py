@@ -165,9 +165,9 @@ def read_text(path: str, field: str, chars_max: int) -> str:
             text = str(stream.read(chars_max + 1))
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or error
-        raise InvalidRequest(f"{path} cannot be read: {why}", field=field, remedy="Name a text file") from error
+        raise InvalidRequest(f"{path} cannot be read: {why}", about=field, remedy="Name a text file") from error
     if len(text) > chars_max:
-        raise InvalidRequest(f"{path} has more than {chars_max} characters", field=field, remedy="Split it")
+        raise InvalidRequest(f"{path} has more than {chars_max} characters", about=field, remedy="Split it")
     return text
 
 

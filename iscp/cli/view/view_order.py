@@ -42,13 +42,13 @@ class TablePlaces:
         if not _TARGET_NAME.fullmatch(view.name):
             raise InvalidRequest(
                 f"{view.name!r:.80} cannot be the name of its target",
-                field=view.place,
+                about=view.place,
                 remedy="Use letters, digits, _, - and dots",
             )
         if not self.root:
             raise InvalidRequest(
                 f"{view.name!r:.80} has no place",
-                field=view.place,
+                about=view.place,
                 remedy="Give --target-root, below which targets are",
             )
         return f"{self.root.rstrip('/')}/{view.name}"
@@ -98,12 +98,12 @@ def _known_places(
         first = by_name.setdefault(each.name.casefold(), each)
         if first is not each:
             raise InvalidRequest(
-                f"{each.name!r} is a view at {first.place} already", field=each.place, remedy="Name each view once"
+                f"{each.name!r} is a view at {first.place} already", about=each.place, remedy="Name each view once"
             )
         if each.name.casefold() in places.given:
             raise InvalidRequest(
                 f"{each.name!r} is a view, and a table that is given by --table",
-                field=each.place,
+                about=each.place,
                 remedy="Leave out --table for it, or name the view otherwise",
             )
     return places, by_name
@@ -133,12 +133,12 @@ def _fields(view: ViewStatement, views: Mapping[str, ViewStatement], places: Tab
         if uri is None:
             raise InvalidRequest(
                 f"{view.name!r} reads {name!r}, which is neither a view nor given by --table",
-                field=view.query.place(0),
+                about=view.query.place(0),
                 remedy=f"Say where it is, as in --table {name}=/lake/{name}",
             )
         tables[name] = uri
     if not tables:
-        raise InvalidRequest(f"{view.name!r} reads no table", field=view.query.place(0), remedy="Name one in its FROM")
+        raise InvalidRequest(f"{view.name!r} reads no table", about=view.query.place(0), remedy="Name one in its FROM")
     return ViewFields(view.sql, tables, places.target_of(view), view.refresh, view.run)
 
 
@@ -161,7 +161,7 @@ def _wanted(statement: ViewStatement, fields: ViewFields, there: Sequence[JobVie
     if there and not on:
         raise InvalidRequest(
             f"{statement.name!r} is a view on {there[0].table}, which the query does not read",
-            field=statement.place,
+            about=statement.place,
             remedy=f"Delete it first: `iscp-admin view drop {statement.name}`",
         )
     job = JobName(on[0].table if on else fields.table, statement.name, account)
@@ -178,7 +178,7 @@ def _wanted_indexes(
         before = first.setdefault((table, each.name.casefold()), each)
         if before is not each:
             raise InvalidRequest(
-                f"{each.name!r} is an index at {before.place} already", field=each.place, remedy="Name each index once"
+                f"{each.name!r} is an index at {before.place} already", about=each.place, remedy="Name each index once"
             )
         spec = index_spec(each, absolute_target(each.target) or places.target_of(each))
         request = RegisterRequest(JobName(table, each.name, account), spec)
@@ -194,7 +194,7 @@ def _table_of(index: IndexStatement, views: Mapping[str, ViewStatement], places:
         return uri
     raise InvalidRequest(
         f"{index.name!r} is on {index.table!r}, which is neither a view nor given by --table",
-        field=index.place,
+        about=index.place,
         remedy=f"Say where it is, as in --table {index.table}=/lake/{index.table}, or ON '/lake/{index.table}'",
     )
 

@@ -148,7 +148,7 @@ class ChangefeedConsumer:
         if lost and self._row.spec.on_schema_change is OnSchemaChange.STOP:
             raise PermanentError(
                 f"the source has no column {', '.join(lost)} any more",
-                field="spec.iteration.on_schema_change",
+                about="spec.iteration.on_schema_change",
                 remedy="Bring it back; or set it to evolve: the feed has nulls there then",
                 code=ErrorCode.SCHEMA_CHANGED,
             )

@@ -120,7 +120,7 @@ def _refuse_other_table(spec: ConsumerSpec, target: str, shards: int | None, cat
         return
     raise InvalidRequest(
         f"{target} {fault}",
-        field=f"{CONSUMER_PATH}.target",
+        about=f"{CONSUMER_PATH}.target",
         remedy="Choose a new path, or name what is there",
         code=ErrorCode.TARGET_UNUSABLE,
     )

@@ -148,7 +148,7 @@ class CustomKind:
         except BaseException as error:
             raise InvalidRequest(
                 f"the consumer {self.name!r} cannot check it: {named_error(error)}",
-                field=CONSUMER_PATH,
+                about=CONSUMER_PATH,
                 remedy="See what it says of its target and options, or repair its check",
                 code=ErrorCode.CONSUMER_BROKEN,
             ) from error

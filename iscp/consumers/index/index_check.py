@@ -171,7 +171,7 @@ class IndexCheck:
         if rows > REPAIRED_ROWS_MAX:
             raise PermanentError(
                 f"{rows} rows are wrong, and at most {REPAIRED_ROWS_MAX} are repaired",
-                field="repair",
+                about="repair",
                 remedy="Have the index rebuilt with `iscp-admin job resync`",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
@@ -209,7 +209,7 @@ class IndexCheck:
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         raise PermanentError(
-            "an index cannot be taken over: it has to be built", field="adopt_from", remedy="Leave out adopt_from"
+            "an index cannot be taken over: it has to be built", about="adopt_from", remedy="Leave out adopt_from"
         )
 
 

@@ -153,7 +153,7 @@ def _refuse_unusable(target: str) -> None:
     if fault := IndexStore.fault_of(target):
         raise InvalidRequest(
             f"{target} {fault}",
-            field=f"{CONSUMER_PATH}.target",
+            about=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path, or remove what is there",
             code=ErrorCode.TARGET_UNUSABLE,
         )

@@ -135,7 +135,7 @@ class IndexPlan:
         if (longest := max(sizes, default=0)) > VECTOR_NUMBERS_MAX:
             raise PermanentError(
                 f"the source has vectors of {longest} numbers, and at most {VECTOR_NUMBERS_MAX} are indexed",
-                field=f"{CONSUMER_PATH}.options.column",
+                about=f"{CONSUMER_PATH}.options.column",
                 remedy="Name a column of shorter vectors",
                 code=ErrorCode.TABLE_UNREADABLE,
             )

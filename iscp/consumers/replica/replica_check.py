@@ -90,7 +90,7 @@ class ReplicaCheck:
         if not self._spec.key and said.extra:
             raise PermanentError(
                 f"{said.extra} rows are too many, and without a key none of them can be removed alone",
-                field="repair",
+                about="repair",
                 remedy="Have the target rebuilt with `iscp-admin job resync`",
                 code=ErrorCode.TARGET_UNUSABLE,
             )

@@ -240,7 +240,7 @@ class ReplicaConsumer:
         if unwritable := unwritable_name(columns):
             raise PermanentError(
                 f"the source has a column {unwritable!r} now, whose name a target cannot have",
-                field=f"{CONSUMER_PATH}.columns",
+                about=f"{CONSUMER_PATH}.columns",
                 remedy="Rename it; or register the job again with the columns to keep",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
@@ -266,7 +266,7 @@ class ReplicaConsumer:
             raise PermanentError(
                 f"the source has no column {', '.join(changed)} any more"
                 + (", but another one of that name" if others else ""),
-                field="spec.iteration.on_schema_change",
+                about="spec.iteration.on_schema_change",
                 remedy="Bring it back; or rebuild the target with `iscp-admin job resync`; or set it to evolve",
                 code=ErrorCode.SCHEMA_CHANGED,
             )

@@ -58,7 +58,7 @@ class ReplicaKind:
             raise InvalidRequest(
                 f"{there.uri} holds rows already, which an append-only job would rebuild, without those that the "
                 "source has lost",
-                field=f"{CONSUMER_PATH}.target",
+                about=f"{CONSUMER_PATH}.target",
                 remedy="Go on with it by adopt_from (`--adopt --from-version`); or choose a new path, or empty it",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
@@ -122,12 +122,12 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
     fault, remedy = there.target_fault
     if fault:
         raise InvalidRequest(
-            f"{target} {fault}", field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
+            f"{target} {fault}", about=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
         )
     if not there.empty and not there.sink_seq:
         raise InvalidRequest(
             f"{target} is a table with rows that iscp did not write",
-            field=f"{CONSUMER_PATH}.target",
+            about=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path, or empty the table",
             code=ErrorCode.TARGET_UNUSABLE,
         )

@@ -58,7 +58,7 @@ class ViewCheck:
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         raise PermanentError(
-            "a view takes over no table", field="spec.iteration.adopt_from", remedy="Leave it out: the view is built"
+            "a view takes over no table", about="spec.iteration.adopt_from", remedy="Leave it out: the view is built"
         )
 
     def _query(self, context: ConsumeContext) -> ViewQuery:

@@ -108,13 +108,15 @@ def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
             found[name] = catalog.describe(uri)
             refuse_reserved(found[name])
             if found[name].uri != uri:
-                raise InvalidRequest(f"is {uri}, which is {found[name].uri}", remedy=f"Write it as {found[name].uri}")
+                raise InvalidRequest(
+                    f"is {uri}, which is {found[name].uri}",
+                    field=f"{_TABLES}.{name}",
+                    remedy=f"Write it as {found[name].uri}",
+                )
         except TableNotFound as error:
-            raise TableNotFound(error.message, field=f"{_TABLES}.{name}", remedy=error.remedy) from error
+            raise TableNotFound.from_error(error, field=f"{_TABLES}.{name}") from error
         except InvalidRequest as error:
-            raise InvalidRequest(
-                error.message, field=f"{_TABLES}.{name}", remedy=error.remedy, code=error.code
-            ) from error
+            raise InvalidRequest.from_error(error, field=f"{_TABLES}.{name}", code=error.code) from error
     return found
 
 
@@ -123,7 +125,7 @@ def _refuse_unread_retention(tables: Mapping[str, TableDescription]) -> None:
         if unread := unread_property(each.configuration):
             raise InvalidRequest(
                 f"the table {name} has {unread}, which is no interval of a fixed length to compare with",
-                field=f"{CONSUMER_PATH}.options.hold_s",
+                about=f"{CONSUMER_PATH}.options.hold_s",
                 remedy="Set it as in 'interval 7 days', or leave out the hold",
             )
 
@@ -132,9 +134,9 @@ def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Cata
     try:
         return catalog.query_shape(view.query.sql, {name: each.schema_json for name, each in tables.items()})
     except InvalidRequest as error:
-        raise InvalidRequest(
-            error.message + view.query.note, field=_SQL, remedy=error.remedy, code=error.code
-        ) from error
+        refusal = InvalidRequest.from_error(error, field=_SQL, code=error.code)
+        refusal.message += view.query.note
+        raise refusal from error
 
 
 def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
@@ -174,5 +176,5 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
         fault, remedy = "is a table with rows that iscp did not write", "Choose a new path, or empty the table"
     if fault:
         raise InvalidRequest(
-            f"{target} {fault}", field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
+            f"{target} {fault}", about=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
         )

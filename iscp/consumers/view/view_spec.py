@@ -61,7 +61,7 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
         return ViewSpec(NamedQuery(plain, tables, note), policy, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
-        raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error
+        raise InvalidRequest.from_error(error, field=field) from error
 
 
 def _yes_or_no(value: Any, field: str) -> bool:

@@ -132,7 +132,7 @@ def _checked(range_id: int) -> int:
     try:
         depth(range_id)
     except ValueError as error:
-        raise InvalidRequest(str(error), field="range_id") from error
+        raise InvalidRequest(str(error), about="range_id") from error
     return range_id
 
 

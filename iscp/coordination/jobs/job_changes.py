@@ -129,7 +129,7 @@ class PendingChanges:
         same_table = row.table_uri == uri and row.key.job == key._replace(table_id=row.key.table_id)
         if row.key.job != key and not same_table:
             raise InvalidRequest(
-                f"{request_id!r} was used for another job", field="request_id", remedy="Give each request its own"
+                f"{request_id!r} was used for another job", about="request_id", remedy="Give each request its own"
             )
         return row.registration
 
@@ -144,7 +144,7 @@ class PendingChanges:
             return True
         rows = self._rows(key)
         if not rows:
-            raise JobNotFound(f"there is no job {key.job_name!r}", field="job", remedy="See `iscp-admin job list`")
+            raise JobNotFound(f"there is no job {key.job_name!r}", about="job", remedy="See `iscp-admin job list`")
         changed = [row for row in map(change, rows) if row is not None]
         self._stage_all(changed, request_id)
         return bool(changed)
@@ -179,7 +179,7 @@ class PendingChanges:
         if made.key != row.key and self._rows(made.key):
             raise InvalidRequest(
                 f"there is a job {made.key.job_name!r} on {made.table_name} already",
-                field="table",
+                about="table",
                 remedy="Unregister one of the two first",
             )
         same_target = target_of(made.spec_json) == target_of(row.spec_json)
@@ -223,7 +223,7 @@ class PendingChanges:
         if {row.registration for row in rows} != request.seen:
             raise Conflict("the table's jobs were changed meanwhile", remedy="Retry")
         if not rows:
-            raise TableNotFound(f"{request.table_id} has no jobs", field="table", remedy="See `iscp-admin job list`")
+            raise TableNotFound(f"{request.table_id} has no jobs", about="table", remedy="See `iscp-admin job list`")
         done = changes(ranges, request.merge, request.range_id)
         after = list(rows_after(rows, done, request.job_id, self._now_s))
         self._stage_all(after, request.request_id and f"{OPERATORS_REQUEST}{request.request_id}")

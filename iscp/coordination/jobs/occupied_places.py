@@ -34,7 +34,7 @@ class OccupiedPlaces:
                 continue
             raise InvalidRequest(
                 f"{target} is the target of {_whose(other, account)}",
-                field=TARGET_FIELD,
+                about=TARGET_FIELD,
                 remedy="Choose another target, or unregister that job first",
             )
         self._check_around(target, item.row.table_uri, account)
@@ -50,14 +50,14 @@ class OccupiedPlaces:
                 raise InvalidRequest(
                     f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "
                     "would delete files of the other",
-                    field=field,
+                    about=field,
                     remedy="Choose a path beside it, or unregister that job first",
                 )
         letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
         for other in self.current(each.at(place) for each in targets for place in letters if place != target):
             raise InvalidRequest(
                 f"{target} and the target of {_whose(other, account)} are in the way of one another's dead letters",
-                field=TARGET_FIELD,
+                about=TARGET_FIELD,
                 remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
             )
 

@@ -41,7 +41,7 @@ Change = tuple[tuple[int, ...], tuple[int, ...]]
 def changes(ranges: Collection[int], merge: bool, range_id: int) -> list[Change]:
     """Raises InvalidRequest."""
     if range_id and range_id not in ranges:
-        raise InvalidRequest(f"the table has no range {range_id}", field=RANGE_FIELD, remedy=_SEE_LIST)
+        raise InvalidRequest(f"the table has no range {range_id}", about=RANGE_FIELD, remedy=_SEE_LIST)
     return _merges(ranges, range_id) if merge else _splits(ranges, range_id)
 
 
@@ -51,7 +51,7 @@ def _splits(ranges: Collection[int], range_id: int) -> list[Change]:
     if least:
         raise InvalidRequest(
             f"range {least[0]} is one of {key_ranges.RANGES_MAX} parts of its table already, and none is smaller",
-            field=RANGE_FIELD,
+            about=RANGE_FIELD,
             remedy="Name a range that is larger; see `iscp-admin shard list`",
         )
     return [((each,), key_ranges.children(each)) for each in chosen]
@@ -60,13 +60,13 @@ def _splits(ranges: Collection[int], range_id: int) -> list[Change]:
 def _merges(ranges: Collection[int], range_id: int) -> list[Change]:
     if key_ranges.WHOLE in ranges:
         raise InvalidRequest(
-            "the table is not split: its range 1 is the whole", field=RANGE_FIELD, remedy="There is nothing to merge"
+            "the table is not split: its range 1 is the whole", about=RANGE_FIELD, remedy="There is nothing to merge"
         )
     parents = [key_ranges.parent(range_id)] if range_id else key_ranges.deepest(ranges)
     if range_id and (other := key_ranges.sibling(range_id)) not in ranges:
         raise InvalidRequest(
             f"range {range_id} is merged with {other}, which is split further",
-            field=RANGE_FIELD,
+            about=RANGE_FIELD,
             remedy=f"Merge what {other} was split into first",
         )
     return [(key_ranges.children(each), (each,)) for each in parents]
@@ -77,7 +77,7 @@ def refuse_unsharded(row: JobRow, kind: str, ranges: Collection[int]) -> None:
     if key_ranges.WHOLE not in ranges:
         raise InvalidRequest(
             f"{row.table_name} is split into {len(ranges)} ranges, and the sink of a consumer {kind} is not sharded",
-            field="table",
+            about="table",
             remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, then register the job",
         )
 
@@ -87,7 +87,7 @@ def refuse_split(row: JobRow, ranges: Collection[int]) -> None:
     if key_ranges.WHOLE not in ranges:
         raise InvalidRequest(
             f"{row.table_name} is split into {len(ranges)} ranges, each of which goes its own way",
-            field="table",
+            about="table",
             remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and then repeat this request",
         )
 

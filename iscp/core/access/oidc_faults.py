@@ -32,7 +32,9 @@ def oidc_faults(security: SecurityConfig) -> Iterator[SettingFault]:
         if not getattr(oidc, name).strip():
             yield SettingFault(f"{_SECTION}.{name}", "is empty", "Name the claim, as tokens have it")
     if oidc.leeway_s > LEEWAY_MAX_S:
-        yield SettingFault(f"{_SECTION}.leeway_s", f"{oidc.leeway_s:g} is too much", f"Give at most {LEEWAY_MAX_S:g}")
+        yield SettingFault.about(
+            f"{_SECTION}.leeway_s", f"{oidc.leeway_s:g} is too much", f"Give at most {LEEWAY_MAX_S:g}"
+        )
 
 
 def _keys_url_fault(url: str) -> str:
@@ -51,4 +53,4 @@ def _algorithm_faults(oidc: OidcConfig) -> Iterator[SettingFault]:
         yield SettingFault(path, "is empty", remedy)
     for number, name in enumerate(oidc.algorithms):
         if name not in SIGNATURE_ALGORITHMS:
-            yield SettingFault(f"{path}.{number}", f"{name!r} is no algorithm with a public key", remedy)
+            yield SettingFault.about(f"{path}.{number}", f"{name!r} is no algorithm with a public key", remedy)

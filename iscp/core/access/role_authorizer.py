@@ -34,7 +34,7 @@ class RoleAuthorizer:
         if principal is None:
             raise NotAuthenticated(
                 "the call does not say who calls",
-                field="authorization",
+                about="authorization",
                 remedy="Give a token (ISCP_TOKEN_FILE, `iscp-admin context set --token-file`), or a certificate that "
                 "the nodes' configuration knows (accounts.*.certificates)",
             )
@@ -42,7 +42,7 @@ class RoleAuthorizer:
             raise NotAuthorized(
                 f"this needs the role {rule.role}, and the caller is {principal.role} of the account "
                 f"{principal.account!r}",
-                field="role",
+                about="role",
                 remedy="Have somebody do it who has that role, or get a token with it",
             )
         if principal.everywhere:
@@ -50,12 +50,12 @@ class RoleAuthorizer:
         if rule.scope is Scope.CLUSTER or everybody:
             raise NotAuthorized(
                 f"this concerns all accounts, and is for the account {self._cluster_account!r} alone",
-                field="account",
+                about="account",
                 remedy="Name a job or an account, where the call allows that, or have somebody do it of that account",
             )
         if rule.scope is Scope.ACCOUNT and any(each != principal.account for each in accounts):
             raise ForeignAccount(
                 f"the caller is of the account {principal.account!r}, and may do nothing in another one",
-                field="account",
+                about="account",
                 remedy="Leave the account out, or call as somebody of that account",
             )

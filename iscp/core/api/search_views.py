@@ -93,7 +93,7 @@ class SearchRequest:
             raise InvalidRequest("is empty", field="uri", remedy="Say where the index is")
         if not self.text.strip() and not self.vector:
             raise InvalidRequest(
-                "there is nothing to search for", field="text", remedy="Give a text, a vector, or both"
+                "there is nothing to search for", about="text", remedy="Give a text, a vector, or both"
             )
         if not all(math.isfinite(each) for each in self.vector):
             raise InvalidRequest(

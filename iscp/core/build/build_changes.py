@@ -17,7 +17,7 @@ def builds_of(known: KnownBuilds, table: str, table_ids: Collection[str]) -> lis
     """
     found = [each for each in known.jobs if each.plan.table_id in table_ids]
     if not found:
-        raise InvalidRequest(f"{table} is not being built", field="table", remedy="See `iscp-admin build list`")
+        raise InvalidRequest(f"{table} is not being built", about="table", remedy="See `iscp-admin build list`")
     return found
 
 
@@ -125,4 +125,4 @@ def _no_range(range_id: int, live: frozenset[int]) -> InvalidRequest:
 
 
 def _refused(message: str, remedy: str) -> InvalidRequest:
-    return InvalidRequest(message, field="range", remedy=remedy)
+    return InvalidRequest(message, about="range", remedy=remedy)

@@ -98,13 +98,13 @@ def refuse_unverifiable(row: JobRow, repair: bool) -> None:
     if row.watermark.version < 0:
         raise JobFailed(
             f"the job {name!r} has not been built yet",
-            field="job",
+            about="job",
             remedy="Wait for it with `iscp-admin job wait`, and verify then",
         )
     if repair and row.paused:
         raise JobFailed(
             f"the job {name!r} is paused, and a repair writes",
-            field="repair",
+            about="repair",
             remedy="Resume it with `iscp-admin job resume`, or verify without repair",
             code=ErrorCode.JOB_FAILED,
         )

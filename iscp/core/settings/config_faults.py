@@ -32,11 +32,11 @@ def range_fault(setting: Setting, value: object) -> SettingFault | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if value != value or value in (float("inf"), float("-inf")):
-        return SettingFault(setting.path, f"{value} is not a finite number")
+        return SettingFault.about(setting.path, f"{value} is not a finite number")
     if setting.least is not None and value < setting.least:
-        return SettingFault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
+        return SettingFault.about(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
     if setting.above is not None and value <= setting.above:
-        return SettingFault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
+        return SettingFault.about(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
     return None
 
 
@@ -59,7 +59,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
 def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
     for path, name in (("node_id", config.node_id), ("cluster", config.cluster)):
         if not _NAME.fullmatch(name):
-            yield SettingFault(
+            yield SettingFault.about(
                 path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores"
             )
     if not config.log.uri:
@@ -73,14 +73,14 @@ def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
         if port_of(address) is None:
-            yield SettingFault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
+            yield SettingFault.about(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
     if not config.etcd.endpoints:
         yield SettingFault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
 
 
 def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
     if not etcd.prefix.startswith("/"):
-        yield SettingFault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
+        yield SettingFault.about("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
     if etcd.margin_s >= etcd.lease_ttl_s:
         yield SettingFault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
     if etcd.password and not etcd.user:
@@ -122,10 +122,12 @@ def access_faults(config: NodeConfig) -> Iterator[SettingFault]:
             )
             break
     if not is_account(security.cluster_account):
-        yield SettingFault("security.cluster_account", f"{security.cluster_account!r} is no name", _ACCOUNT_REMEDY)
+        yield SettingFault.about(
+            "security.cluster_account", f"{security.cluster_account!r} is no name", _ACCOUNT_REMEDY
+        )
     for account, each in config.accounts.items():
         if not is_account(account):
-            yield SettingFault(f"accounts.{account}", f"{account!r} is no name of an account", _ACCOUNT_REMEDY)
+            yield SettingFault.about(f"accounts.{account}", f"{account!r} is no name of an account", _ACCOUNT_REMEDY)
         for name in each.certificates:
             path = f"accounts.{account}.certificates.{name}"
             if not security.tls.used:
@@ -144,13 +146,13 @@ def _root_faults(config: NodeConfig, account: str, roots: Sequence[str]) -> Iter
     for number, root in enumerate(roots):
         path = f"accounts.{account}.roots.{number}"
         if not is_root(root):
-            yield SettingFault(
+            yield SettingFault.about(
                 path,
                 f"{root!r} is no root",
                 "Write an absolute path, or s3://BUCKET/KEY, without escapes, patterns, `.` and `..`",
             )
         elif root.startswith(("s3://", "s3a://")) and not config.storage.s3.used:
-            yield SettingFault(path, f"{root} lies on S3", "Set storage.s3.region")
+            yield SettingFault.about(path, f"{root} lies on S3", "Set storage.s3.region")
 
 
 def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
@@ -165,7 +167,7 @@ def _security_faults(config: NodeConfig) -> Iterator[SettingFault]:
     if tls.node_name:
         yield SettingFault("security.tls.ca_file", "is missing beside security.tls.node_name", "Name the files of TLS")
     for path, listen in _listens_elsewhere(config):
-        yield SettingFault(
+        yield SettingFault.about(
             path,
             f"{listen} can be reached from other machines, and there is no TLS",
             "Set security.tls.* and security.authentication, or security.insecure = true where everybody who reaches "
@@ -178,7 +180,7 @@ def _s3_faults(s3: S3Config) -> Iterator[SettingFault]:
     endpoints += [(f"storage.s3.buckets.{name}.endpoint", each.endpoint) for name, each in s3.buckets.items()]
     for path, endpoint in endpoints:
         if endpoint and not URL.fullmatch(endpoint):
-            yield SettingFault(path, f"{endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT")
+            yield SettingFault.about(path, f"{endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT")
     for name in (name for name in ("endpoint", "buckets") if getattr(s3, name) and not s3.used):
         yield SettingFault(
             "storage.s3.region", f"is missing beside storage.s3.{name}", "Write us-east-1 if it has none"
@@ -187,7 +189,7 @@ def _s3_faults(s3: S3Config) -> Iterator[SettingFault]:
         yield SettingFault("storage.s3.buckets", f"has more than {BUCKETS_MAX} of them", "Reach some as all others are")
     for name, bucket in s3.buckets.items():
         if not is_bucket(name):
-            yield SettingFault(
+            yield SettingFault.about(
                 f"storage.s3.buckets.{name}", f"{name!r} is no name of a bucket", "Write it without s3:// and key"
             )
         if not bucket.credentials_file:
@@ -205,7 +207,7 @@ def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
     written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
     for path, uri in written:
         if uri.startswith(("s3://", "s3a://")) and not s3.used:
-            yield SettingFault(path, f"{uri} lies on S3", "Set storage.s3.region")
+            yield SettingFault.about(path, f"{uri} lies on S3", "Set storage.s3.region")
 
 
 def _order_faults(config: NodeConfig) -> Iterator[SettingFault]:

@@ -88,7 +88,7 @@ def embedder_faults(embedders: Mapping[str, EmbedderConfig], allow: Collection[s
     for name, config in embedders.items():
         path = f"embedders.{name}"
         if not is_embedder(name):
-            yield SettingFault(
+            yield SettingFault.about(
                 path, f"{name!r} is no name of an embedder", "Use up to 64 of a-z, 0-9, _ and -, a letter first"
             )
         elif name in OWN_KINDS and config.kind != name:
@@ -104,7 +104,7 @@ def kind_faults(path: str, config: EmbedderConfig, allow: Collection[str]) -> It
     elif rule is not None:
         yield from _rule_faults(path, config, rule)
     elif config.kind not in allow:
-        yield SettingFault(
+        yield SettingFault.about(
             f"{path}.kind",
             f"{config.kind!r} is neither one of {', '.join(OWN_KINDS)} nor allowed",
             "If its code is to be trusted, add it to embedding.allow",
@@ -127,23 +127,23 @@ def _rule_faults(path: str, config: EmbedderConfig, rule: KindRule) -> Iterator[
             )
     for name, most in rule.most:
         if getattr(config, name) > most:
-            yield SettingFault(f"{path}.{name}", f"{getattr(config, name)} is too great", f"Give {most} or less")
+            yield SettingFault.about(f"{path}.{name}", f"{getattr(config, name)} is too great", f"Give {most} or less")
 
 
 def _number_faults(path: str, config: EmbedderConfig) -> Iterator[SettingFault]:
     for name, most in _NUMBERS.items():
         value = getattr(config, name)
         if not isfinite(value) or value < 0:
-            yield SettingFault(f"{path}.{name}", f"{value} is not a number from 0 on", f"Give at most {most:g}")
+            yield SettingFault.about(f"{path}.{name}", f"{value} is not a number from 0 on", f"Give at most {most:g}")
         elif value > most:
-            yield SettingFault(f"{path}.{name}", f"{value:g} is too great", f"Give {most:g} or less")
+            yield SettingFault.about(f"{path}.{name}", f"{value:g} is too great", f"Give {most:g} or less")
 
 
 def _text_faults(path: str, config: EmbedderConfig) -> Iterator[SettingFault]:
     if config.url:
         yield from _url_faults(path, config)
     if config.path and not config.path.startswith("/"):
-        yield SettingFault(
+        yield SettingFault.about(
             f"{path}.path",
             f"{config.path!r} is no absolute path",
             "Name the directory with the model: nothing is downloaded",

@@ -149,6 +149,5 @@ class _QuartzFields:
         return int(text)
 
     def _refuse(self, at: int, why: str, remedy: str = _EXAMPLE) -> NoReturn:
-        raise InvalidRequest(
-            f"{why} (at character {at + 1} of {self.expression[:80]!r})", field=self.field, remedy=remedy
-        )
+        message = f"{why} (at character {at + 1} of {self.expression[:80]!r})"
+        raise InvalidRequest(message, field=self.field, remedy=remedy)

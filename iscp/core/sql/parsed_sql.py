@@ -137,7 +137,7 @@ class _Walk:
             part, names = self._waiting.pop()
             if fault := self._fault(part, names):
                 place = f" (line {part.line}, column {part.column})" if part.line else ""
-                raise InvalidRequest(f"{fault.message}{place}", field="sql", remedy=fault.remedy)
+                raise InvalidRequest(fault.message + place, field="sql", remedy=fault.remedy)
             if part.name == "UnresolvedWith":
                 self._take_with(part, names)
             else:

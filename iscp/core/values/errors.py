@@ -7,6 +7,7 @@ to act). Foreign errors are translated into these at the edge, in the adapters.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
 PERMANENT_FROM = 10_000
 EXIT_JOB_LOG_DAMAGED = 3
@@ -72,46 +73,54 @@ class ErrorCode(IntEnum):
         return 0 < self < PERMANENT_FROM
 
 
-_VERBS = frozenset(
-    {"are", "calls", "cannot", "casts", "changes", "compares", "do", "does", "ends", "excludes", "expires", "gives"}
-    | {"goes", "has", "have", "holds", "is", "keeps", "leave", "leaves", "lies", "maps", "must", "names", "needs"}
-    | {"reads", "says", "stands", "takes", "tracks", "wants", "was", "would"}
-)
-"""First words of messages whose subject is their field, as in `spec.trigger.name` with `is missing`."""
-
-
 class IscpError(Exception):
     """Base of all errors of iscp.
 
     `field` is the path of what is wrong (`spec.iteration.consumer.key`), `remedy` what to do about it; both may
-    be empty where there is neither.
+    be empty where there is neither. Whoever raises an error about a field chooses one of two ways to say it:
+
+    - `InvalidRequest("is missing", field="spec.key")`: the field is the subject, and the message goes on from it;
+    - `InvalidRequest("there is no table t", about="table")`: the message is a whole sentence.
     """
 
     code: ErrorCode = ErrorCode.INTERNAL
     message: str
     field: str
     remedy: str
+    field_is_subject: bool
 
-    def __init__(self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None) -> None:
+    def __init__(
+        self, message: str, *, field: str = "", about: str = "", remedy: str = "", code: ErrorCode | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
-        self.field = field
+        self.field = field or about
+        self.field_is_subject = bool(field)
         self.remedy = remedy
         if code is not None:
             self.code = code
 
+    @classmethod
+    def from_error(
+        cls, error: IscpError, *, field: str | None = None, remedy: str | None = None, code: ErrorCode | None = None
+    ) -> Self:
+        """Return an error of this class that says what `error` says, of another `field` or with another `remedy` where
+        one is given. The code is that of the class unless one is given.
+        """
+        made = cls(error.message, remedy=error.remedy if remedy is None else remedy, code=code)
+        made.field = error.field if field is None else field
+        made.field_is_subject = error.field_is_subject
+        return made
+
     @property
     def sentence(self) -> str:
-        """Return what is wrong, with its subject: a message that begins with a verb says it of `field`."""
-        return f"{self.field} {self.message}" if self._says_it_of_the_field() else self.message
+        """Return what is wrong, with its subject."""
+        return f"{self.field} {self.message}" if self.field and self.field_is_subject else self.message
 
     def __str__(self) -> str:
-        named = not self.field or self._says_it_of_the_field()
+        named = not self.field or self.field_is_subject
         head = self.sentence if named else f"{self.field}: {self.message}"
         return f"{head}. {self.remedy}" if self.remedy else head
-
-    def _says_it_of_the_field(self) -> bool:
-        return bool(self.field) and self.message.partition(" ")[0] in _VERBS
 
 
 class TemporaryError(IscpError):
@@ -151,9 +160,16 @@ class CursorBehind(InvalidRequest):
     code = ErrorCode.FEED_PURGED
 
     def __init__(
-        self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None, first_cursor: str = ""
+        self,
+        message: str,
+        *,
+        field: str = "",
+        about: str = "",
+        remedy: str = "",
+        code: ErrorCode | None = None,
+        first_cursor: str = "",
     ) -> None:
-        super().__init__(message, field=field, remedy=remedy, code=code)
+        super().__init__(message, field=field, about=about, remedy=remedy, code=code)
         self.first_cursor = first_cursor
 
 
@@ -299,14 +315,14 @@ def no_owner(fault: IscpError | None = None) -> NotOwner:
 
 def no_jobs_on(table: str) -> TableNotFound:
     """Return the error for a table without jobs, also where it has other accounts' jobs alone."""
-    return TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
+    return TableNotFound(f"{table} has no jobs", about="table", remedy="See `iscp-admin job list`")
 
 
 def no_index_at(uri: str) -> TableNotFound:
     """Return the error for a place that is the target of no index's job, also where other accounts' jobs have it."""
     return TableNotFound(
         f"{uri} is the target of no job that maintains an index",
-        field="uri",
+        about="uri",
         remedy="Name the target of a job of the kind fulltext, vector or search; see `iscp-admin job list`",
     )
 

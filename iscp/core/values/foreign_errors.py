@@ -30,6 +30,9 @@ def plain_error(error: BaseException) -> IscpError:
     code = error_code(error)
     try:
         message, field, remedy = (printable(getattr(error, part)) for part in ("message", "field", "remedy"))
+        is_subject = getattr(error, "field_is_subject", False) is True
     except BaseException:  # noqa: BLE001  (attributes of its own making)
         return kind(error_text(error), code=code)
-    return kind(message, field=field, remedy=remedy, code=code)
+    plain = kind(message, remedy=remedy, code=code)
+    plain.field, plain.field_is_subject = field, is_subject
+    return plain

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Self
 from urllib.parse import urlsplit
+
+from iscp.core.values.errors import ConfigurationError, IscpError
 
 URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 """A URL of scheme, host and port, and nothing else."""
@@ -13,11 +16,31 @@ URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """The fault of one setting, and what to do about it."""
+    """The fault of one setting, and what to do about it.
+
+    `path` is the subject of `message`, as in `etcd.user` `is empty`, unless it `is_sentence` by itself.
+    """
 
     path: str
     message: str
     remedy: str = ""
+    is_sentence: bool = False
+
+    @classmethod
+    def about(cls, path: str, sentence: str, remedy: str = "") -> Self:
+        """Return the fault of the setting at `path` that a whole sentence says."""
+        return cls(path, sentence, remedy, is_sentence=True)
+
+    @classmethod
+    def from_error(cls, error: IscpError) -> Self:
+        """Return the fault that an error about a setting says."""
+        return cls(error.field, error.message, error.remedy, is_sentence=not error.field_is_subject)
+
+    def error(self) -> ConfigurationError:
+        """Return the error that says this fault."""
+        if self.is_sentence:
+            return ConfigurationError(self.message, about=self.path, remedy=self.remedy)
+        return ConfigurationError(self.message, field=self.path, remedy=self.remedy)
 
 
 def is_loopback(address: str) -> bool:

@@ -89,20 +89,20 @@ class EmbedderRegistry:
                 f"{shown(name)} is an embedder that has no {lacking} here"
                 if lacking
                 else f"{shown(name)} is not an embedder",
-                field=field,
+                about=field,
                 remedy=f"Use one of {', '.join(self.names)}, or have it defined in embedders of the node's settings",
             )
         kind = self.definition(name).kind
         if kind not in self._allow:
             raise InvalidRequest(
                 f"{kind!r} is an embedder that this deployment does not run",
-                field=field,
+                about=field,
                 remedy="If its code is to be trusted, add it to embedding.allow of every node and restart them",
             )
         if kind not in self._entries:
             raise InvalidRequest(
                 f"{kind!r} is an embedder that is not installed on this node",
-                field=field,
+                about=field,
                 remedy=f"Install a package that has it as an entry point of {GROUP} on every node, and restart them",
             )
         return self._entries[kind]
@@ -125,14 +125,14 @@ def _make(name: str, entry: EntryPoint, config: EmbedderConfig, field: str) -> C
     except BaseException as error:  # whatever its code does, it is no fault of others' jobs
         raise InvalidRequest(
             f"the embedder {name!r} ({entry.value}) cannot be made: {named_error(error)}",
-            field=field,
+            about=field,
             remedy="Set it right in embedders of the node's settings, or repair its package, and restart the nodes",
             code=ErrorCode.EMBEDDER_BROKEN,
         ) from error
     if lacking:
         raise InvalidRequest(
             f"{name!r} is no embedder: it has no {', '.join(lacking)}",
-            field=field,
+            about=field,
             remedy=f"Repair its package, which names {entry.value} in {GROUP}, and restart the nodes",
             code=ErrorCode.EMBEDDER_BROKEN,
         )
@@ -144,4 +144,4 @@ def _make(name: str, entry: EntryPoint, config: EmbedderConfig, field: str) -> C
 
 def _of_field(error: IscpError, field: str) -> InvalidRequest:
     plain = plain_error(error)
-    return InvalidRequest(plain.message, field=field, remedy=plain.remedy, code=plain.code)
+    return InvalidRequest.from_error(plain, field=field, code=plain.code)

@@ -98,7 +98,7 @@ class OpenAiEmbedder:
         try:
             return read_key(self._key_file, "key_file")
         except ConfigurationError as error:
-            raise Unavailable(error.message, field=error.field, remedy=error.remedy) from error
+            raise Unavailable.from_error(error) from error
 
     def _refusal(self, answer: Answer, key: str) -> Exception:
         status = answer.status
@@ -165,12 +165,12 @@ def read_key(file: str, field: str) -> str:
             content = opened.read(KEY_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", field=field, remedy="Name a file that exists"
+            f"{file} cannot be read ({error.strerror})", about=field, remedy="Name a file that exists"
         ) from error
     key = content.strip().decode("latin-1")
     if not key or len(content) > KEY_BYTES_MAX or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError(
-            f"{file} holds no key", field=field, remedy="Write the key into it, and nothing else, in one line"
+            f"{file} holds no key", about=field, remedy="Write the key into it, and nothing else, in one line"
         )
     return key
 

@@ -93,7 +93,7 @@ def no_index(uri: str, why: str = NO_DATASET) -> InvalidRequest:
     """Return the error for a place that is no index."""
     return InvalidRequest(
         f"{uri} is no index: {why}",
-        field="uri",
+        about="uri",
         remedy="Name the target of a job of the kind fulltext, vector or search",
         code=ErrorCode.TABLE_NOT_FOUND,
     )

@@ -101,7 +101,7 @@ def parse_query(text: str, columns: Sequence[str]) -> Query:
     in characters from 1.
     """
     if not columns:
-        raise InvalidRequest("there are no columns to search in", field=_FIELD, remedy="Name text columns of the index")
+        raise InvalidRequest("there are no columns to search in", about=_FIELD, remedy="Name text columns of the index")
     if len(text) > QUERY_CHARS_MAX:
         raise InvalidRequest(
             f"has {len(text)} characters, more than {QUERY_CHARS_MAX}", field=_FIELD, remedy="Search for less at a time"

@@ -73,12 +73,12 @@ def _not_ready(uri: str, watermark: Watermark, min_version: int | None, waited_s
     if watermark.version == NOTHING_APPLIED:
         return IndexNotReadyError(
             f"the index {uri} is being built: it has no rows yet",
-            field="uri",
+            about="uri",
             remedy="Wait until `job status` of its job says that it is running",
         )
     return IndexNotReadyError(
         f"the index {uri} is at version {watermark.version} of its source after {waited_s:.1f} s, and not yet at "
         f"{min_version}",
-        field="min_version",
+        about="min_version",
         remedy="Wait for longer by wait_s, or leave out min_version to search what is there",
     )

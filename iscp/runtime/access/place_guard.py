@@ -51,7 +51,7 @@ class PlaceGuard:
             try:
                 found = self._follow(place)
             except InvalidRequest as error:
-                raise InvalidRequest(error.message, field=field, remedy=error.remedy, code=error.code) from error
+                raise InvalidRequest.from_error(error, field=field, code=error.code) from error
             if not all(any(lies_below(each, top) for top in tops) for each in found):
                 raise self._outside(account, shown, field)
 
@@ -66,7 +66,7 @@ class PlaceGuard:
         roots = self._roots.of(account)
         return InvalidRequest(
             f"{shown} does not lie below a root of the account {account!r}, with links followed",
-            field=field,
+            about=field,
             remedy=f"Choose a place below {' or '.join(roots)}"
             if roots
             else f"Have accounts.{account}.roots say, in the nodes' configuration, below which places its tables lie",

@@ -121,7 +121,7 @@ class OwnerBuilds:
         if len(table_ids) > 1:
             raise InvalidRequest(
                 f"{table} was dropped and recreated, and each is being built: {', '.join(table_ids)}",
-                field="table",
+                about="table",
                 remedy="Name the id of the one that is meant",
             )
         return builds
@@ -145,7 +145,7 @@ class OwnerBuilds:
         why = "is staged as a whole, and about to be published" if staged else "is not being built"
         return InvalidRequest(
             f"{what} {why}",
-            field="job" if job.name else "table",
+            about="job" if job.name else "table",
             remedy="See `iscp-admin build list`; `iscp-admin job pause` stops a job in any case",
         )
 

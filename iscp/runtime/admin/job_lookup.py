@@ -86,7 +86,7 @@ class JobLookup:
             if row is not None:
                 return row
         raise JobNotFound(
-            f"there is no job {job.name!r} on {job.table}", field="job", remedy="See `iscp-admin job list`"
+            f"there is no job {job.name!r} on {job.table}", about="job", remedy="See `iscp-admin job list`"
         )
 
     def of_request(self, writer: LogWriter, job: JobName, request_id: str) -> JobRow | None:

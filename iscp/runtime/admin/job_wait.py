@@ -139,4 +139,4 @@ def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | 
         why, remedy = f"has failed: {current.status.error_msg}", "Repair it, then `iscp-admin job resume`"
     if why:
         seen = f", and {fault.message}" if fault else ""
-        raise JobFailed(f"the job {wanted.key.job_name!r} {why}{seen}", field="job", remedy=remedy)
+        raise JobFailed(f"the job {wanted.key.job_name!r} {why}{seen}", about="job", remedy=remedy)

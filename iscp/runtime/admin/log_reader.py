@@ -27,7 +27,7 @@ class LogReader:
         records = [record for record in self._owner.members if record.node_id == node_id]
         if not records:
             there = ", ".join(sorted(record.node_id for record in self._owner.members)) or "none"
-            raise InvalidRequest(f"there is no node {node_id!r}", field="node", remedy=f"The nodes are: {there}")
+            raise InvalidRequest(f"there is no node {node_id!r}", about="node", remedy=f"The nodes are: {there}")
         return self._nodes.logs(records, lambda node_id: replace(query, after=after.get(node_id)))
 
     def of_job(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:

@@ -208,7 +208,7 @@ class OwnerOperator:
         shards: list[ShardId] = self._read_term(read)
         if not shards:
             raise InvalidRequest(
-                f"{table} has no shard {range_id or ''}".rstrip(), field="range", remedy="See `iscp-admin shard list`"
+                f"{table} has no shard {range_id or ''}".rstrip(), about="range", remedy="See `iscp-admin shard list`"
             )
         return shards
 
@@ -240,7 +240,7 @@ def _check_verb(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
         raise Unavailable("the owner has not heard of all nodes yet", remedy="Try again in a moment")
     if verb is NodeVerb.DRAIN and term.placement.eligible <= {node_id}:
         raise InvalidRequest(
-            f"{node_id} is the last node that takes shards", field="node", remedy="Add or uncordon another node first"
+            f"{node_id} is the last node that takes shards", about="node", remedy="Add or uncordon another node first"
         )
     return overrides
 
@@ -248,7 +248,7 @@ def _check_verb(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
 def _check_known(term: Term, node_id: str) -> None:
     if node_id not in term.peers:
         there = ", ".join(sorted(term.peers)) or "none"
-        raise InvalidRequest(f"there is no node {node_id!r}", field="node", remedy=f"The nodes are: {there}")
+        raise InvalidRequest(f"there is no node {node_id!r}", about="node", remedy=f"The nodes are: {there}")
 
 
 def _check_target(term: Term, node_id: str) -> None:
@@ -256,11 +256,11 @@ def _check_target(term: Term, node_id: str) -> None:
     peer = term.peers[node_id]
     if node_id in term.placement.overrides.closed:
         raise InvalidRequest(
-            f"{node_id} is cordoned or drained", field="node", remedy=f"`iscp-admin node uncordon {node_id}` first"
+            f"{node_id} is cordoned or drained", about="node", remedy=f"`iscp-admin node uncordon {node_id}` first"
         )
     if not peer.synced or peer.record.leaving:
         why = "is leaving" if peer.record.leaving else "has not joined yet"
-        raise InvalidRequest(f"{node_id} {why}", field="node", remedy="Choose another, or try again in a moment")
+        raise InvalidRequest(f"{node_id} {why}", about="node", remedy="Choose another, or try again in a moment")
 
 
 def _placed(term: Term, assignments: Iterable[Assignment]) -> list[PlacedShard]:

@@ -142,8 +142,8 @@ class RequestValidator:
         try:
             source = self._describe(seen.key.account, table)
         except TableNotFound as error:
-            raise TableNotFound(
-                error.message, field="table", remedy="Name where the source is now, or unregister the job"
+            raise TableNotFound.from_error(
+                error, field="table", remedy="Name where the source is now, or unregister the job"
             ) from error
         job = JobName(table, seen.key.job_name, seen.key.account)
         # What was taken over once is built now.
@@ -170,7 +170,7 @@ class RequestValidator:
         if isinstance(kind, Explaining):
             self._places.require_target(account, consumer.target, TARGET_FIELD)
             return kind.explain(consumer, self._catalog(account))
-        raise InvalidRequest(f"{kind.name} keeps no query", field=KIND_FIELD, remedy="Explain a job that keeps one")
+        raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
 
     def _item(
         self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
@@ -197,17 +197,17 @@ class RequestValidator:
             return
         field = "spec.iteration.adopt_from"
         if not isinstance(kind, Adopting):
-            raise InvalidRequest(f"a consumer {kind.name} takes over no table", field=field, remedy="Leave it out")
+            raise InvalidRequest(f"a consumer {kind.name} takes over no table", about=field, remedy="Leave it out")
         try:
             kind.validate_adoption(spec.consumer, source, catalog)
         except TableNotFound as error:
-            raise TableNotFound(
-                error.message, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
+            raise TableNotFound.from_error(
+                error, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
             ) from error
         if not catalog.has_version(source.uri, spec.adopt_from):
             raise InvalidRequest(
                 f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
-                field=field,
+                about=field,
                 remedy="Name the version of the source whose rows the target holds",
             )
 
@@ -283,5 +283,5 @@ def _decide(draft: PendingChanges, there: JobRow | None, item: Registration) -> 
     except PermanentError as error:
         return replace(checked, error=error)
     except Conflict as error:  # another of these is the same job, by another spelling of its table
-        return replace(checked, error=InvalidRequest(f"{error.message}, by another of these", field="job.name"))
+        return replace(checked, error=InvalidRequest(f"{error.message}, by another of these", about="job.name"))
     return checked

@@ -52,7 +52,7 @@ class Resharder:
         if len(found) > 1:
             raise InvalidRequest(
                 f"{table} was dropped and recreated, and has jobs on each: {', '.join(found)}",
-                field="table",
+                about="table",
                 remedy="Name the id of the one that is meant",
             )
         return found[0]
@@ -63,7 +63,7 @@ class Resharder:
         if unfit:
             raise InvalidRequest(
                 f"{table} cannot be split for its jobs {', '.join(unfit)}",
-                field="table",
+                about="table",
                 remedy="Unregister these, or leave it whole: only what has a watermark for each range can be split",
             )
 

@@ -44,7 +44,7 @@ class Adopter:
             return None
         kind = job_run.kind
         if not isinstance(kind, Adopting):
-            raise PermanentError(f"a consumer {kind.name} takes over no table", field=FIELD)
+            raise PermanentError(f"a consumer {kind.name} takes over no table", about=FIELD)
         version = row.spec.adopt_from
         assert version is not None
         try:
@@ -52,7 +52,7 @@ class Adopter:
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was: {gone}",
-                field=FIELD,
+                about=FIELD,
                 remedy="Have the target built by `iscp-admin job resync`",
                 code=ErrorCode.VERSION_GONE,
             ) from gone
@@ -88,7 +88,7 @@ def _unlike(version: int, said: Comparison) -> PermanentError:
     shared = f"; {said.shared} keys of the source have several rows" if said.shared else ""
     return PermanentError(
         f"the target does not hold the source's rows at version {version}: {said}{shared}",
-        field=FIELD,
+        about=FIELD,
         remedy="Nothing was written. Repair the target and resume the job; or delete it and register it with the right "
         "version; or have the target rebuilt by `iscp-admin job resync`",
         code=ErrorCode.ADOPT_DIFFERS,

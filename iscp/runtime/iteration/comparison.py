@@ -69,7 +69,7 @@ class Verifier:
             )
         row, position = job_run.row, job_run.position
         if not isinstance(job_run.kind, Checked):
-            raise PermanentError(f"a consumer {job_run.kind.name} cannot be compared with its source", field="job")
+            raise PermanentError(f"a consumer {job_run.kind.name} cannot be compared with its source", about="job")
         check = job_run.kind.check(row, self._ports.environment)
         with self._ports.engine.session() as session:
             context = self._ports.context(session, job_run, span, guard)

@@ -87,7 +87,7 @@ def refuse_cdf_off(spec: JobSpec, span: SourceRange) -> None:
     if spec.change_source is ChangeMode.CDF and not span.cdf_on:
         raise PermanentError(
             "the change data feed of the source was switched off",
-            field="spec.iteration.change_source",
+            about="spec.iteration.change_source",
             remedy=f"{_TURN_ON}, then `iscp-admin job resume`; or set it to auto",
             code=ErrorCode.CDF_OFF,
         )
@@ -101,7 +101,7 @@ def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
     if collated := chosen_collated(span.collated, spec.consumer.columns):
         raise PermanentError(
             f"the source's {', '.join(collated)} has texts with a collation now, with which Delta writes no table here",
-            field="spec.iteration.consumer.columns",
+            about="spec.iteration.consumer.columns",
             remedy="Take it off and resume the job; or `iscp-admin job resync` it with a spec whose columns do without",
             code=ErrorCode.SCHEMA_CHANGED,
         )

@@ -78,7 +78,8 @@ def _answer(runtime: SparkRuntime, request: dict[str, Any]) -> bytes:
 
 
 def _refusal(error: IscpError) -> bytes:
-    fields = {"message": error.message, "field": error.field, "remedy": error.remedy, "code": int(error.code)}
+    fields = {name: getattr(error, name) for name in ("message", "field", "field_is_subject", "remedy")}
+    fields["code"] = int(error.code)
     return json.dumps({"error": fields}).encode()
 
 

@@ -108,7 +108,7 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
             with settings_for(session, _SETTINGS), without_rules(session, _UNFIT_RULES):
                 return _analyze(session, sql, names)
         except AnalysisException as error:
-            raise InvalidRequest(first_line(error), field="sql", remedy="Correct the query") from error
+            raise InvalidRequest(first_line(error), about="sql", remedy="Correct the query") from error
         except (PySparkException, Py4JJavaError) as error:
             if STACK_FULL in str(error):
                 raise too_deep("sql") from error

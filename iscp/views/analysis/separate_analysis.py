@@ -182,4 +182,6 @@ def _error_of(answered: Mapping[str, object]) -> IscpError:
     kind: type[IscpError] = EngineError if code is ErrorCode.ENGINE else TemporaryError
     if not code.temporary:
         kind = InvalidRequest if code is ErrorCode.INVALID_REQUEST else PermanentError
-    return kind(str(answered["message"]), field=str(answered["field"]), remedy=str(answered["remedy"]), code=code)
+    error = kind(str(answered["message"]), remedy=str(answered["remedy"]), code=code)
+    error.field, error.field_is_subject = str(answered["field"]), answered["field_is_subject"] is True
+    return error

@@ -2028,7 +2028,8 @@ Global___ClusterPage: _TypeAlias = ClusterPage  # noqa: Y015
 @_typing.final
 class ErrorDetail(_message.Message):
     """code: see iscp.core.values.errors.ErrorCode. kind: the name of the error's class there. field: the path of what is
-    wrong. remedy: what to do about it.
+    wrong. remedy: what to do about it. field_is_subject: whether message goes on from field, as "is missing" does, or is
+    a whole sentence; nodes of 0.1 do not say it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2039,12 +2040,14 @@ class ErrorDetail(_message.Message):
     FIELD_FIELD_NUMBER: _builtins.int
     REMEDY_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FIELD_IS_SUBJECT_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     code: _builtins.int
     kind: _builtins.str
     field: _builtins.str
     remedy: _builtins.str
     message: _builtins.str
+    field_is_subject: _builtins.bool
     def __init__(
         self,
         *,
@@ -2054,11 +2057,14 @@ class ErrorDetail(_message.Message):
         field: _builtins.str = ...,
         remedy: _builtins.str = ...,
         message: _builtins.str = ...,
+        field_is_subject: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_field_is_subject", b"_field_is_subject", "field_is_subject", b"field_is_subject"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "field", b"field", "format_version", b"format_version", "kind", b"kind", "message", b"message", "remedy", b"remedy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_field_is_subject", b"_field_is_subject", "code", b"code", "field", b"field", "field_is_subject", b"field_is_subject", "format_version", b"format_version", "kind", b"kind", "message", b"message", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__field_is_subject: _TypeAlias = _typing.Literal["field_is_subject"]  # noqa: Y015
+    _WhichOneofArgType__field_is_subject: _TypeAlias = _typing.Literal["_field_is_subject", b"_field_is_subject"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__field_is_subject) -> _WhichOneofReturnType__field_is_subject | None: ...
 
 Global___ErrorDetail: _TypeAlias = ErrorDetail  # noqa: Y015

@@ -271,7 +271,7 @@ def test_every_error_comes_back_as_what_it_was(
 
 
 def test_an_error_of_any_length_arrives(client: Client, service: FakeAdmin) -> None:
-    service.failures = [core.InvalidRequest("汉" * 100_000, field="f" * 9_000, remedy="ü" * 9_000)]
+    service.failures = [core.InvalidRequest("汉" * 100_000, about="f" * 9_000, remedy="ü" * 9_000)]
     with pytest.raises(core.InvalidRequest, match="汉汉"):
         client.count()
 

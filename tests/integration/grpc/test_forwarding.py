@@ -141,7 +141,7 @@ def test_errors_come_back_byte_for_byte(cluster: Cluster, owner: FakeAdmin, verb
     cluster.owned_by(address)
     told = []
     for each in (address, cluster.entry):
-        owner.failures = [core.InvalidRequest("what ü", field="spec.x", remedy="do that")]
+        owner.failures = [core.InvalidRequest("what ü", about="spec.x", remedy="do that")]
         with grpc.insecure_channel(each) as channel:
             method = channel.unary_stream(f"/iscp.wire.v1.Admin/{verb}")
             error = failed(lambda method=method: list(method(b"", timeout=WAIT_S)))  # type: ignore[misc]

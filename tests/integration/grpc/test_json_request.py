@@ -155,7 +155,7 @@ def test_the_listing_and_the_openapi_document_agree(gateway: GatewayServer) -> N
         (QueueFull("full"), 429, "QUEUE_FULL"),
         (OutcomeUnknown("lost"), 500, "OUTCOME_UNKNOWN"),
         (RuntimeError("bug"), 500, "INTERNAL"),
-        (ConfigurationError("no", field="x", remedy="y"), 409, "CONFIGURATION"),
+        (ConfigurationError("no", about="x", remedy="y"), 409, "CONFIGURATION"),
     ],
 )
 def test_errors_have_a_status_and_say_all(

@@ -111,9 +111,9 @@ def test_any_node_passes_a_search_on_to_the_owner(searches: FakeSearches, serve:
     "error",
     [
         InvalidRequest("has no end at character 4", field="text", remedy="Close the quote"),
-        TableNotFound("/lake/index is no index", field="uri", remedy="Name another"),
+        TableNotFound("/lake/index is no index", about="uri", remedy="Name another"),
         TimedOut("version 9 was not applied within 3 s"),
-        JobFailed("the job has failed", field="job", remedy="Repair it"),
+        JobFailed("the job has failed", about="job", remedy="Repair it"),
     ],
 )
 def test_errors_pass_unchanged(searches: FakeSearches, serve: Serve, error: IscpError) -> None:

@@ -70,7 +70,7 @@ def parse_manifest(content: bytes, path: str) -> BackupManifest:
         if written > FORMAT:
             raise ConfigurationError(
                 f"{path} is of format {written}, and this iscp knows {FORMAT}",
-                field="SRC",
+                about="SRC",
                 remedy="Restore it with the iscp that made it, or a newer one",
             )
         about = whole["backup"]
@@ -79,7 +79,7 @@ def parse_manifest(content: bytes, path: str) -> BackupManifest:
         return _checked(BackupManifest(**about))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRequest(
-            f"{path} is damaged: {error_text(error)}", field="SRC", remedy="Restore another backup"
+            f"{path} is damaged: {error_text(error)}", about="SRC", remedy="Restore another backup"
         ) from error
 
 

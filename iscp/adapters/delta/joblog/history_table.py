@@ -171,7 +171,7 @@ def set_damaged_aside(uri: str) -> str:
             return ""
         path = local_path(uri)
         if path is None:
-            raise ConfigurationError(fault, field="log.uri", remedy=f"Move all below {uri} away: another begins then")
+            raise ConfigurationError(fault, about="log.uri", remedy=f"Move all below {uri} away: another begins then")
         aside = next(to for n in range(1, 1_000_000) if not (to := Path(f"{path}.damaged-{n}")).exists())
         path.rename(aside)
         (path.parent / USED).unlink(missing_ok=True)

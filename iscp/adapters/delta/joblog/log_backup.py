@@ -84,7 +84,7 @@ def read_backup(source: str) -> LogBackup:
         except (FileNotFoundError, NotADirectoryError):
             partial = any(name.endswith(".parquet") for name in storage.names(at))
             why = "is partial, as it has no manifest" if partial else "holds no backup"
-            raise InvalidRequest(f"{at} {why}", field="SRC", remedy="Name a backup that was finished") from None
+            raise InvalidRequest(f"{at} {why}", about="SRC", remedy="Name a backup that was finished") from None
         content, rows = _check_rows(f"{at}/{manifest.file}", manifest, "SRC")
     except OSError as error:
         raise storage_error(error, f"cannot read {at}") from error
@@ -96,15 +96,15 @@ def _destination(log_uri: str, destination: str) -> str:
     at = _named(destination, "DEST")
     base = place(log_uri).rpartition("/")[0]
     if f"{at}/".startswith(f"{base}/"):
-        raise InvalidRequest(f"{at} is where the job log is", field="DEST", remedy="Name another disk or bucket")
+        raise InvalidRequest(f"{at} is where the job log is", about="DEST", remedy="Name another disk or bucket")
     try:
         if not is_there(log_uri):
-            raise InvalidRequest(f"there is no job log at {log_uri}", field="log.uri", remedy="Check the configuration")
+            raise InvalidRequest(f"there is no job log at {log_uri}", about="log.uri", remedy="Check the configuration")
         if storage.exists(f"{at}/{MANIFEST}"):
-            raise InvalidRequest(f"{at} holds a backup already", field="DEST", remedy=_ELSEWHERE)
+            raise InvalidRequest(f"{at} holds a backup already", about="DEST", remedy=_ELSEWHERE)
         if storage.is_file(at) or not storage.parent_is_there(at):
             raise InvalidRequest(
-                f"{at} is not a directory that could be made", field="DEST", remedy="Mount or create what is to hold it"
+                f"{at} is not a directory that could be made", about="DEST", remedy="Mount or create what is to hold it"
             )
     except OSError as error:
         raise storage_error(error, f"cannot read {at}") from error
@@ -192,7 +192,7 @@ def put_once(path: str, content: bytes) -> bool:
 
 def _put(path: str, content: bytes) -> None:
     if not put_once(path, content):
-        raise InvalidRequest(f"{path} is there already", field="DEST", remedy=_ELSEWHERE)
+        raise InvalidRequest(f"{path} is there already", about="DEST", remedy=_ELSEWHERE)
 
 
 def _check_rows(path: str, manifest: BackupManifest, field: str) -> tuple[bytes, pa.Table]:
@@ -210,4 +210,4 @@ def _check_rows(path: str, manifest: BackupManifest, field: str) -> tuple[bytes,
         pass
     except pa.ArrowException as error:
         fault = f"cannot be read ({error})"
-    raise InvalidRequest(f"{path} {fault}: the backup is damaged", field=field, remedy="Take or restore another one")
+    raise InvalidRequest(f"{path} {fault}: the backup is damaged", about=field, remedy="Take or restore another one")

@@ -63,6 +63,6 @@ def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:
     if cluster and owned and owned != cluster:
         raise ConfigurationError(
             f"the job log at {uri} belongs to the cluster {owned!r}, not to {cluster!r}",
-            field="cluster",
+            about="cluster",
             remedy=f"Set `cluster` to {owned}, or `log.uri` to another place",
         )

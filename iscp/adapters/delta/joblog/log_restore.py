@@ -85,7 +85,7 @@ def restore_backup(log_uri: str, backup: LogBackup, cluster: str, reached: int, 
             if version > VERSION_MOST:
                 raise ConfigurationError(
                     f"the log would go on at version {version}, of {VERSION_MOST}",
-                    field="SRC",
+                    about="SRC",
                     remedy="Begin another cluster, and register the jobs again",
                 )
             commit = version, _commit_of(log_uri, backup, version, now_ms)
@@ -103,18 +103,18 @@ def _refuse(log_uri: str, manifest: BackupManifest, cluster: str) -> None:
     if manifest.log_format > FORMAT:
         raise ConfigurationError(
             f"the backup is of a job log of format {manifest.log_format}, and this iscp knows {FORMAT}",
-            field="SRC",
+            about="SRC",
             remedy="Install a newer iscp",
         )
     if cluster and manifest.cluster and cluster != manifest.cluster:
         raise ConfigurationError(
             f"the backup is of the cluster {manifest.cluster!r}, and not of {cluster!r}",
-            field="cluster",
+            about="cluster",
             remedy="Name that cluster's backup, or that cluster in the configuration",
         )
     if not storage.parent_is_there(place(log_uri)):
         raise StorageError(
-            f"the directory that is to hold {log_uri} is not there", field="log.uri", remedy="Mount or create it"
+            f"the directory that is to hold {log_uri} is not there", about="log.uri", remedy="Mount or create it"
         )
 
 
@@ -133,7 +133,7 @@ def _find_unfinished(log: str, manifest: BackupManifest) -> tuple[int, bytes] | 
             return version, content
     raise ConfigurationError(
         f"{log} holds a log already, or what is left of one",
-        field="log.uri",
+        about="log.uri",
         remedy="If it is lost, move it away, or give `log.uri` another place; then restore",
     )
 

@@ -49,7 +49,7 @@ def refuse_fault(fault: str, remedy: str) -> None:
     if fault:
         raise PermanentError(
             f"the target {fault}",
-            field="spec.iteration.consumer.target",
+            about="spec.iteration.consumer.target",
             remedy=remedy,
             code=ErrorCode.TARGET_UNUSABLE,
         )

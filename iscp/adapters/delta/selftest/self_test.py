@@ -123,7 +123,7 @@ def require_fair(outcomes: Sequence[Round], directory: str, field: str, remedy: 
         raise SelfTestError(
             f"{len(wrong)} of {len(outcomes)} raced commits in {directory} went wrong"
             f" (version {version}: {breach.value})",
-            field=field,
+            about=field,
             remedy=remedy,
         )
     return dict(Counter(name for outcome in outcomes for name in outcome.winners))
@@ -135,12 +135,12 @@ def verdict(fault: Exception, message: str, field: str, remedy: str, *, remote: 
     So is a `remote` store, whatever it says but that it knows no conditions.
     """
     if getattr(fault, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(fault):
-        return StorageError(message, field=field, remedy="Free space on it", code=ErrorCode.NO_SPACE)
+        return StorageError(message, about=field, remedy="Free space on it", code=ErrorCode.NO_SPACE)
     if isinstance(fault, TimeoutError | ChildProcessError):
-        return StorageError(message, field=field)
+        return StorageError(message, about=field)
     if remote and not any(mark in message for mark in _REFUSES_CONDITIONS):
-        return StorageError(message, field=field, remedy="Check bucket, storage.s3, and the node's credentials")
-    return SelfTestError(message, field=field, remedy=remedy)
+        return StorageError(message, about=field, remedy="Check bucket, storage.s3, and the node's credentials")
+    return SelfTestError(message, about=field, remedy=remedy)
 
 
 def _nearest(target: str, field: str) -> Path:
@@ -148,7 +148,7 @@ def _nearest(target: str, field: str) -> Path:
     try:
         return next(parent for parent in Path(target).parents if parent.is_dir())
     except OSError as fault:  # one of them may not be entered, or has a name that cannot be
-        raise SelfTestError(f"there is no way to {target} ({fault})", field=field, remedy=_WRITABLE) from fault
+        raise SelfTestError(f"there is no way to {target} ({fault})", about=field, remedy=_WRITABLE) from fault
 
 
 def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str, rounds: int) -> list[Round]:
@@ -176,7 +176,7 @@ def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, fie
     own.start()
     if own.result():
         raise SelfTestError(
-            f"a commit in {os.path.dirname(scratch)} was overwritten by another", field=field, remedy=store.remedy
+            f"a commit in {os.path.dirname(scratch)} was overwritten by another", about=field, remedy=store.remedy
         )
 
 
@@ -195,7 +195,7 @@ def _own_store(spark: SparkSession, log: str, store: _TestedStore) -> Any:
     if _class_of(found) != store.log_store:
         raise SelfTestError(
             f"{_class_of(found)} excludes only writers of its own JVM",
-            field=store.field,
+            about=store.field,
             remedy=f"Take it out of [spark.conf], or set it to {store.log_store}",
         )
     return found

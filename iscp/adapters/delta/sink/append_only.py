@@ -76,7 +76,7 @@ def _union(target: T.StructType, wanted: T.StructType) -> T.StructType:
         raise PermanentError(
             f"the column {unlike.path} is {unlike.wanted} now and {unlike.present} in the target, which is append-only "
             "and cannot hold both",
-            field="spec.iteration.consumer.columns",
+            about="spec.iteration.consumer.columns",
             remedy="Give it its type back; or register a job with another target; or `iscp-admin job resync`, which "
             "drops the rows that the source has no more",
             code=ErrorCode.SCHEMA_CHANGED,

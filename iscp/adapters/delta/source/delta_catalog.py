@@ -49,7 +49,7 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
         except EngineError as error:
             if any(mark in error.message for mark in _NOT_THERE):
                 raise TableNotFound(
-                    f"{name} is not a table of the catalog", field="table", remedy="Check the name; or give the path"
+                    f"{name} is not a table of the catalog", about="table", remedy="Check the name; or give the path"
                 ) from error
             raise
         return str(detail["location"] if detail else "")
@@ -144,7 +144,7 @@ class DeltaCatalog:
             raise InvalidRequest(
                 f"{table} leads through the link {link} to {leads_to}; nobody would notice the link being switched to "
                 "another table",
-                field="table",
+                about="table",
                 remedy=f"Give the path that it leads to: {leads_to}",
             )
 
@@ -199,7 +199,7 @@ class DeltaCatalog:
             shape, handle = open_version(uri, version, self._by_spark)
         except BrokenLogError as error:
             raise InvalidRequest(
-                f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
+                f"{table} {error.message}", about="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
             ) from error
         _refuse_shape(table, shape)
         commit = read_commit(uri, version)
@@ -240,7 +240,7 @@ def _refuse_shape(table: str, shape: Shape) -> None:
         remedy = "Rename or drop one of them"
     else:
         return
-    raise InvalidRequest(f"{table} {why}", field="table", remedy=remedy, code=ErrorCode.TABLE_UNREADABLE)
+    raise InvalidRequest(f"{table} {why}", about="table", remedy=remedy, code=ErrorCode.TABLE_UNREADABLE)
 
 
 def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
@@ -251,19 +251,19 @@ def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
     if checkpointed:
         return InvalidRequest(
             f"{table} has checkpoints but no commit in its log, and Spark reads no such table",
-            field="table",
+            about="table",
             remedy="Restore the newest commit's file from a backup, or copy the rows to a new table, as deltalake can",
             code=ErrorCode.TABLE_UNREADABLE,
         )
     if indexed:
         return InvalidRequest(
             f"{table} is an index, not a table",
-            field="table",
+            about="table",
             remedy="Name the table that the index follows",
             code=ErrorCode.TABLE_UNREADABLE,
         )
     return TableNotFound(
-        f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
+        f"{table} is not a Delta table", about="table", remedy="Check the path; create the table first"
     )
 
 

@@ -153,7 +153,7 @@ def _claim(settings: SparkSettings) -> TextIO:
     except OSError as error:
         raise ConfigurationError(
             f"{error.filename or settings.work_dir} cannot be written: {error.strerror or error}",
-            field="data_dir",
+            about="data_dir",
             remedy="Name a directory that the node may write to",
         ) from error
     try:

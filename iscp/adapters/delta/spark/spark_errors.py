@@ -156,7 +156,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
     if "DELTA_MULTIPLE_SOURCE_ROW_MATCHING" in text:
         return InvalidRequest(
             f"{what}: several rows share a key",
-            field="spec.iteration.consumer.key",
+            about="spec.iteration.consumer.key",
             remedy="Choose a key that is unique in the source",
             code=ErrorCode.DUPLICATE_KEY,
         )

@@ -109,13 +109,13 @@ def read_key(bucket: str, config: BucketConfig, environ: Mapping[str, str]) -> B
     setting, file = f"storage.s3.buckets.{bucket}.credentials_file", config.credentials_file
     found = _section_of(file, setting)
     if lacking := [name for name in (_ID, _SECRET) if not found.get(name)]:
-        raise ConfigurationError(f"{file} has no {' and no '.join(lacking)}", field=setting, remedy=_REMEDY)
+        raise ConfigurationError(f"{file} has no {' and no '.join(lacking)}", about=setting, remedy=_REMEDY)
     token = found.get(_TOKEN, "")
     if environ.get("AWS_SESSION_TOKEN") and not token:
         # Both read it from the environment where they are not given another, and would send it with this key.
         raise ConfigurationError(
             f"{file} has no {_TOKEN}, and AWS_SESSION_TOKEN is set, which would be sent with its key",
-            field=setting,
+            about=setting,
             remedy="Reach the other buckets by a key without a token, a web identity or a role",
         )
     return BucketKey(found[_ID], found[_SECRET], token, config.region, config.endpoint.rstrip("/"))
@@ -127,7 +127,7 @@ def bucket_faults(buckets: Mapping[str, BucketConfig], environ: Mapping[str, str
         try:
             read_key(name, config, environ)
         except ConfigurationError as error:
-            yield SettingFault(error.field, error.message, error.remedy)
+            yield SettingFault.from_error(error)
 
 
 def _section_of(file: str, setting: str) -> Mapping[str, str]:
@@ -136,13 +136,13 @@ def _section_of(file: str, setting: str) -> Mapping[str, str]:
             content = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", field=setting, remedy="Name a file that exists"
+            f"{file} cannot be read ({error.strerror})", about=setting, remedy="Name a file that exists"
         ) from error
     if len(content) > FILE_BYTES_MAX:
-        raise ConfigurationError(f"{file} has more than {FILE_BYTES_MAX} bytes", field=setting, remedy=_REMEDY)
+        raise ConfigurationError(f"{file} has more than {FILE_BYTES_MAX} bytes", about=setting, remedy=_REMEDY)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
         parser.read_string(content.decode())
     except (configparser.Error, UnicodeDecodeError):  # which repeat what they do not understand
-        raise ConfigurationError(f"{file} is no file of keys", field=setting, remedy=_REMEDY) from None
+        raise ConfigurationError(f"{file} is no file of keys", about=setting, remedy=_REMEDY) from None
     return parser[_SECTION] if parser.has_section(_SECTION) else {}

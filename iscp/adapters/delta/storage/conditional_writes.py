@@ -51,10 +51,10 @@ def _require(store: _Store) -> None:
         overwritten = files.create(f"{scratch}/file", b"second")
     except OSError as error:
         reason = f"{store.uri} cannot be written to: {error.strerror or error}"
-        raise StorageError(reason, field="uri", remedy=f"Check bucket and credentials. {REMEDY}") from error
+        raise StorageError(reason, about="uri", remedy=f"Check bucket and credentials. {REMEDY}") from error
     finally:
         with suppress(OSError):
             files.remove_tree(scratch)
     if overwritten:
         reason = f"the store of {store.uri} overwrites what is there"
-        raise PermanentError(reason, field="uri", remedy=REMEDY, code=ErrorCode.SELF_TEST)
+        raise PermanentError(reason, about="uri", remedy=REMEDY, code=ErrorCode.SELF_TEST)

@@ -42,15 +42,15 @@ def s3_place(uri: str) -> str:
     """
     found = _S3_URI.fullmatch(uri)
     if found is None or not is_bucket(found["bucket"]):
-        raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+        raise InvalidRequest(f"{uri} names no bucket", about="table", remedy="Write it as s3://BUCKET/KEY")
     parts = [part for part in found["key"].split("/") if part]
     if not parts:
-        raise InvalidRequest(f"{uri} is a whole bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+        raise InvalidRequest(f"{uri} is a whole bucket", about="table", remedy="Write it as s3://BUCKET/KEY")
     for part in parts:
         if not _KEY_PART.fullmatch(part):
             raise InvalidRequest(
                 f"{part!r} is not a name that Spark and delta-rs read alike",
-                field="table",
+                about="table",
                 remedy="Use letters, digits and . _ - = @ ~ in keys on S3",
             )
     return f"{S3}{found['bucket']}/{'/'.join(parts)}"
@@ -64,17 +64,17 @@ def local_path(uri: str) -> Path | None:
     if "://" in path:
         scheme = path.split("://", 1)[0]
         raise InvalidRequest(
-            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
+            f"tables on {scheme} are not supported yet", about="table", remedy="Use a path, a file: URI or s3://"
         )
     if odd := next((sign for sign in _READ_IN_TWO_WAYS if sign in path), ""):
         raise InvalidRequest(
             f"{uri} has a {odd}, which delta-rs reads as another path than Spark",
-            field="table",
+            about="table",
             remedy="Use a path without it; blanks and other signs are written as they are",
         )
     require_unicode(path, "table")
     if "\0" in path:
-        raise InvalidRequest(f"{path!r} has a NUL, which no path has", field="table", remedy="Check the path")
+        raise InvalidRequest(f"{path!r} has a NUL, which no path has", about="table", remedy="Check the path")
     return Path("/" + os.path.abspath(path).lstrip("/"))  # POSIX lets two slashes at the beginning be
 
 

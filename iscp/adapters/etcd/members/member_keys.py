@@ -118,7 +118,7 @@ class EtcdMembership:
         if before >= self._nodes_max:
             raise ConfigurationError(
                 f"the cluster has {before} nodes already, and may have {self._nodes_max}",
-                field="node_id",
+                about="node_id",
                 remedy="Stop another node first, or give this one to another cluster",
             )
 
@@ -221,5 +221,5 @@ class EtcdMembership:
 
 def _taken(node_id: str) -> ConfigurationError:
     return ConfigurationError(
-        f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
+        f"a live node is registered as {node_id!r}", about="node_id", remedy="Give each node a name of its own"
     )

@@ -47,13 +47,13 @@ class EtcdTokens:
         if own >= self._account_max and not wide:
             raise InvalidRequest(
                 f"the account has {own} tokens, and may have {self._account_max}",
-                field="token",
+                about="token",
                 remedy="Revoke those that nobody needs; see `iscp-admin token list`",
             )
         if count >= self._tokens_max + (TOKENS_SPARE if wide else 0):
             raise InvalidRequest(
                 "there are as many tokens as there may be",
-                field="token",
+                about="token",
                 remedy="Revoke those that nobody needs; somebody of the cluster-wide account sees all",
             )
 

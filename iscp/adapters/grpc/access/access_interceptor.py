@@ -118,7 +118,7 @@ class _GuardedCall:
             principal = self._parts.authenticator.identify(evidence.credentials)
             if principal is None:
                 self._parts.authorizer.authorize(None, self._method, (), everybody=False)
-                raise NotAuthenticated("the call does not say who calls", field="authorization")
+                raise NotAuthenticated("the call does not say who calls", about="authorization")
         except NotAuthorized as error:
             log.info("access.unknown_caller", extra={"peer": context.peer(), "why": error.message})
             raise

@@ -54,7 +54,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def _check_number(number: int, most: int, field: str) -> None:
     if number > most:
         raise InvalidRequest(
-            f"{number} are more than the {most} of one call", field=field, remedy="Send them in several calls"
+            f"{number} are more than the {most} of one call", about=field, remedy="Send them in several calls"
         )
 
 

@@ -122,7 +122,7 @@ def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage
 
 def _require_known(verbs: Mapping[int, V], number: int) -> V:
     if number not in verbs:
-        raise InvalidRequest(f"{number} is not known", field="verb", remedy="Is the client newer than the nodes?")
+        raise InvalidRequest(f"{number} is not known", about="verb", remedy="Is the client newer than the nodes?")
     return verbs[number]
 
 

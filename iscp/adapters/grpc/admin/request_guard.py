@@ -35,7 +35,7 @@ class RequestGuard(grpc.ServerInterceptor):  # type: ignore[misc]
             except DecodeError as error:
                 return InvalidRequest(
                     f"the message is none of {details.method}: {error}",
-                    field="request",
+                    about="request",
                     remedy="Send texts in UTF-8, and fields of the types that the node's reflection names",
                 )
             except InvalidRequest as error:

@@ -39,7 +39,7 @@ class SearchServer(pb_grpc.SearchServicer):
             if (size := answer.ByteSize()) > MESSAGE_BYTES_MAX:
                 raise InvalidRequest(
                     f"the hits have {size} bytes, more than the {MESSAGE_BYTES_MAX} of an answer",
-                    field="columns",
+                    about="columns",
                     remedy="Name fewer columns, or give a smaller k",
                 )
             return answer

@@ -151,7 +151,7 @@ class Attempts:
         carried out.
         """
         if self._unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
-            return OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status")
+            return OutcomeUnknown.from_error(error, remedy="Check the job's status")
         if isinstance(error, TimedOut) and self._met is not None:
             return self._met  # the last attempt had but the rest of the time: what the one before it met says more
         return error
@@ -214,4 +214,4 @@ class CallerBase:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
+            raise InvalidRequest("the client is closed", about="client", remedy="Make another one")

@@ -66,7 +66,7 @@ class AsyncCaller(CallerBase):
                 # gRPC raises it too where another task has closed the channel: that one does not cancel this task.
                 if not self._closed or _is_cancelled():
                     raise
-                raise Canceled("the client was closed during the call", field="client") from ended
+                raise Canceled("the client was closed during the call", about="client") from ended
             await self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
             self._refuse_misuse()
 
@@ -74,7 +74,7 @@ class AsyncCaller(CallerBase):
         self._refuse_closed()
         if _running_loop() is not self._loop:
             raise InvalidRequest(
-                "the client belongs to another event loop", field="client", remedy="Make one in each loop"
+                "the client belongs to another event loop", about="client", remedy="Make one in each loop"
             )
 
 
@@ -96,7 +96,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError as error:
         raise InvalidRequest(
-            "there is no running event loop", field="client", remedy="Make and use the client within a coroutine"
+            "there is no running event loop", about="client", remedy="Make and use the client within a coroutine"
         ) from error
 
 

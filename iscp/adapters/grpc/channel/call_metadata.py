@@ -132,19 +132,19 @@ def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int, wire_form
     if meant.cluster != cluster:
         raise ConfigurationError(
             f"this is a node of the cluster {cluster!r}, not of {meant.cluster!r}",
-            field="advertise",
+            about="advertise",
             remedy=f"Have {meant.node_id} advertise an address that leads to itself",
         )
     if meant.node_id != node_id:
         raise ConfigurationError(
             f"this is the node {node_id!r}, not {meant.node_id!r}",
-            field="advertise",
+            about="advertise",
             remedy=f"Have {meant.node_id} advertise an address that leads to itself",
         )
     if not understands(meant.wire_format, wire_format):
         raise ConfigurationError(
             f"{meant.owner_id} speaks wire format {meant.wire_format}, and {node_id} {wire_format}",
-            field="wire_format",
+            about="wire_format",
             remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
         )
     if meant.epoch != epoch:

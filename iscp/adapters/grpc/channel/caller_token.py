@@ -96,7 +96,7 @@ def _read(file: Path) -> str:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigurationError(
-            f"{file} cannot be read: {error.strerror or error}", field="token_file", remedy="Give a file with a token"
+            f"{file} cannot be read: {error.strerror or error}", about="token_file", remedy="Give a file with a token"
         ) from error
     return _checked(text.strip(), "token_file")
 

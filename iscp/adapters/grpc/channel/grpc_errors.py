@@ -36,6 +36,12 @@ STATUS_BYTES_MAX = 300
 
 _KINDS = {name: kind for name, kind in vars(core).items() if isinstance(kind, type) and issubclass(kind, IscpError)}
 
+# Nodes of 0.1 do not say whether a message goes on from its field: it does if it begins with one of these.
+_VERBS_OF_0_1 = frozenset(
+    {"are", "cannot", "changes", "do", "does", "ends", "excludes", "gives", "goes", "has", "have", "holds", "is"}
+    | {"leave", "leaves", "lies", "must", "names", "says", "stands", "wants", "was", "would"}
+)
+
 # Looked up along the class's bases, so a class without a line of its own has its parent's.
 _STATUSES: dict[type, grpc.StatusCode] = {
     core.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -77,6 +83,7 @@ def detail_of(error: IscpError) -> pb.ErrorDetail:
         field=_bounded(error.field, FIELD_BYTES_MAX),
         remedy=_bounded(error.remedy, REMEDY_BYTES_MAX),
         message=_bounded(error.message, MESSAGE_BYTES_MAX),
+        field_is_subject=error.field_is_subject,
     )
 
 
@@ -108,7 +115,7 @@ def answering(request: Any, context: grpc.ServicerContext, verb: str) -> Iterato
         if request.format_version > FORMAT_VERSION:
             raise core.InvalidRequest(
                 f"{request.format_version} is newer than this node's {FORMAT_VERSION}",
-                field="format_version",
+                about="format_version",
                 remedy="Upgrade the nodes before the clients",
             )
         yield
@@ -123,7 +130,11 @@ def error_of(detail: pb.ErrorDetail) -> IscpError:
         code = None
     temporary = 0 < detail.code < core.PERMANENT_FROM
     kind = _KINDS.get(detail.kind) or (core.TemporaryError if temporary else core.PermanentError)
-    return kind(detail.message, field=detail.field, remedy=detail.remedy, code=code)
+    error = kind(detail.message, remedy=detail.remedy, code=code)
+    error.field = detail.field
+    said = detail.HasField("field_is_subject")
+    error.field_is_subject = detail.field_is_subject if said else detail.message.partition(" ")[0] in _VERBS_OF_0_1
+    return error
 
 
 def never_sent(error: grpc.RpcError) -> bool:
@@ -161,7 +172,7 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             return error_of(pb.ErrorDetail.FromString(value))
     text = error.details() or ""
     if fault := handshake_fault(text):
-        return core.ConfigurationError(f"no TLS with {endpoint}: {fault[0]} ({text})", field="tls", remedy=fault[1])
+        return core.ConfigurationError(f"no TLS with {endpoint}: {fault[0]} ({text})", about="tls", remedy=fault[1])
     match error.code():
         case grpc.StatusCode.UNAVAILABLE if changes and not never_sent(error):
             return OutcomeUnknown(f"{endpoint} went away before it answered ({text})", remedy="Check the job's status")
@@ -181,7 +192,7 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             return core.Canceled(f"the call was cancelled ({text})")
         case grpc.StatusCode.UNIMPLEMENTED:
             return core.PermanentError(
-                f"{endpoint} does not know this call", field="endpoint", remedy="Is it a node of iscp, and new enough?"
+                f"{endpoint} does not know this call", about="endpoint", remedy="Is it a node of iscp, and new enough?"
             )
         case code:
             return IscpError(f"{endpoint} failed: {code.name} ({text})", remedy="See the node's log")
@@ -191,13 +202,13 @@ def _no_answer(endpoint: str, text: str) -> core.Unavailable:
     if may_be_refused(text):
         return core.Unavailable(
             f"{endpoint} accepts connections and closes them ({text})",
-            field="tls",
+            about="tls",
             remedy=f"{REFUSED_REMEDY}, in a context (`iscp-admin context set`) or by ISCP_CA_FILE, ISCP_CERT_FILE and "
             "ISCP_KEY_FILE",
         )
     return core.Unavailable(
         f"{endpoint} does not answer ({text})",
-        field="endpoint",
+        about="endpoint",
         remedy="See whether a node runs there and has started (`iscp up` starts one); or name another by --endpoint or "
         "ISCP_ENDPOINT",
     )

@@ -131,7 +131,7 @@ class _GuardedMethod:
         with self._waiting(context):
             if (request := next(requests, None)) is not None:
                 return request
-        return abort(context, InvalidRequest("the call has no request", field="request", remedy="Send one message"))
+        return abort(context, InvalidRequest("the call has no request", about="request", remedy="Send one message"))
 
     def _waiting(self, context: grpc.ServicerContext) -> Any:
         return self._calls.waiting(self.experimental_thread_pool, context)

@@ -17,7 +17,7 @@ def _level_from_wire(level: str) -> LogLevel:
         return LogLevel(level or LogLevel.DEBUG)
     except ValueError as error:
         levels = ", ".join(LogLevel)
-        raise InvalidRequest(f"{printable(level)!r} is no level", field="level", remedy=f"One of {levels}") from error
+        raise InvalidRequest(f"{printable(level)!r} is no level", about="level", remedy=f"One of {levels}") from error
 
 
 _PLACE = Codec(LogPlace, operator_pb2.LogPlace)

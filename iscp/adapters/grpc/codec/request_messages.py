@@ -30,7 +30,10 @@ def _refusal_from_wire(detail: pb.ErrorDetail) -> PermanentError:
     error = error_of(detail)
     if isinstance(error, PermanentError) and (error.message or error.field):
         return error
-    return PermanentError(error.message or "the answer is of a newer kind", field=error.field, remedy=error.remedy)
+    permanent = PermanentError.from_error(error)
+    if not error.message:
+        permanent.message, permanent.field_is_subject = "the answer is of a newer kind", False
+    return permanent
 
 
 _REFUSAL = FieldCodec(detail_of, _refusal_from_wire)
@@ -55,7 +58,7 @@ def changes_from_wire(messages: Iterable[pb.JobChange]) -> list[JobChange]:
     for number, message in enumerate(messages):
         if message.verb not in _VERBS.known:
             raise InvalidRequest(
-                f"{message.verb} is not known", field=f"changes[{number}].verb", remedy=f"Use {', '.join(ChangeVerb)}"
+                f"{message.verb} is not known", about=f"changes[{number}].verb", remedy=f"Use {', '.join(ChangeVerb)}"
             )
         changes.append(JOB_CHANGE.from_wire(message))
     return changes
@@ -76,6 +79,6 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
     for name, known in (("state", STATES.known), ("reason", REASONS.known)):
         if (number := getattr(message, name)) and number not in known:
             raise InvalidRequest(
-                f"{number} is not known here", field=f"filter.{name}", remedy="Is the client newer than the nodes?"
+                f"{number} is not known here", about=f"filter.{name}", remedy="Is the client newer than the nodes?"
             )
     return JOB_FILTER.from_wire(message, limit=limit or JobFilter().limit)

@@ -18,7 +18,7 @@ def refuse_stranger(names: Collection[str], node_name: str) -> None:
     if node_name and node_name.lower() not in (name.lower() for name in names):
         raise NotAuthorized(
             f"this is for nodes alone, and the caller's certificate does not have {node_name} among its DNS names",
-            field="security.tls.node_name",
+            about="security.tls.node_name",
             remedy="Give a node the certificate of one, and the same name to all nodes of a cluster",
         )
 

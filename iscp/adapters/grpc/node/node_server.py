@@ -271,7 +271,7 @@ def _shard(wire: pb.ShardId) -> ShardId:
     try:
         return SHARD.from_wire(wire)
     except ValueError as error:
-        raise InvalidRequest(error_text(error), field="shard") from error
+        raise InvalidRequest(error_text(error), about="shard") from error
 
 
 def _waiting_s(wanted_s: float, remaining_s: float) -> float:

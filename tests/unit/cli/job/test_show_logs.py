@@ -111,7 +111,7 @@ def test_what_is_missing_is_said_once_and_following_goes_on(follow: Run, operato
     operator.logs = [
         [a_page("a"), away],
         [a_page(), away],
-        InvalidRequest("there is no node 'n-1'", field="node"),
+        InvalidRequest("there is no node 'n-1'", about="node"),
         QueueFull("many requests for logs are answered already"),
         [a_page("b", life=6, restarted=True), a_page("c", node_id="n-2", lost=3)],
     ]

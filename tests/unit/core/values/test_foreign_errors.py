@@ -33,9 +33,9 @@ class OddError(PermanentError):
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (StorageError("full", field="f", remedy="r"), TemporaryError, ErrorCode.STORAGE),
+        (StorageError("full", about="f", remedy="r"), TemporaryError, ErrorCode.STORAGE),
         (Conflict("c"), Conflict, ErrorCode.CONFLICT),
-        (InvalidRequest("i", field="f"), InvalidRequest, ErrorCode.INVALID_REQUEST),
+        (InvalidRequest("i", about="f"), InvalidRequest, ErrorCode.INVALID_REQUEST),
         (PermanentError("p", code=ErrorCode.SELF_TEST), PermanentError, ErrorCode.SELF_TEST),
     ],
 )

@@ -48,7 +48,7 @@ class NamedCatalog(FakeCatalog):
 
 
 def outside(table: str) -> InvalidRequest:
-    return InvalidRequest(f"{table} lies elsewhere", field="table", remedy="Choose another place")
+    return InvalidRequest(f"{table} lies elsewhere", about="table", remedy="Choose another place")
 
 
 def require(place: str, shown: str) -> None:

@@ -307,7 +307,7 @@ def test_a_check_reports_what_each_job_takes_and_writes_nothing(desk: Desk) -> N
 
 def test_a_check_finds_the_faults_of_each_on_top_of_those_before_it(desk: Desk) -> None:
     desk.admin.register([request()])
-    desk.kind.refusals["/refused"] = InvalidRequest("no", field="spec.iteration.consumer.target")
+    desk.kind.refusals["/refused"] = InvalidRequest("no", about="spec.iteration.consumer.target")
     target = "spec.iteration.consumer.target"
     assert lines(
         desk,

@@ -65,5 +65,5 @@ def test_a_whole_character_in_two_halves_is_taken(channel: grpc.Channel) -> None
 
 
 def test_an_error_is_sent_as_one_line_that_can_be_shown() -> None:
-    detail = detail_of(InvalidRequest("a\n  remedy: \x1b[31mrm", field="t\u202ex", remedy="Do"))
+    detail = detail_of(InvalidRequest("a\n  remedy: \x1b[31mrm", about="t\u202ex", remedy="Do"))
     assert (detail.message, detail.field) == (r"a remedy: \x1b[31mrm", r"t\u202ex")

@@ -33,7 +33,7 @@ from tests.unit.adapters.grpc.channel.test_retrying_caller import Refused
 
 RETRIED = (None, Unavailable("busy"), NotOwner("no owner"), LeaseLost("gone"), OutcomeUnknown("perhaps"))
 FINAL = (
-    InvalidRequest("wrong", field="f"),
+    InvalidRequest("wrong", about="f"),
     Conflict("another was first"),
     NotOwner("torn", code=ErrorCode.JOB_LOG_DAMAGED),
 )

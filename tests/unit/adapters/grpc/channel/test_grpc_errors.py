@@ -20,6 +20,24 @@ def test_every_class_comes_back(kind: type[core.IscpError]) -> None:
     assert (back.message, back.field, back.remedy, back.code) == ("what", "spec.x", "do that", error.code)
 
 
+@pytest.mark.parametrize(
+    "error", [core.InvalidRequest("is no day", field="cron"), core.InvalidRequest("is it a day", about="cron")]
+)
+def test_an_error_says_the_same_where_it_arrives_whatever_words_it_has(error: core.InvalidRequest) -> None:
+    back = grpc_errors.error_of(pb.ErrorDetail.FromString(grpc_errors.detail_of(error).SerializeToString()))
+    assert (back.sentence, str(back)) == (error.sentence, str(error))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"), [("is missing", "cron is missing"), ("there is no such day", "cron: there is no such day")]
+)
+def test_an_error_of_a_node_of_0_1_has_its_field_as_the_subject_if_it_begins_with_a_verb(
+    message: str, text: str
+) -> None:
+    detail = pb.ErrorDetail(code=10_000, kind="InvalidRequest", field="cron", message=message)
+    assert str(grpc_errors.error_of(detail)) == text
+
+
 def test_a_code_that_differs_from_its_class_comes_back() -> None:
     error = core.InvalidRequest("no such kind", code=core.ErrorCode.CONSUMER_UNKNOWN)
     assert grpc_errors.error_of(grpc_errors.detail_of(error)).code is core.ErrorCode.CONSUMER_UNKNOWN
@@ -61,6 +79,6 @@ def test_an_unknown_kind_still_says_whose_move_is_next(code: int, kind: type[cor
 
 
 def test_over_long_texts_are_cut_to_fit() -> None:
-    detail = grpc_errors.detail_of(core.InvalidRequest("ü" * 100_000, field="f" * 100_000, remedy="汉" * 100_000))
+    detail = grpc_errors.detail_of(core.InvalidRequest("ü" * 100_000, about="f" * 100_000, remedy="汉" * 100_000))
     assert detail.ByteSize() < 5_000
     assert detail.message.startswith("üü")

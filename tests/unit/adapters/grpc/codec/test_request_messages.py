@@ -41,7 +41,7 @@ def test_an_outcome_says_whether_anything_changed(outcome: ChangeOutcome) -> Non
 
 
 def test_a_refusal_comes_back_as_the_same_error() -> None:
-    found = outcome_from_wire(outcome_to_wire(JobNotFound("no such job", field="job", remedy="Check it")))
+    found = outcome_from_wire(outcome_to_wire(JobNotFound("no such job", about="job", remedy="Check it")))
     assert isinstance(found, JobNotFound)
     assert (found.message, found.field, found.remedy) == ("no such job", "job", "Check it")
 
@@ -54,7 +54,7 @@ def test_a_refusal_of_a_newer_kind_stays_a_refusal(detail: pb.ErrorDetail) -> No
 
 
 def test_a_refusal_that_is_of_a_field_alone_has_its_class() -> None:
-    found = outcome_from_wire(outcome_to_wire(InvalidRequest("", field="job")))
+    found = outcome_from_wire(outcome_to_wire(InvalidRequest("", about="job")))
     assert isinstance(found, InvalidRequest)
     assert found.field == "job"
 
@@ -63,7 +63,7 @@ def test_a_checked_job_has_its_action_or_its_error() -> None:
     for action in Action:
         checked = CheckedJob(action, "id", "{}", "job")
         assert CHECKED_JOB.from_wire(CHECKED_JOB.to_wire(checked)) == checked
-    refused = CHECKED_JOB.from_wire(CHECKED_JOB.to_wire(CheckedJob(error=InvalidRequest("wrong", field="f"))))
+    refused = CHECKED_JOB.from_wire(CHECKED_JOB.to_wire(CheckedJob(error=InvalidRequest("wrong", about="f"))))
     assert isinstance(refused.error, InvalidRequest)
     assert (refused.error.message, refused.error.field) == ("wrong", "f")
 
