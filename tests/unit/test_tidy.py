@@ -51,6 +51,11 @@ WORDS_NOT_IN_TEST_NAMES = frozenset(
     {"told", "tell", "tells", "anew", "mend", "mended", "look", "looks", "looked", "ask", "asks", "asked"}
 )
 
+NO_SUBJECTS = frozenset(
+    {"As", "By", "How", "In", "It", "Of", "Those", "What", "Where", "Whether", "Which", "Who", "With"}
+)
+"""First words of docstrings that are no sentences."""
+
 PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", "deploy", ".ci")
 TEXT_SUFFIXES = {".py", ".pyi", ".ipynb", ".md", ".svg", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
 
@@ -136,6 +141,14 @@ def effects(functions: Iterable[ast.AST]) -> list[str]:
                 case _:
                     pass
     return found
+
+
+def hollow_docstrings(path: Path) -> list[str]:
+    """Return what in a module has a docstring that is no sentence."""
+    kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    begin = [(getattr(node, "name", "the module"), (ast.get_docstring(node) or "").partition(" ")[0]) for node in nodes]
+    return [f"{path.name}: {name} begins with {word}" for name, word in begin if word in NO_SUBJECTS]
 
 
 def long_functions() -> dict[str, int]:
@@ -246,6 +259,16 @@ def told(error: Exception) -> str:
         "locked begins and ends something",
         "told logs",
     ]
+
+
+def test_docstrings_are_sentences_or_imperatives() -> None:
+    assert [each for path in modules() for each in hollow_docstrings(path)] == []
+
+
+def test_a_docstring_without_a_subject_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text('"""What is due."""\nclass Due:\n    """Of an index."""\n')
+    found = hollow_docstrings(tmp_path / "some.py")
+    assert found == ["some.py: the module begins with What", "some.py: Due begins with Of"]
 
 
 def test_nothing_is_left_unfinished() -> None:

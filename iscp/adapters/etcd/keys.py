@@ -1,4 +1,4 @@
-"""Which keys there are in etcd, below one prefix, and how members are written there (docs/etcd-keys.md).
+"""The keys in etcd, below one prefix, and how members are written there (docs/etcd-keys.md).
 
 nodes/<node_id>               a registered node, on its lease
 epochs/<node_id>              the last epoch given to a life of this node

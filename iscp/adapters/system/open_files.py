@@ -1,4 +1,4 @@
-"""How many files this process may have open: whoever leads has a connection to every node of the cluster."""
+"""The limit of files that this process may have open: whoever leads has a connection to every node of the cluster."""
 
 from __future__ import annotations
 

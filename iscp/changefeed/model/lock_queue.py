@@ -24,7 +24,7 @@ SHORT_TRY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How long a writer of a changefeed waits for a shard's lock."""
+    """A writer of a changefeed waits so long for a shard's lock."""
 
     timeout_s: float = 1.0
     """How long a lock may be held while nothing is committed, in seconds; then its holder counts as gone, which delays
@@ -37,7 +37,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """How many incidents a shard has had, and the revision at which that was read; (0, 0): none ever."""
+    """A shard has had `count` incidents, as was read at `revision`; (0, 0): none ever."""
 
     count: int = 0
     revision: int = 0
@@ -118,7 +118,7 @@ class RaiseIncidents:
 
 @dataclass(frozen=True, slots=True)
 class CheckConnection:
-    """Who is cut off sees nothing move either: check whether it is us."""
+    """Check whether this process is cut off: then it sees nothing move either."""
 
 
 @dataclass(frozen=True, slots=True)

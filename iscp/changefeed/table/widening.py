@@ -1,4 +1,4 @@
-"""Which columns a feed has to be given for rows of other columns, and which of its own these do not have."""
+"""The columns that a feed has to be given for rows of other columns, and those of its own that these do not have."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _KEYLESS = ("float", "double")
 
 
 class IndexKindBase:
-    """What the kinds of indexes share (ports ConsumerKind, Checked, RefreshHandler, Measured)."""
+    """The kinds of indexes share this base (ports ConsumerKind, Checked, RefreshHandler, Measured)."""
 
     name = ""
     shared_target = False

@@ -1,4 +1,4 @@
-"""What an index's definition comes to for its rows: the dataset's columns, and how rows are encoded for them."""
+"""The plan that an index's definition gives for its rows: the dataset's columns, and how rows are encoded for them."""
 
 from __future__ import annotations
 

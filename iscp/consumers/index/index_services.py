@@ -1,4 +1,4 @@
-"""What a node has for all its indexes; loaded without Lance, which only a node with an index needs."""
+"""The services that a node has for all its indexes; loaded without Lance, which only a node with an index needs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ URI_CHARS_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class SearchWeights:
-    """How much the ranking by words and that by vectors count in a hybrid search. One of them is more than 0."""
+    """The ranking by words and that by vectors count so much in a hybrid search. One of them is more than 0."""
 
     text: float = 1.0
     vector: float = 1.0

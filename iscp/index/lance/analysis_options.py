@@ -1,4 +1,4 @@
-"""How an index's words are made, in the terms of Lance's analysis."""
+"""The analysis that makes an index's words, in Lance's terms."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FieldTotals:
 
 @dataclass(frozen=True, slots=True)
 class IndexHead:
-    """What a commit says of the whole index.
+    """A commit says this of the whole index.
 
     `definition` says what is indexed and how (iscp.index.model.index_definition has its form). `key` are the source's
     columns that identify a row. `records` are the watermark records by their names (iscp.core.job.watermark_record).

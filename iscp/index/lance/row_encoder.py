@@ -33,7 +33,7 @@ _NULL = b"\xff"  # no text in UTF-8 has this byte
 
 
 class EmbeddedTexts(Protocol):
-    """What an embedding returns: a vector for each text, and what is said of texts that were refused, by number."""
+    """An embedding returns a vector for each text, and what is said of texts that were refused, by number."""
 
     @property
     def vectors(self) -> Vectors: ...
@@ -46,8 +46,8 @@ Embed = Callable[[Sequence[str], Known | None], EmbeddedTexts]
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What becomes of a row: `texts` are the columns whose words are indexed, `vector` the column with vectors, or
-    `embedded` the text column of which `embed` makes them; empty where there are none.
+    """Rows are encoded by these rules: `texts` are the columns whose words are indexed, `vector` the column with
+    vectors, or `embedded` the text column of which `embed` makes them; empty where there are none.
 
     `directed` says that a vector of zeros means nothing, as with cosine.
     """
@@ -63,7 +63,7 @@ class RowRules:
 
 @dataclass(slots=True)
 class _Faults:
-    """What is wrong with rows, by their numbers; the first fault of a row counts."""
+    """Rows have faults, by their numbers; the first fault of a row counts."""
 
     texts: dict[int, str] = field(default_factory=dict)
 

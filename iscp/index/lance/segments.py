@@ -65,7 +65,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentStatistics:
-    """What a segment was built of: so many rows had words, so many words; `counts` has the rows of each word."""
+    """A segment was built of so many rows with words, and so many words; `counts` has the rows of each word."""
 
     rows: int
     words: int

@@ -1,1 +1,1 @@
-"""What keeps an index fast and small: what is due, and how it is carried out."""
+"""Maintenance, which keeps an index fast and small: what is due, and how it is carried out."""

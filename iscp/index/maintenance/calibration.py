@@ -49,8 +49,8 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a search needs: so many partitions, and so many times as many candidates as hits. `recall` was reached, and
-    whether that is what was `wanted`.
+    """A search needs so many partitions (`probes`), and `refine` times as many candidates as hits, to reach `recall`.
+    The share that was `wanted` may be more.
     """
 
     probes: int

@@ -51,7 +51,7 @@ MARKS_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
-    """How many versions, and how many files of iscp's own, a clean-up has removed."""
+    """A clean-up has removed so many versions, and so many files of iscp's own."""
 
     versions: int
     files: int

@@ -61,7 +61,7 @@ _CONFLICT = "conflict"
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceLimits:
-    """What an index's definition and the node's settings say. `metric` is that of vectors: cosine, l2 or dot."""
+    """An index's definition and the node's settings limit this. `metric` is that of vectors: cosine, l2 or dot."""
 
     keep_s: float = KEEP_S
     """Seconds for which a version that is no longer the newest is kept: longer than the longest reader reads."""
@@ -76,8 +76,8 @@ class MaintenanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceDone:
-    """What a call did: `actions` were committed, `lost` were overtaken by other commits. `next_due_s` seconds from now
-    something is due though nothing changes; None for never.
+    """A call committed `actions`, and `lost` were overtaken by other commits. `next_due_s` seconds from now something
+    is due though nothing changes; None for never.
     """
 
     actions: tuple[Upkeep, ...] = ()

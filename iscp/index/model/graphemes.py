@@ -1,4 +1,4 @@
-"""Where a text may be cut: between the characters that people see, not within one that is made of several.
+"""The places where a text may be cut: between the characters that people see, not within one that is made of several.
 
 A subset of the extended grapheme clusters of Unicode (UAX 29) that the standard library's tables allow: marks and
 joiners, emoji with their modifiers, flags, Hangul syllables in parts, and conjuncts of Indic scripts.

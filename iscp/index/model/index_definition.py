@@ -97,7 +97,7 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions:
-    """Where vectors come from, and how they are compared: from `column`, or made of `text` by the embedder `embed`."""
+    """Vectors come from `column`, or are made of `text` by the embedder `embed`; they are compared by `metric`."""
 
     column: str = ""
     text: str = ""

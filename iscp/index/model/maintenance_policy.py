@@ -62,7 +62,7 @@ removed: one removal takes many."""
 
 
 class Upkeep(enum.Enum):
-    """What can be done for an index."""
+    """An index is maintained by these actions."""
 
     SEGMENTS = "segments"
     """Cover fresh fragments by a new segment of each index."""
@@ -143,7 +143,7 @@ class IndexShape:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepAction:
-    """What is due: `segments` are named by their UUIDs, `fragments` and `files` by their numbers."""
+    """An action is due: `segments` are named by their UUIDs, `fragments` and `files` by their numbers."""
 
     kind: Upkeep
     segments: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the documents of a column: their average length, and the inverse document frequency of a query's words."""
+    """The documents of a column have this average length, and a query's words this inverse document frequency."""
 
     average_length: float
     idfs: Mapping[str, float]

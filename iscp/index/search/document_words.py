@@ -1,4 +1,4 @@
-"""How often the words of a query are in documents, and where: for many documents at once."""
+"""The words of a query in documents: how often they are there, and where, for many documents at once."""
 
 from __future__ import annotations
 

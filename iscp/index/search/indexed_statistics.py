@@ -1,4 +1,4 @@
-"""Which rows Lance's index on words has, and the statistics by which it ranks them.
+"""The rows that Lance's index on words has, and the statistics by which it ranks them.
 
 Lance counts all rows that were ever put into the segments of an index, also those that are gone. What these are is
 written beside each segment when it is made. Without that nothing bounds the scores of rows that Lance leaves out.

@@ -28,7 +28,7 @@ _TEXT_FIELD = "text"
 
 @dataclass(frozen=True)
 class SearchedIndex:
-    """What a search needs of an index. All its parts are of one version."""
+    """A search reads these parts of an index. All of them are of one version."""
 
     index: OpenIndex
 

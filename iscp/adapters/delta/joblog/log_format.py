@@ -1,4 +1,4 @@
-"""Which format the job log's tables are of, and how it is raised.
+"""The format of the job log's tables, and how it is raised.
 
 Nodes of two releases share a log while a cluster is upgraded, and the earlier ones may have to take over again. So a
 table of the format before this one is written as it is, until a person raises it (`iscp log upgrade`).

@@ -1,4 +1,4 @@
-"""Which rows hold by a condition of a job, decided on Arrow's columns: only where Spark decides the same for certain.
+"""Rows that hold by a condition of a job, decided on Arrow's columns: only where Spark decides the same for certain.
 
 That is so of comparisons of a column with a value of its own kind, and of what AND, OR and NOT make of them. Nulls are
 neither true nor false; NaN is equal to itself and greater than every number, and -0.0 is equal to 0.0, as in Spark.

@@ -1,4 +1,4 @@
-"""Which columns a table needs to hold the rows of another one besides its own, and how rows are given these columns.
+"""The columns that a table needs to hold the rows of another one besides its own, and how rows are given these columns.
 
 Names count without regard to case. Nothing is ever narrowed: a type follows another only where it holds all its values.
 """

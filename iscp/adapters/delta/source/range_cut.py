@@ -1,4 +1,4 @@
-"""How far one iteration goes, and into how many steps it cuts a commit that is larger than that."""
+"""The bounds of one iteration, and the steps into which it cuts a commit that is larger than that."""
 
 from __future__ import annotations
 

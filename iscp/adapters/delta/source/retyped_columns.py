@@ -1,4 +1,4 @@
-"""Which columns of a table have another type than before, whose values old files do not give, or are gone.
+"""The columns of a table that have another type than before, whose values old files do not give, or are gone.
 
 Spark reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was
 a time is then a number, and what does not fit in a smaller integer is cut off, without a word.

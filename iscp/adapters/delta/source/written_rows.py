@@ -1,4 +1,4 @@
-"""Which rows commits have written, for who keeps every row: without a key nothing says which row became which.
+"""The rows that commits have written, for who keeps every row: without a key nothing says which row became which.
 
 A commit has written a row as often as it is there afterwards more often than before. So an updated row counts as a new
 one, and one that a commit only moved, or wrote again as it was, does not count. A commit that was cut into steps is

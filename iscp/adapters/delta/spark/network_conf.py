@@ -1,4 +1,4 @@
-"""Who reaches the ports that Spark opens: this machine alone, or others who know its secret."""
+"""Settings of the ports that Spark opens: this machine alone reaches them, or others who know its secret do."""
 
 from __future__ import annotations
 

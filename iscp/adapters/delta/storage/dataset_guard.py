@@ -63,7 +63,7 @@ Stamp = tuple[int, ...]
 
 
 class _Folder(NamedTuple):
-    """What was found in a directory: others in it, and the newest version, if manifests are in it."""
+    """A directory has `folders` in it, and `newest` is the newest version if manifests are in it."""
 
     folders: tuple[str, ...]
     newest: int

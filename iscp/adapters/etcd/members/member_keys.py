@@ -1,4 +1,4 @@
-"""Who is in the cluster: keys on leases, read as sorted snapshots.
+"""The members of the cluster: keys on leases, read as sorted snapshots.
 
 A name belongs to whoever has created its key; it is free again when that lease has ended. A node that died and comes
 back within its TTL meets the key of its former life, which nothing renews: it waits for that to run out. A key that

@@ -1,4 +1,4 @@
-"""Who is in the cluster, followed in etcd: records of nodes as snapshots, each at its moment."""
+"""The members of the cluster, followed in etcd: records of nodes as snapshots, each at its moment."""
 
 from __future__ import annotations
 

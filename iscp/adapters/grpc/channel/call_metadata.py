@@ -1,4 +1,4 @@
-"""How nodes call each other: what a call's metadata say, who refuses it, and the channels.
+"""Calls between nodes: what their metadata say, who refuses it, and the channels.
 
 Decides whether a call has reached whom it means: an address may have been given to another node, or to another
 cluster, since it was read.

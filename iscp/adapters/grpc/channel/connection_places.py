@@ -1,4 +1,4 @@
-"""Which connections to a port give way to new ones. Knows no clock, and closes nothing."""
+"""The connections to a port that give way to new ones. Knows no clock, and closes nothing."""
 
 from __future__ import annotations
 

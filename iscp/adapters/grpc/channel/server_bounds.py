@@ -1,4 +1,4 @@
-"""How many connections a gRPC server keeps, and for how long those on which nothing happens."""
+"""The bounds of a gRPC server: its connections, and the time for which nothing may happen on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call the service `Node`, and in which threads its methods run."""
+"""Admission to the service `Node`, and the threads in which its methods run."""
 
 from __future__ import annotations
 
