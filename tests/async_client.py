@@ -13,14 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MADE = {
     "iscp/client/admin_client.py": "iscp/aio/async_client.py",
-    "iscp/client/job_reader.py": "iscp/aio/async_job_reader.py",
     "iscp/client/operator_client.py": "iscp/aio/async_operator_client.py",
     "iscp/client/build_client.py": "iscp/aio/async_build_client.py",
     "iscp/client/access_client.py": "iscp/aio/async_access_client.py",
 }
 NAMES = {
     "Client": "AsyncClient",
-    "JobReader": "AsyncJobReader",
     "OperatorClient": "AsyncOperatorClient",
     "BuildClient": "AsyncBuildClient",
     "AccessClient": "AsyncAccessClient",
@@ -28,15 +26,14 @@ NAMES = {
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
     "iscp.client.admin_client": "iscp.aio.async_client",
-    "iscp.client.job_reader": "iscp.aio.async_job_reader",
     "iscp.client.operator_client": "iscp.aio.async_operator_client",
     "iscp.client.build_client": "iscp.aio.async_build_client",
     "iscp.client.access_client": "iscp.aio.async_access_client",
     "iscp.adapters.grpc.channel.retrying_caller": "iscp.adapters.grpc.channel.awaiting_caller",
 }
 DOCS = {
-    "Speaks to one node at a time; several threads may use it.": (
-        "Speaks to one node at a time, from the event loop within which it is made: `async with Client() as client`."
+    "Calls one node at a time; several threads may use it.": (
+        "Calls one node at a time, from the event loop within which it is made: `async with Client() as client`."
     ),
     "All methods raise": (
         "A task that is cancelled ends its call, at the node too; a change may have been made by then.\n"

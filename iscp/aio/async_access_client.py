@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
 from iscp.adapters.grpc.codec.access_messages import AUDIT_ENTRY, TOKEN, role_to_wire
-from iscp.adapters.grpc.codec.message_codec import to_message
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.core.access.access_token import TokenRecord, id_of
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.values.argument_checks import require_seconds
@@ -31,9 +30,8 @@ class AsyncAccessClient:
         The call is not repeated where it may have been carried out: then it raises OutcomeUnknown, and there may be a
         token that nobody has. See `tokens`, and revoke it.
         """
-        request = to_message(
+        request = to_request(
             pb.CreateTokenRequest,
-            format_version=FORMAT_VERSION,
             account=account,
             role=role_to_wire(role),
             ttl_s=require_seconds(ttl_s, "ttl_s"),
@@ -48,7 +46,7 @@ class AsyncAccessClient:
 
     async def tokens(self, *, account: str = "") -> list[TokenRecord]:
         """Return the tokens, the newest first, with those that have ended; each without its secret and digest."""
-        request = to_message(pb.ListTokensRequest, format_version=FORMAT_VERSION, account=account)
+        request = to_request(pb.ListTokensRequest, account=account)
         found = await self._caller.call(listing(self._access.ListTokens), request)
         return [TOKEN.from_wire(token, digest="") for page in found for token in page.tokens]
 
@@ -59,7 +57,7 @@ class AsyncAccessClient:
         Within seconds every node refuses it. `token_id`: or the token itself, of which the id alone is sent.
         """
         token_id = id_of(token_id) or token_id
-        request = to_message(pb.RevokeTokenRequest, format_version=FORMAT_VERSION, account=account, token_id=token_id)
+        request = to_request(pb.RevokeTokenRequest, account=account, token_id=token_id)
         return bool((await self._caller.call(self._access.RevokeToken, request, changes=True)).revoked)
 
     async def audit(
@@ -68,9 +66,8 @@ class AsyncAccessClient:
         """Return calls that changed something, newest first: since a time (Unix seconds), and at most `limit` (0:
         1,000).
         """
-        request = to_message(
+        request = to_request(
             pb.ReadAuditRequest,
-            format_version=FORMAT_VERSION,
             account=account,
             since_s=require_seconds(since_s, "since_s"),
             method=method,

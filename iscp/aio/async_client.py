@@ -10,35 +10,60 @@ from typing import Any, Self, Unpack
 from iscp.adapters.grpc.channel.awaiting_caller import AsyncCaller, listing
 from iscp.adapters.grpc.channel.caller_token import GivenToken
 from iscp.adapters.grpc.codec.cluster_messages import cluster_from_wire
-from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.job_messages import HISTORY_ENTRY, JOB, VERIFY_REPORT
+from iscp.adapters.grpc.codec.message_codec import to_request
+from iscp.adapters.grpc.codec.query_messages import explanation_from_wire
 from iscp.adapters.grpc.codec.request_messages import (
     CHECKED_JOB,
     JOB_CHANGE,
-    JOB_NAME,
     JOB_UPDATE,
     REGISTER_RESULT,
-    REGISTRATION,
-    RESYNC,
     outcome_from_wire,
 )
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.codec.search_messages import answer_from_wire, search_to_wire
 from iscp.adapters.tls.tls_files import GivenTls
 from iscp.aio.async_access_client import AsyncAccessClient
 from iscp.aio.async_build_client import AsyncBuildClient
-from iscp.aio.async_job_reader import AsyncJobReader
 from iscp.aio.async_operator_client import AsyncOperatorClient
-from iscp.client.request_parts import new_request_id, require_all, with_ids
-from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobName, RegisterRequest, ResyncRequest, UpdateRequest
-from iscp.core.api.api_views import CheckedJob, ClusterView, RegisterResult
+from iscp.client.request_parts import (
+    EXPLAIN_TIMEOUT_S,
+    SEARCH_ANSWER_S,
+    VIEWS_MAX,
+    answer_within_s,
+    changed_or_raise,
+    consumer_fields,
+    job_filter,
+    job_message,
+    new_request_id,
+    registrations,
+    require_all,
+    require_positive,
+    resync_request,
+    search_request,
+    spec_text,
+    wait_request,
+    with_ids,
+    with_wait,
+)
+from iscp.core.api.api_requests import ChangeOutcome, JobChange, JobFilter, JobName, RegisterRequest, UpdateRequest
+from iscp.core.api.api_views import CheckedJob, ClusterView, JobView, RegisterResult
+from iscp.core.api.search_views import WAIT_S, SearchAnswer, SearchWeights
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, Reason
+from iscp.core.job.name_patterns import is_pattern
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.spec.spec_fields import RunFields, to_json, to_spec_json
-from iscp.core.spec.view_fields import ViewFields
-from iscp.core.values.argument_checks import column_names, require, require_seconds
+from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.values.argument_checks import require, require_seconds
 from iscp.core.values.errors import IscpError
 from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+from iscp.wire.v1 import search_pb2_grpc
 
 
-class AsyncClient(AsyncJobReader):
-    """Calls one node at a time; several threads may use it.
+class AsyncClient:
+    """Calls one node at a time, from the event loop within which it is made: `async with Client() as client`.
 
     `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430), or several with commas between them: where
     one cannot answer, or reach the owner, the next is called, within the time of the call. `timeout_s` bounds each
@@ -65,11 +90,11 @@ class AsyncClient(AsyncJobReader):
         notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
         wait_for_ready: bool = True,
     ) -> None:
-        super().__init__(
-            AsyncCaller(
-                endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=wait_for_ready
-            )
+        self._caller = AsyncCaller(
+            endpoint, timeout_s=timeout_s, tls=tls, token=token, notice=notice, wait_for_ready=wait_for_ready
         )
+        self._admin = pb_grpc.AdminStub(self._caller.channel)
+        self._search = search_pb2_grpc.SearchStub(self._caller.channel)
         self.operator = AsyncOperatorClient(self._caller)
         self.builds = AsyncBuildClient(self._caller)
         self.access = AsyncAccessClient(self._caller)
@@ -107,9 +132,8 @@ class AsyncClient(AsyncJobReader):
 
         `run`: trigger, every, target_lag, priority, … (see iscp.core.spec.spec_fields.RunFields).
         """
-        lists = {"key": column_names(key, "key") or None, "columns": column_names(columns, "columns") or None}
-        keep = {"consumer": consumer, "target": target, **lists}
-        spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
+        fields = consumer_fields(consumer, target, key, columns, where, options)
+        spec_json = to_spec_json({**fields, "adopt_from": adopt_from, **run})
         return (await self.register_many([RegisterRequest(JobName(table, name, account), spec_json)]))[0]
 
     async def create_view(
@@ -139,12 +163,7 @@ class AsyncClient(AsyncJobReader):
 
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""
-        named = with_ids(requests, RegisterRequest)
-        request = to_message(
-            pb.RegisterRequest,
-            format_version=FORMAT_VERSION,
-            registrations=[REGISTRATION.to_wire(one) for one in named],
-        )
+        request = registrations(with_ids(requests, RegisterRequest))
         response = await self._caller.call(self._admin.Register, request, changes=True)
         return [REGISTER_RESULT.from_wire(one) for one in response.results]
 
@@ -154,25 +173,21 @@ class AsyncClient(AsyncJobReader):
         """Check the jobs as a registration does, and return what each of `requests` would lead to; nothing is
         written.
         """
-        request = to_message(
-            pb.RegisterRequest,
-            format_version=FORMAT_VERSION,
-            registrations=[REGISTRATION.to_wire(one) for one in require_all(requests, RegisterRequest)],
-        )
+        request = registrations(require_all(requests, RegisterRequest))
         response = await self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [CHECKED_JOB.from_wire(one) for one in response.checked]
 
     async def unregister(self, table: str, name: str, *, account: str = "") -> bool:
         """Drop a job; False if there is none."""
-        return await self._change(self._admin.Unregister, JobName(table, name, account))
+        return await self._change(self._admin.Unregister, table, name, account)
 
     async def pause(self, table: str, name: str, *, account: str = "") -> bool:
         """False if it was paused already; raises JobNotFound."""
-        return await self._change(self._admin.Pause, JobName(table, name, account))
+        return await self._change(self._admin.Pause, table, name, account)
 
     async def resume(self, table: str, name: str, *, account: str = "") -> bool:
         """Go on at once; False if it is neither paused nor failing. Raises JobNotFound."""
-        return await self._change(self._admin.Resume, JobName(table, name, account))
+        return await self._change(self._admin.Resume, table, name, account)
 
     async def resync(
         self, table: str, name: str, *, new_table: str = "", spec: str | Mapping[str, Any] = "", account: str = ""
@@ -182,11 +197,8 @@ class AsyncClient(AsyncJobReader):
         Readers of the target see its old rows until the new ones are published. The job goes on under the new job_id
         in the answer, a failed one too; a paused one stays so, and is built when it is resumed. Raises JobNotFound.
         """
-        spec_json = spec if isinstance(spec, str) else to_json(spec)
-        request = ResyncRequest(JobName(table, name, account), new_table, spec_json, new_request_id())
-        response = await self._caller.call(
-            self._admin.Resync, RESYNC.to_wire(request, format_version=FORMAT_VERSION), changes=True
-        )
+        request = resync_request(JobName(table, name, account), new_table, spec_text(spec))
+        response = await self._caller.call(self._admin.Resync, request, changes=True)
         return RegisterResult(True, response.job_id, response.table_id, response.warning)
 
     async def update(
@@ -207,16 +219,12 @@ class AsyncClient(AsyncJobReader):
         """
         changes_json = to_spec_json(run) if changes is None else to_json(changes)
         (outcome,) = await self.update_many([UpdateRequest(JobName(table, name, account), changes_json, interrupt)])
-        if isinstance(outcome, IscpError):
-            raise outcome
-        return outcome
+        return changed_or_raise(outcome)
 
     async def update_many(self, requests: Iterable[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
         named = with_ids(requests, UpdateRequest)
-        request = to_message(
-            pb.UpdateJobsRequest, format_version=FORMAT_VERSION, updates=[JOB_UPDATE.to_wire(one) for one in named]
-        )
+        request = to_request(pb.UpdateJobsRequest, updates=[JOB_UPDATE.to_wire(one) for one in named])
         response = await self._caller.call(self._admin.UpdateJobs, request, changes=True)
         return [outcome_from_wire(one) for one in response.outcomes]
 
@@ -226,28 +234,166 @@ class AsyncClient(AsyncJobReader):
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """
         named = with_ids(changes, JobChange)
-        request = to_message(
-            pb.ChangeJobsRequest, format_version=FORMAT_VERSION, changes=[JOB_CHANGE.to_wire(one) for one in named]
-        )
+        request = to_request(pb.ChangeJobsRequest, changes=[JOB_CHANGE.to_wire(one) for one in named])
         response = await self._caller.call(self._admin.ChangeJobs, request, changes=True)
         return [outcome_from_wire(one) for one in response.outcomes]
 
     async def notify(self, table: str) -> int:
         """Report that the table has just changed, so that it is probed at once; returns how many jobs read it."""
-        return int(
-            (
-                await self._caller.call(
-                    self._admin.Notify, to_message(pb.NotifyRequest, format_version=FORMAT_VERSION, table=table)
-                )
-            ).jobs
+        return int((await self._caller.call(self._admin.Notify, to_request(pb.NotifyRequest, table=table))).jobs)
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
+        late: bool = False,
+        limit: int = JobFilter().limit,
+    ) -> list[JobView]:
+        """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`.
+
+        `late`: only those that lag by more than their target lag.
+        """
+        require_positive(limit, "limit")
+        wanted = job_filter(account, table, state, reason, table_pattern, name_pattern, late)
+        request = to_request(pb.ListJobsRequest, filter=wanted, limit=limit)
+        pages = await self._caller.call(listing(self._admin.ListJobs), request)
+        return [JOB.from_wire(job) for page in pages for job in page.jobs]
+
+    async def views(self, name: str = "", *, table: str = "", account: str = "") -> list[JobView]:
+        """Return the jobs that maintain materialized views, all or those of this name; several tables may have one of
+        it each.
+        """
+        require(name, str, "name", "a text")
+        named = "" if is_pattern(name) else name
+        jobs = await self.jobs(table=table, account=account, name_pattern=named, limit=VIEWS_MAX)
+        return [job for job in jobs if name in ("", job.name) and view_of(job.spec_json) is not None]
+
+    async def count(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
+        late: bool = False,
+    ) -> int:
+        """Return how many jobs match, as in `jobs`."""
+        wanted = job_filter(account, table, state, reason, table_pattern, name_pattern, late)
+        request = to_request(pb.CountJobsRequest, filter=wanted)
+        return int((await self._caller.call(self._admin.CountJobs, request)).jobs)
+
+    async def status(self, table: str, name: str, *, account: str = "") -> JobView:
+        """Return the job. Raises JobNotFound."""
+        request = to_request(pb.GetJobRequest, job=job_message(table, name, account))
+        return JOB.from_wire(await self._caller.call(self._admin.GetJob, request))
+
+    async def wait(
+        self,
+        table: str,
+        name: str,
+        version: int | None = None,
+        *,
+        versions: Mapping[str, int] | None = None,
+        timeout_s: float = 60.0,
+        account: str = "",
+    ) -> JobView:
+        """Return once the job has applied `version` (None: the table's newest at the call).
+
+        `versions` are for a job of several tables, by the names that its spec gives them or by URI; for tables that are
+        left out it is the newest. Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that,
+        JobNotFound.
+        """
+        request = wait_request(JobName(table, name, account), version, versions)
+        within_s = answer_within_s(timeout_s, "timeout_s")
+        return JOB.from_wire(await self._caller.call(with_wait(self._admin.WaitJob), request, timeout_s=within_s))
+
+    async def verify(
+        self, table: str, name: str, *, repair: bool = False, timeout_s: float = 600.0, account: str = ""
+    ) -> VerifyReport:
+        """Compare the job's target with its source at the job's watermark; `repair` makes it equal.
+
+        Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
+        compare, PermanentError where that cannot be known, JobNotFound.
+        """
+        request = to_request(pb.VerifyJobRequest, job=job_message(table, name, account), repair=repair)
+        within_s = answer_within_s(timeout_s, "timeout_s")
+        return VERIFY_REPORT.from_wire(
+            await self._caller.call(with_wait(self._admin.VerifyJob), request, timeout_s=within_s)
         )
+
+    async def explain(
+        self,
+        table: str = "",
+        name: str = "",
+        *,
+        spec: str | Mapping[str, Any] = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+        account: str = "",
+    ) -> QueryExplanation:
+        """Return how a job maintains the result of its query, or a consumer with this job_spec would, operator by
+        operator.
+
+        Raises InvalidRequest for a query that cannot be maintained, and where the consumer has none; JobNotFound.
+        """
+        job, spec_json = (job_message(table, name, account), spec_text(spec))
+        request = to_request(pb.ExplainConsumerRequest, job=job, spec_json=spec_json)
+        within_s = answer_within_s(timeout_s, "timeout_s")
+        return explanation_from_wire(await self._caller.call(self._admin.ExplainConsumer, request, timeout_s=within_s))
+
+    async def explain_view(
+        self, sql: str, tables: Mapping[str, str], *, refresh: str = "", timeout_s: float = EXPLAIN_TIMEOUT_S
+    ) -> QueryExplanation:
+        """Return how `create_view` of this query would maintain its result, as `explain` does."""
+        require(tables, Mapping, "tables", "places by the names of the query's tables")
+        return await self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
+
+    async def history(self, table: str, name: str, *, limit: int = 20, account: str = "") -> list[HistoryEntry]:
+        """Return the job's iterations, newest first."""
+        require_positive(limit, "limit")
+        request = to_request(pb.HistoryRequest, job=job_message(table, name, account), limit=limit)
+        pages = await self._caller.call(listing(self._admin.History), request)
+        return [HISTORY_ENTRY.from_wire(entry) for page in pages for entry in page.entries]
+
+    async def search(
+        self,
+        uri: str,
+        text: str = "",
+        *,
+        vector: Sequence[float] = (),
+        k: int = 10,
+        filter: str = "",
+        min_version: int | None = None,
+        wait_s: float = WAIT_S,
+        columns: Sequence[str] | None = None,
+        highlight: bool = False,
+        explain: bool = False,
+        weights: SearchWeights | None = None,
+        account: str = "",
+    ) -> SearchAnswer:
+        """Return the best `k` rows of the index at `uri`, the target of a job, for a text, a vector, or both.
+
+        `filter` is a SQL condition on stored columns, and `columns` are those that hits show (None: all). With
+        `min_version` the call waits up to `wait_s` seconds until the index has this version of its source. Keys and
+        columns are as JSON has them. Raises TableNotFound where no job maintains an index there, InvalidRequest for a
+        search that it cannot answer, TimedOut, JobFailed.
+        """
+        wanted = search_request(uri, text, vector, k, filter, min_version, wait_s, columns, highlight, explain, weights)
+        within_s = answer_within_s(wait_s, "wait_s", SEARCH_ANSWER_S)
+        method = with_wait(self._search.Search, SEARCH_ANSWER_S)
+        return answer_from_wire(await self._caller.call(method, search_to_wire(wanted, account), timeout_s=within_s))
 
     async def cluster(self) -> ClusterView:
-        request = to_message(pb.GetClusterRequest, format_version=FORMAT_VERSION)
+        request = to_request(pb.GetClusterRequest)
         return cluster_from_wire(await self._caller.call(listing(self._admin.GetCluster), request))
 
-    async def _change(self, method: Callable[..., Any], job: JobName) -> bool:
-        request = to_message(
-            pb.ChangeJobRequest, format_version=FORMAT_VERSION, job=JOB_NAME.to_wire(job), request_id=new_request_id()
-        )
+    async def _change(self, method: Callable[..., Any], table: str, name: str, account: str) -> bool:
+        job = job_message(table, name, account)
+        request = to_request(pb.ChangeJobRequest, job=job, request_id=new_request_id())
         return bool((await self._caller.call(method, request, changes=True)).changed)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.adapters.grpc.codec.build_messages import builds_from_wire
-from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.adapters.grpc.codec.request_messages import JOB_NAME
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.api.api_requests import JobName
 from iscp.core.build.api_builds import BuildView
 from iscp.wire.v1 import builds_pb2 as pb
@@ -25,7 +24,7 @@ class BuildClient:
 
     def list(self, table: str = "") -> list[BuildView]:
         """The builds of a table, or (empty) of all, what is being built first."""
-        request = to_message(pb.GetBuildsRequest, format_version=FORMAT_VERSION, table=table)
+        request = to_request(pb.GetBuildsRequest, table=table)
         return builds_from_wire(self._caller.call(listing(self._builds.GetBuilds), request))
 
     def abort(self, table: str, name: str = "", *, account: str = "") -> int:
@@ -36,12 +35,12 @@ class BuildClient:
         built.
         """
         job = JOB_NAME.to_wire(JobName(table, name, account))
-        request = to_message(pb.AbortBuildRequest, format_version=FORMAT_VERSION, job=job)
+        request = to_request(pb.AbortBuildRequest, job=job)
         return int(self._caller.call(self._builds.AbortBuild, request, changes=True).tasks)
 
     def prioritize(self, table: str) -> bool:
         """Build the table before all others that wait; False where it is its turn already, or its turn is next."""
-        request = to_message(pb.PrioritizeBuildRequest, format_version=FORMAT_VERSION, table=table)
+        request = to_request(pb.PrioritizeBuildRequest, table=table)
         return bool(self._caller.call(self._builds.PrioritizeBuild, request, changes=True).changed)
 
     def split(self, table: str, *, range_id: int = 0) -> int:
@@ -53,7 +52,5 @@ class BuildClient:
         return self._reshard(True, table, range_id)
 
     def _reshard(self, merge: bool, table: str, range_id: int) -> int:
-        request = to_message(
-            pb.ReshardBuildRequest, format_version=FORMAT_VERSION, merge=merge, table=table, range_id=range_id
-        )
+        request = to_request(pb.ReshardBuildRequest, merge=merge, table=table, range_id=range_id)
         return int(self._caller.call(self._builds.ReshardBuild, request, changes=True).ranges)

@@ -8,9 +8,8 @@ from typing import Any
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.adapters.grpc.codec.cluster_messages import EVENT, PLACED_SHARD
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, places_to_wire
-from iscp.adapters.grpc.codec.message_codec import to_message
+from iscp.adapters.grpc.codec.message_codec import to_request
 from iscp.adapters.grpc.codec.request_messages import NODE_VERBS, SHARD_VERBS
-from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
 from iscp.core.api.api_requests import NodeVerb, ShardVerb
 from iscp.core.api.api_views import EventView, PlacedShard
@@ -63,9 +62,8 @@ class OperatorClient:
         return self._reshard(True, table, range_id)
 
     def _reshard(self, merge: bool, table: str, range_id: int) -> int:
-        request = to_message(
+        request = to_request(
             pb.ReshardRequest,
-            format_version=FORMAT_VERSION,
             merge=merge,
             table=table,
             range_id=range_id,
@@ -75,12 +73,12 @@ class OperatorClient:
 
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
         """Move shards to their preferred nodes, and return which; `dry_run` only returns them."""
-        request = to_message(pb.RebalanceRequest, format_version=FORMAT_VERSION, dry_run=dry_run)
+        request = to_request(pb.RebalanceRequest, dry_run=dry_run)
         return _shards(self._caller.call(listing(self._operator.Rebalance), request, changes=not dry_run))
 
     def placement(self, table: str = "") -> list[PlacedShard]:
         """Return where the shards of a table are, and should be; of all tables if none is named."""
-        request = to_message(pb.GetPlacementRequest, format_version=FORMAT_VERSION, table=table)
+        request = to_request(pb.GetPlacementRequest, table=table)
         return _shards(self._caller.call(listing(self._operator.GetPlacement), request))
 
     def events(self, after: EventView | None = None, *, wait_s: float = 0.0, table: str = "") -> list[EventView]:
@@ -90,9 +88,8 @@ class OperatorClient:
         its shards are returned; raises TableNotFound.
         """
         term, number = place_after(after)
-        request = to_message(
+        request = to_request(
             pb.GetEventsRequest,
-            format_version=FORMAT_VERSION,
             after_owner_rev=term,
             after_number=number,
             wait_s=wait_s,
@@ -138,20 +135,17 @@ class OperatorClient:
 
     def _logs(self, after: Mapping[str, LogPlace] | None, **wanted: Any) -> list[LogPage]:
         places = places_after(after)
-        request = to_message(pb.GetLogsRequest, format_version=FORMAT_VERSION, after=places_to_wire(places), **wanted)
+        request = to_request(pb.GetLogsRequest, after=places_to_wire(places), **wanted)
         return [LOG_PAGE.from_wire(page) for page in self._caller.call(listing(self._operator.GetLogs), request)]
 
     def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
-        request = to_message(
-            pb.ChangeNodeRequest, format_version=FORMAT_VERSION, verb=NODE_VERBS.to_wire(verb), node_id=node_id
-        )
+        request = to_request(pb.ChangeNodeRequest, verb=NODE_VERBS.to_wire(verb), node_id=node_id)
         response: pb.ChangeNodeResponse = self._caller.call(self._operator.ChangeNode, request, changes=True)
         return response
 
     def _change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
-        request = to_message(
+        request = to_request(
             pb.ChangeShardsRequest,
-            format_version=FORMAT_VERSION,
             verb=SHARD_VERBS.to_wire(verb),
             table=table,
             range_id=range_id,

@@ -9,14 +9,27 @@ from types import NoneType
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from iscp.core.api.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
+from iscp.adapters.grpc.codec.message_codec import to_message, to_request
+from iscp.adapters.grpc.codec.request_messages import JOB_FILTER, JOB_NAME, REGISTRATION, RESYNC
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
+from iscp.core.api.api_requests import (
+    ChangeOutcome,
+    JobChange,
+    JobFilter,
+    JobName,
+    RegisterRequest,
+    ResyncRequest,
+    UpdateRequest,
+)
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPlace
 from iscp.core.api.search_views import SearchRequest, SearchWeights
 from iscp.core.job.job_row import JobState, Reason
+from iscp.core.spec.spec_fields import to_json
 from iscp.core.values.argument_checks import column_names, require, require_seconds
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import shown
+from iscp.wire.v1 import admin_pb2 as pb
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
@@ -29,6 +42,12 @@ SEARCH_ANSWER_S = 35.0
 """Seconds that the answer to a search may take beyond the wait for a version; then the call has failed. A node gives a
 search up before that, unless its `search.timeout_s` is greater.
 """
+
+VIEWS_MAX = 1_000_000
+"""Jobs among which views are searched; those beyond are not found."""
+
+EXPLAIN_TIMEOUT_S = 120.0
+"""How long a node may take to explain a query, which Spark analyses; then the call fails with TimedOut."""
 
 
 def new_request_id() -> str:
@@ -59,9 +78,9 @@ def job_filter(
     table_pattern: str,
     name_pattern: str,
     late: bool,
-) -> JobFilter:
-    """Return the filter. Raises InvalidRequest for a state or reason that is none."""
-    return JobFilter(
+) -> pb.JobFilter:
+    """Return the filter's message. Raises InvalidRequest for a state or reason that is none."""
+    wanted = JobFilter(
         account=account,
         table=table,
         state=_member(JobState, state, "state") if state else None,
@@ -70,6 +89,55 @@ def job_filter(
         name_pattern=name_pattern,
         late=late,
     )
+    return JOB_FILTER.to_wire(wanted)
+
+
+def job_message(table: str, name: str, account: str) -> pb.JobName:
+    """Return the message that names a job."""
+    return JOB_NAME.to_wire(JobName(table, name, account))
+
+
+def consumer_fields(
+    consumer: str,
+    target: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    where: str,
+    options: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return a spec's fields of its consumer, None for what is not given. Raises InvalidRequest."""
+    lists = {"key": column_names(key, "key") or None, "columns": column_names(columns, "columns") or None}
+    return {"consumer": consumer, "target": target, **lists, "where": where or None, "options": options}
+
+
+def spec_text(spec: str | Mapping[str, Any]) -> str:
+    """Return a job_spec as the JSON that it may be given as."""
+    return spec if isinstance(spec, str) else to_json(spec)
+
+
+def registrations(requests: Iterable[RegisterRequest]) -> pb.RegisterRequest:
+    """Return the request that registers these jobs, or checks them."""
+    return to_request(pb.RegisterRequest, registrations=[REGISTRATION.to_wire(one) for one in requests])
+
+
+def resync_request(job: JobName, table: str, spec_json: str) -> pb.ResyncRequest:
+    """Return the request to rebuild a job's target, with an id so that a retry gets the first answer."""
+    return RESYNC.to_wire(ResyncRequest(job, table, spec_json, new_request_id()), format_version=FORMAT_VERSION)
+
+
+def wait_request(job: JobName, version: int | None, versions: Mapping[str, int] | None) -> pb.WaitJobRequest:
+    """Return the request to wait for a job, with versions of its tables by their names. Raises InvalidRequest."""
+    require(versions, (Mapping, NoneType), "versions", "versions by the names of tables")
+    named = (versions or {}).items()
+    wanted = [to_message(pb.TableVersion, table=each, version=number) for each, number in named]
+    return to_request(pb.WaitJobRequest, job=JOB_NAME.to_wire(job), version=version, versions=wanted)
+
+
+def changed_or_raise(outcome: ChangeOutcome) -> bool:
+    """Return whether the one change of a call changed something, or raise the error by which it was refused."""
+    if isinstance(outcome, IscpError):
+        raise outcome
+    return outcome
 
 
 def require_positive(number: int, field: str) -> None:

@@ -76,7 +76,7 @@ def explain_view(
 
     NAME is a view that is there; otherwise give its query by --sql or --sql-file, and its tables. Writes nothing.
     """
-    from iscp.client.job_reader import EXPLAIN_TIMEOUT_S
+    from iscp.client.request_parts import EXPLAIN_TIMEOUT_S
 
     refreshes: list[HistoryEntry] = []
     timeout_s = invocation.within_s(EXPLAIN_TIMEOUT_S)

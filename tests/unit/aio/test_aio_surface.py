@@ -58,3 +58,9 @@ def test_the_async_client_is_as_it_is_generated(source: str) -> None:
 def test_a_client_outside_of_an_event_loop_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="no running event loop"):
         aio.Client("127.0.0.1:1")
+
+
+def test_a_client_says_for_which_of_threads_and_event_loop_it_is() -> None:
+    assert "several threads may use it" in (iscp.Client.__doc__ or "")
+    assert "from the event loop" in (aio.Client.__doc__ or "")
+    assert "threads" not in (aio.Client.__doc__ or "").partition("\n\n")[0]

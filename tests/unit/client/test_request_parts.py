@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
+from iscp.adapters.grpc.codec.request_messages import JOB_FILTER
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.client.admin_client import Client
 from iscp.client.request_parts import (
     WAIT_MARGIN_S,
     answer_within_s,
+    changed_or_raise,
     job_filter,
     require_all,
+    resync_request,
     with_ids,
     with_wait,
 )
 from iscp.core.api.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.job.job_row import JobState, Reason
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest, JobNotFound
 
 
 @pytest.mark.parametrize("field", ["key", "columns"])
@@ -71,7 +75,7 @@ def test_a_state_or_reason_that_is_none_is_refused_by_its_field(
         job_filter("", "", state, reason, "", "", False)
     assert refused.value.field == field
     found = job_filter("a", "/t", "error", Reason.PAUSED, "t*", "n*", True)
-    assert found == JobFilter(
+    assert JOB_FILTER.from_wire(found) == JobFilter(
         account="a",
         table="/t",
         state=JobState.ERROR,
@@ -80,3 +84,17 @@ def test_a_state_or_reason_that_is_none_is_refused_by_its_field(
         name_pattern="n*",
         late=True,
     )
+
+
+def test_the_outcome_of_one_change_is_returned_or_raised() -> None:
+    assert changed_or_raise(True)
+    assert not changed_or_raise(False)
+    with pytest.raises(JobNotFound, match="no such job"):
+        changed_or_raise(JobNotFound("no such job"))
+
+
+def test_a_resync_has_a_request_id_of_its_own() -> None:
+    one, other = (resync_request(JobName("/t", "copy"), "/new", "{}") for _ in range(2))
+    assert (one.table, one.spec_json, one.format_version) == ("/new", "{}", FORMAT_VERSION)
+    assert one.request_id
+    assert one.request_id != other.request_id

@@ -16,7 +16,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.values.errors import InvalidRequest, PermanentError
+
+FORMAT_FIELD = "format_version"
+"""The field of each request that says in which format of the wire it is."""
 
 PAGE_BYTES_MAX = 512 * 1024
 """Bytes in one page of an answer, unless a single item has more; the others follow in further pages."""
@@ -46,6 +50,13 @@ def to_message(kind: Callable[P, M], *args: P.args, **given: P.kwargs) -> M:
     except (TypeError, ValueError, OverflowError) as error:
         _refuse_misfit(kind, given, error)
         raise
+
+
+def to_request(kind: Callable[P, M], *args: P.args, **given: P.kwargs) -> M:
+    """Return a request with these fields, in the wire format of this release. Raises InvalidRequest as `to_message`."""
+    request = to_message(kind, *args, **given)
+    setattr(request, FORMAT_FIELD, FORMAT_VERSION)
+    return request
 
 
 def _refuse_misfit(kind: Any, given: Mapping[str, Any], cause: Exception) -> None:

@@ -18,7 +18,9 @@ from iscp.adapters.grpc.codec.message_codec import (
     FieldCodec,
     pages,
     to_message,
+    to_request,
 )
+from iscp.adapters.tls.endpoint import FORMAT_VERSION
 from iscp.core.values.errors import InvalidRequest, PermanentError
 from iscp.wire.v1 import admin_pb2 as pb
 
@@ -141,3 +143,10 @@ def test_pages_are_bounded_in_bytes_and_lose_nothing(sizes: list[int]) -> None:
 def test_pages_are_bounded_in_items() -> None:
     found = list(pages(pb.Job(name=str(number)) for number in range(PAGE_ITEMS_MAX * 2 + 1)))
     assert [len(page) for page in found] == [PAGE_ITEMS_MAX, PAGE_ITEMS_MAX, 1]
+
+
+def test_a_request_is_in_the_format_of_this_release() -> None:
+    assert to_request(pb.NotifyRequest, table="/t") == pb.NotifyRequest(format_version=FORMAT_VERSION, table="/t")
+    with pytest.raises(InvalidRequest) as refused:
+        to_request(pb.NotifyRequest, table=7)  # type: ignore[arg-type]
+    assert refused.value.field == "table"
