@@ -72,6 +72,7 @@ from iscp.core.values.progress import UNCOUNTED, UNKNOWN, TableSize
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import BuildAnswer, ClusterPorts, NodeCalls
 from iscp.ports.node_log import NodeLog
+from iscp.ports.retention_hold import NothingHeld
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.job_views import JobViews
@@ -228,9 +229,6 @@ class AnyTable:
     def missing_parent(self, uri: str) -> str:
         return ""
 
-    def release(self, uri: str, holder: str) -> None:
-        """Nobody holds a table here."""
-
 
 def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
     """Note when this node began a term, and when everything ran under it, by the monotonic clock's microseconds."""
@@ -321,7 +319,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock, compose_places(config))
     jobs = JobViews(owner, nodes, kinds.kind, clock, config.probe)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
-    sources = SourceReleases(AnyTable(), kinds.kind)
+    sources = SourceReleases(NothingHeld(), kinds.kind)
     admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), tls=tls)
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.table_properties import property_setter
+from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
 from iscp.adapters.grpc.admin.build_server import BuildServer
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.admin.search_server import SearchServer
@@ -55,6 +57,7 @@ def compose_services(
 ) -> Services:
     config, clock, kind, owner = foundation.config, foundation.clock, foundation.kinds.kind, coordination.owner
     catalog = DeltaCatalog.of(foundation.spark.root, foundation.analysis, s3=config.storage.s3.used)
+    holds = DeltaRetentionHold(lambda uri: catalog.describe(uri).configuration, property_setter(foundation.spark.root))
     places = compose_places(config)
     validator = RequestValidator(catalog, kind, TriggerRegistry(config.triggers.allow).check, clock, places)
     views = JobViews(owner, nodes, kind, clock, config.probe, FigureReader(kind, places).read)
@@ -67,7 +70,7 @@ def compose_services(
         waiter,
         nodes,
         ClusterViews(owner, cluster.membership, nodes, clock, config.probe).view,
-        SourceReleases(catalog, kind),
+        SourceReleases(holds, kind),
     )
     resharder = Resharder(owner, catalog, kind, validator)
     operator = OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes)

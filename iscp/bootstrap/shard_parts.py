@@ -12,6 +12,8 @@ from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.adapters.delta.source.table_properties import property_setter
+from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
@@ -27,6 +29,7 @@ from iscp.index.lance.version_probe import VersionProbe
 from iscp.ports.catalog import LogProbe
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
+from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -144,6 +147,7 @@ def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) ->
         builds=foundation.config.build,
         require_places=compose_places(foundation.config).require_job,
         deaths=foundation.deaths,
+        holds=HoldPlacer(DeltaRetentionHold(source.properties, property_setter(spark.root))),
     )
 
 

@@ -89,12 +89,6 @@ class Catalog(Protocol):
         else than these tables.
         """
 
-    def release(self, uri: str, holder: str) -> None:
-        """Release what the table retains for `holder` (see `ChangeSource.hold`).
-
-        Raises Conflict, EngineError too.
-        """
-
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         """Return why the engine would not take `condition` as a filter of the table's rows; empty if it would.
 

@@ -74,8 +74,12 @@ class ReadingSeveral(Protocol):
 class HoldingSources(Protocol):
     """A kind of consumer whose jobs may have their sources retain removed files and old commits for them."""
 
-    def held(self, spec: ConsumerSpec) -> frozenset[str]:
-        """Return the URIs of the tables that a job holds, by its spec in the job log."""
+    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
+        """Return the URIs of the tables that a job holds, by its spec in the job log, with the seconds of each hold.
+
+        Each iteration of the job places these holds before it reads, and they are released once the job is dropped or
+        its spec has them no more.
+        """
 
 
 @runtime_checkable

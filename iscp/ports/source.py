@@ -188,12 +188,6 @@ class ChangeSource(Protocol):
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         """Alter the table to have a change data feed from its next commit on."""
 
-    def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
-        """Have the table retain removed files and old commits for so many seconds, on behalf of `holder`.
-
-        iscp.core.job.source_holds says how. Return whether the table was altered for it.
-        """
-
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
         """Return all rows at `version`.
 

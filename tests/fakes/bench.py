@@ -14,6 +14,7 @@ from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.holds import FakeHolds
 from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 from tests.fakes.retained_commits import FakeRetainedCommits
 
@@ -27,7 +28,7 @@ class Bench:
     def __init__(self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
-        self.retained = FakeRetainedCommits()
+        self.retained, self.holds = FakeRetainedCommits(), FakeHolds()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.require_places: Callable[[JobRow], None] = lambda row: None
         self.runner = Runner(
@@ -36,6 +37,7 @@ class Bench:
                 retained=self.retained,
                 require_places=lambda row: self.require_places(row),
                 deaths=deaths,
+                holds=self.holds,
             ),
             bounds or Bounds(),
             on_committed=lambda outcome: self.on_committed(outcome),

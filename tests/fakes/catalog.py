@@ -24,7 +24,6 @@ class FakeCatalog:
         self.indexes: set[str] = set()
         self.links: dict[str, str] = {}
         self.sizes: dict[str, TableSize] = {}
-        self.released: list[tuple[str, str]] = []
 
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
@@ -66,15 +65,12 @@ class FakeCatalog:
         if table in self.links:
             raise InvalidRequest(f"{table} is a link", about="table", remedy=f"Give {self.links[table]}")
 
-    def release(self, uri: str, holder: str) -> None:
-        self.released.append((uri, holder))
-
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self.faults.get(condition, "")
 
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         if fault := self.faults.get(sql):
-            raise InvalidRequest(fault, remedy="Correct the query")
+            raise InvalidRequest(fault, field="sql", remedy="Correct the query")
         tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in schemas)
         return self.shapes.get(sql) or QueryShape(
             Operator(OperatorKind.UNION, "Union", tables), next(iter(schemas.values())), frozenset(schemas)

@@ -20,6 +20,7 @@ from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.catalog import FakeCatalog
+from tests.fakes.holds import FakeHolds
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
@@ -63,6 +64,7 @@ class Desk:
         self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
         self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         self.intake = RequestValidator(self.catalog, self.find_kind, self.check_trigger, self.world.clock, places)
+        self.holds = FakeHolds()
         self.admin = self.new_admin(self.intake)
 
     def new_admin(self, intake: RequestValidator | None = None) -> OwnerAdmin:
@@ -78,6 +80,7 @@ class Desk:
             self.check_trigger,
             self.targets.fault,
             intake,
+            self.holds,
         )
 
     def find_kind(self, name: str) -> FakeKind:

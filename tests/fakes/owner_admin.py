@@ -11,6 +11,7 @@ from iscp.core.spec.spec import TriggerSpec
 from iscp.core.values.errors import IscpError
 from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.retention_hold import NothingHeld, RetentionHold
 from iscp.ports.system import Clock
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.job_views import JobViews
@@ -35,8 +36,10 @@ def owner_admin(
     check_trigger: Callable[[TriggerSpec], None] = lambda trigger: None,
     target_fault: Callable[[Sequence[JobRow]], IscpError | None] = lambda rows: None,
     intake: RequestValidator | None = None,
+    holds: RetentionHold | None = None,
 ) -> OwnerAdmin:
     intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
     views = JobViews(owner, nodes, kinds, clock, ProbeConfig(), FigureReader(kinds).read)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
-    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, SourceReleases(catalog, kinds))
+    releases = SourceReleases(holds or NothingHeld(), kinds)
+    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, releases)

@@ -28,11 +28,13 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.range_builder import NothingRetained, RetainedCommits
+from iscp.ports.retention_hold import NothingHeld, RetentionHold
 from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
 from iscp.runtime.access.place_guard import ANYWHERE
+from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
@@ -243,9 +245,6 @@ class FakeSource:
         self.cdf_on = True
         self.commit({})
 
-    def hold(self, session: Any, uri: str, holder: str, hold_s: float) -> bool:
-        return False
-
     def snapshot(self, session: Any, uri: str, version: int, *, listed: bool = False) -> Any:
         self.snapshots.append(version)
         self.snapshot_sessions.append(session)
@@ -419,6 +418,7 @@ def fake_ports(
     retained: RetainedCommits | None = None,
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job,
     deaths: JobDeaths = NO_DEATHS,
+    holds: RetentionHold | None = None,
 ) -> IterationPorts:
     """Consumers of fakes open no sinks: their environment holds none."""
     environment = cast(ConsumerEnvironment, None)
@@ -433,4 +433,5 @@ def fake_ports(
         retained=retained or NothingRetained(),
         require_places=require_places,
         deaths=deaths,
+        holds=HoldPlacer(holds or NothingHeld()),
     )

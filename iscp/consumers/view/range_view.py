@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.spark.spark_errors import concerns_values, reading_changes, translating
 from iscp.consumers.commit_tag import commit_tag
-from iscp.consumers.view.view_consumer import ViewConsumer, hold_tables
+from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_terms import BuildTerms
 from iscp.core.query.range_query import NotRanged
@@ -51,7 +51,6 @@ class RangeBuiltView(ViewConsumer):
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
         with translating("plan the view's ranges"):
-            hold_tables(context, self._source, self._view)
             end = self._end(order.to)
             query = self._query(context, end)
             if not self._sink.schema_matches(query.analyzed.columns.json()):

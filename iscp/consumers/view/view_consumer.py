@@ -16,7 +16,6 @@ from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_grou
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
-from iscp.core.job.source_holds import holder_of
 from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
@@ -26,7 +25,7 @@ from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, R
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
-from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.views.catalyst.plan_tree import has_limit_above, has_values_above
 from iscp.views.direct.group_state import UnfitGroupsError
 from iscp.views.refresh.recent_views import RecentView
@@ -89,7 +88,6 @@ class ViewConsumer:
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            hold_tables(context, self._source, self._view)
             end = self._end(order.to)
             done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
@@ -306,16 +304,3 @@ class ViewConsumer:
             return Consumed(self._sink.replace(rows, tag, context.guard), 0, 0)
         manifest = self._sink.stage(Rows(lambda: rows), tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
-
-
-def hold_tables(context: ConsumeContext, source: ChangeSource, view: ViewSpec) -> None:
-    """Have the tables retain what is removed, where the user allows it, before anything is read.
-
-    An altered table gets a version without a row.
-    """
-    for uri in sorted(set(view.query.tables.values())) if view.hold_s else ():
-        context.guard.check()  # this commits to the table itself, which no seq protects
-        if source.hold(context.session, uri, holder_of(context.row.key), view.hold_s):
-            log.info(
-                "source.held", extra={"table": uri, "account": context.row.key.account, "job": context.row.key.job_name}
-            )

@@ -78,9 +78,9 @@ class ViewKind:
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
         return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).query.tables.items()}
 
-    def held(self, spec: ConsumerSpec) -> frozenset[str]:
+    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
         view = read_view_spec(spec)
-        return frozenset(view.query.tables.values()) if view.hold_s else frozenset()
+        return dict.fromkeys(view.query.tables.values(), view.hold_s) if view.hold_s else {}
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""

@@ -74,10 +74,6 @@ class RootedCatalog:
         self.require(uri, uri)
         return self.catalog.size(uri)
 
-    def release(self, uri: str, holder: str) -> None:
-        self.require(uri, uri)
-        self.catalog.release(uri, holder)
-
     def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
         return self.catalog.query_shape(sql, schemas)
 

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import holder_of
 from iscp.core.values.errors import IscpError
-from iscp.ports.catalog import Catalog
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.refreshing import HoldingSources
+from iscp.ports.retention_hold import RetentionHold, holds_of
 
 log = logging.getLogger(__name__)
 
 
 class SourceReleases:
-    def __init__(self, catalog: Catalog, kinds: Callable[[str], ConsumerKind]) -> None:
-        self._catalog = catalog
+    def __init__(self, holds: RetentionHold, kinds: Callable[[str], ConsumerKind]) -> None:
+        self._holds = holds
         self._kinds = kinds
 
     def release(self, before: JobRow, after: JobRow | None = None) -> None:
@@ -32,7 +31,7 @@ class SourceReleases:
         for uri in sorted(self._pinned(before) - still):
             about = {"table": uri, "job": before.key.job_name}
             try:
-                self._catalog.release(uri, holder)
+                self._holds.release(uri, holder)
                 log.info("source.released", extra=about)
             except IscpError as error:
                 log.warning("source.still_held", extra={**about, "error": str(error)})
@@ -40,7 +39,6 @@ class SourceReleases:
     def _pinned(self, row: JobRow) -> frozenset[str]:
         try:
             consumer = row.spec.consumer
-            kind = self._kinds(consumer.kind)
-            return kind.held(consumer) if isinstance(kind, HoldingSources) else frozenset()
+            return frozenset(holds_of(self._kinds(consumer.kind), consumer))
         except IscpError:  # a spec that was damaged in the log, or of a consumer that is not installed any more
             return frozenset()

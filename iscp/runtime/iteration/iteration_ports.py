@@ -13,9 +13,11 @@ from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
 from iscp.ports.range_builder import NothingRetained, RetainedCommits
+from iscp.ports.retention_hold import NothingHeld, holds_of
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.access.place_guard import ANYWHERE
+from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class IterationPorts:
     """Iterations are carried out through these ports.
 
     `kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment. `builds`
-    says which first snapshots are built by ranges, and `retained` has the commits that are retained meanwhile.
+    says which first snapshots are built by ranges, and `retained` has the commits that are retained meanwhile. `holds`
+    places the holds that jobs have on their sources.
     `require_places` raises InvalidRequest for a job that reads or writes where its account may not. `deaths` has the
     jobs that the node's process has died of.
     """
@@ -52,6 +55,7 @@ class IterationPorts:
     retained: RetainedCommits = field(default_factory=NothingRetained)
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job
     deaths: JobDeaths = NO_DEATHS
+    holds: HoldPlacer = field(default_factory=lambda: HoldPlacer(NothingHeld()))
 
     def open(self, row: JobRow) -> Consumer:
         """Return the job's consumer, which every iteration needs. Raises InvalidRequest as `require_places` does."""
@@ -69,3 +73,9 @@ class IterationPorts:
         """Return the context of a consumer at `position`, or, if that is None, at the position of `job_run`."""
         at = job_run.position if position is None else position
         return ConsumeContext(session, job_run.row, span.table_id, self.epoch(), at, guard, span.column_ids)
+
+    def place_holds(self, job_run: JobRun, guard: Guard) -> None:
+        """Have the job hold the tables that its kind says. Raises as RetentionHold, and as the guard."""
+        row = job_run.row
+        if wanted := holds_of(job_run.kind, row.spec.consumer):
+            self.holds.place(row, wanted, job_run.position, guard, self.clock.monotonic_s())

@@ -20,6 +20,8 @@ from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
+from iscp.adapters.delta.source.table_properties import property_setter
+from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
@@ -34,6 +36,7 @@ from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.system import Clock
+from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.runner import Runner
@@ -143,7 +146,14 @@ class ViewBench:
     def run(self) -> JobOutcome:
         """One iteration of a node."""
         ports = IterationPorts(
-            self.engine, self.source, lambda name: self.kind, self.pool, self.clock, self.failpoints, lambda: 1
+            self.engine,
+            self.source,
+            lambda name: self.kind,
+            self.pool,
+            self.clock,
+            self.failpoints,
+            lambda: 1,
+            holds=self.placer,
         )
         iteration = Iteration(1, self.row.key.table_id, self.row.table_uri, (self.row,))
         (outcome,) = Runner(ports, Bounds()).run(iteration, OpenGuard())
@@ -167,6 +177,8 @@ class ViewBench:
         self.source = DeltaChangeSource(
             by_spark=table_opener(root), load_state=load_state, list_files=file_lister(root)
         )
+        self.holds = DeltaRetentionHold(self.source.properties, property_setter(root))
+        self.placer = HoldPlacer(self.holds)
         self.pool = SinkPool(
             lambda uri: DeltaSink(uri, self.failpoints, load_state),
             lambda uri: uri,

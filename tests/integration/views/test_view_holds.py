@@ -69,5 +69,5 @@ def test_a_hold_has_nothing_computed_again_and_is_released_without_a_trace(new_v
     for uri in before:
         assert held[uri][FILES] == "interval 86400 seconds"
         assert held[uri][LOG] == "interval 1 day"
-        view.catalog.release(uri, holder_of(view.row.key))
+        view.holds.release(uri, holder_of(view.row.key))
     assert {uri: properties(uri) for uri in before} == before

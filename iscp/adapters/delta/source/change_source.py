@@ -6,7 +6,7 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +28,6 @@ from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, 
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.job.iteration import Bounds
-from iscp.core.job.source_holds import hold_properties
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
@@ -194,12 +193,10 @@ class DeltaChangeSource:
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         set_properties(session, uri, {"delta.enableChangeDataFeed": "true"})
 
-    def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
+    def properties(self, uri: str) -> Mapping[str, str]:
+        """Return the properties of the table as of its newest version."""
         version = self._newest_version(uri)
-        shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
-        if changes := hold_properties(shape.configuration, holder, hold_s):
-            set_properties(session, uri, changes)
-        return bool(changes)
+        return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).configuration
 
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
         try:

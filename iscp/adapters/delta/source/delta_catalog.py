@@ -16,13 +16,11 @@ from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import state_loader, table_opener
-from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.storage.locations import first_link, local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.table_place import missing_parent
-from iscp.core.job.source_holds import hold_properties
 from iscp.core.job.target_state import TargetLog
 from iscp.core.query.query_plan import QueryShape
 from iscp.core.values.column_identity import void_fields
@@ -57,10 +55,6 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
     return resolve
 
 
-def _set_nothing(uri: str, values: Mapping[str, str | None]) -> None:
-    """Alter no table, as there is no Spark."""
-
-
 class SqlAnalysis(Protocol):
     """Analyzes SQL that is not trusted.
 
@@ -78,8 +72,7 @@ class DeltaCatalog:
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analysis` takes users' SQL; None:
     every condition passes, and there are no queries. `s3`: Spark and the log store were set up for S3. `by_spark` opens
-    tables that deltalake does not; None: nobody does. `set_properties` is a `property_setter`, and `load_state` a
-    `state_loader`.
+    tables that deltalake does not; None: nobody does. `load_state` is a `state_loader`.
     """
 
     def __init__(
@@ -89,14 +82,12 @@ class DeltaCatalog:
         *,
         s3: bool = False,
         by_spark: BySpark | None = None,
-        set_properties: SetProperties = _set_nothing,
         load_state: LoadState = load_plain_state,
     ) -> None:
         self._resolve_name = resolve_name
         self._analysis = analysis
         self._s3 = s3
         self._by_spark = by_spark
-        self._set_properties = set_properties
         self._load_state = load_state
 
     @classmethod
@@ -107,7 +98,6 @@ class DeltaCatalog:
             analysis,
             s3=s3,
             by_spark=table_opener(session),
-            set_properties=property_setter(session),
             load_state=state_loader(session),
         )
 
@@ -147,10 +137,6 @@ class DeltaCatalog:
                 about="table",
                 remedy=f"Give the path that it leads to: {leads_to}",
             )
-
-    def release(self, uri: str, holder: str) -> None:
-        if changes := hold_properties(self.describe(uri).configuration, holder, 0.0):
-            self._set_properties(uri, changes)
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analysis.condition_fault(table.schema_json, condition) if self._analysis else ""

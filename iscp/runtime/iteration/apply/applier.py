@@ -108,6 +108,8 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
     for row in run.iteration.jobs:
         try:
             job_run = _open_run(run, row)
+            if isinstance(job_run, JobRun):
+                run.ports.place_holds(job_run, run.guard)
         except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
             outcomes.append(record_failure(row, None, error))
             continue

@@ -94,8 +94,8 @@ def test_what_is_wrong_is_refused_by_its_field(given: dict[str, Any], field: str
 def test_a_view_holds_all_of_its_tables_or_none() -> None:
     held = view(options={"hold_s": HOLD_MAX_S})
     KIND.validate(held, T, catalog())
-    assert KIND.held(held) == {"/lake/t", "/lake/u"}
-    assert KIND.held(view()) == frozenset()
+    assert KIND.held(held) == {"/lake/t": HOLD_MAX_S, "/lake/u": HOLD_MAX_S}
+    assert KIND.held(view()) == {}
 
 
 def test_a_hold_is_refused_where_nobody_can_say_whether_it_is_longer() -> None:

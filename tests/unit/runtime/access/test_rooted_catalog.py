@@ -26,7 +26,6 @@ REQUESTS: dict[str, Callable[[Catalog, str], object]] = {
     "has_version": lambda catalog, place: catalog.has_version(place, 1),
     "newest_version": lambda catalog, place: catalog.newest_version(place),
     "size": lambda catalog, place: catalog.size(place),
-    "release": lambda catalog, place: catalog.release(place, "j"),
 }
 
 
@@ -87,14 +86,11 @@ def test_what_lies_elsewhere_is_refused_the_same_whether_or_not_it_is_there(
     for place in (OUTSIDE, MISSING):
         with pytest.raises(InvalidRequest, match=f"^table: {place} lies elsewhere"):
             REQUESTS[name](rooted, place)
-    assert whole.released == []
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_what_lies_below_a_root_is_as_the_catalog_says(rooted: RootedCatalog, whole: NamedCatalog, name: str) -> None:
     assert REQUESTS[name](rooted, INSIDE) == REQUESTS[name](whole, INSIDE)
-    if name == "release":
-        assert whole.released == [(INSIDE, "j")] * 2
 
 
 @pytest.mark.parametrize("name", ["describe", "locate", "normalize"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from iscp.core.api.api_requests import RegisterRequest, ResyncRequest
 from iscp.core.job.source_holds import holder_of
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import StorageError
-from tests.fakes.catalog import FakeCatalog
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, spec
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
@@ -17,17 +18,8 @@ BOTH = [TABLE.uri, OTHER.uri]
 class HoldingKind(FakeKind):
     """Port HoldingSources: what its option says."""
 
-    def held(self, spec: ConsumerSpec) -> frozenset[str]:
-        return frozenset(spec.options.get("held", ()))
-
-
-class AwayCatalog(FakeCatalog):
-    """One of the tables cannot be reached."""
-
-    def release(self, uri: str, holder: str) -> None:
-        if uri == OTHER.uri:
-            raise StorageError("is not there")
-        super().release(uri, holder)
+    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
+        return dict.fromkeys(spec.options.get("held", ()), 60.0)
 
 
 def holding(desk: Desk, held: list[str]) -> str:
@@ -42,24 +34,23 @@ def test_a_job_that_is_dropped_holds_nothing_any_more(desk: Desk) -> None:
     holder = holding(desk, BOTH)
     for kept in ("pause", "resume"):
         asked(desk, kept, X)
-    assert desk.catalog.released == []
+    assert desk.holds.released == []
     assert asked(desk, "unregister", X)
-    assert desk.catalog.released == [(uri, holder) for uri in sorted(BOTH)]
+    assert desk.holds.released == [(uri, holder) for uri in sorted(BOTH)]
     asked(desk, "unregister", X)
-    assert len(desk.catalog.released) == len(BOTH)
+    assert len(desk.holds.released) == len(BOTH)
 
 
 def test_a_resync_lets_go_of_what_the_job_holds_no_longer(desk: Desk) -> None:
     holder = holding(desk, BOTH)
     desk.admin.resync(ResyncRequest(X))
-    assert desk.catalog.released == []
+    assert desk.holds.released == []
     desk.admin.resync(ResyncRequest(X, spec_json=spec(options={"held": [OTHER.uri]})))
-    assert desk.catalog.released == [(TABLE.uri, holder)]
+    assert desk.holds.released == [(TABLE.uri, holder)]
 
 
 def test_a_table_that_cannot_be_reached_keeps_no_job_from_being_dropped(desk: Desk) -> None:
-    desk.catalog = AwayCatalog(TABLE, OTHER)
-    desk.admin = desk.new_admin()
+    desk.holds.refusals[OTHER.uri] = StorageError("is not there")
     holder = holding(desk, BOTH)
     assert asked(desk, "unregister", X)
-    assert desk.catalog.released == [(TABLE.uri, holder)]
+    assert desk.holds.released == [(TABLE.uri, holder)]
