@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from iscp.index.lance.recent_values import RecentValues
 from iscp.index.lance.word_counts import CountFile, find_table, read_table
 
@@ -22,6 +24,11 @@ def _bytes(file: CountFile) -> int:
 _Files = RecentValues[tuple[str, str], CountFile]
 _LARGE: _Files = RecentValues(CACHED_BYTES_MAX, _bytes)
 _SMALL: _Files = RecentValues(SMALL_CACHED_BYTES_MAX, _bytes)
+
+
+def cache_counts(root: str, name: str, table: pa.Table) -> None:
+    """Cache what was written to a file of counts now, as searches of this process read it next."""
+    _keep(root, name, CountFile(table))
 
 
 def cached_counts(root: str, name: str) -> CountFile:

@@ -20,6 +20,7 @@ from lance.fragment import write_fragments
 
 from iscp.adapters.delta.storage.bucket_keys import table_options
 from iscp.index.lance.address_lookup import ADDRESS, rows_with_keys
+from iscp.index.lance.count_cache import cache_counts
 from iscp.index.lance.durable_files import DurableFiles
 from iscp.index.lance.head_cache import PlacedHead, cache_head
 from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH, TEXT_HASH, VECTOR, words_columns
@@ -175,7 +176,7 @@ class IndexTransaction:
         self._count_words()  # meanwhile
         counts = self._counts.table()
         counted = [counts_name()] if len(counts) else []
-        counting = [_WRITES.submit(write_counts, self._root, counts, name) for name in counted]
+        counting = [_WRITES.submit(self._write_counts, counts, name) for name in counted]
         self._head = replace(
             self._head,
             records={**self._head.records, **self._put},
@@ -205,6 +206,10 @@ class IndexTransaction:
         if newest.physical_rows == 1:  # the head, as it was written last
             cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
         return committed
+
+    def _write_counts(self, counts: pa.Table, name: str) -> None:
+        write_counts(self._root, counts, name)
+        cache_counts(self._root, name, counts)
 
     def _operation(
         self, removed: list[int], updated: list[FragmentMetadata]
