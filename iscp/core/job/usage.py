@@ -1,0 +1,91 @@
+"""The cost of one job's part in one iteration: the time of its parts, what it read and wrote, what stood in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.values.untrusted_values import Check, exact_fields, exact_float, exact_int
+
+SECONDS_MOST = 366 * 86_400.0
+"""The longest time that a part of an iteration may take in a report (seconds); a report of more is refused."""
+
+
+class UsagePart(StrEnum):
+    """A part of an iteration; `Usage` has the seconds of each under this name and `_s`."""
+
+    WAIT = "wait"
+    READ = "read"
+    COMPUTE = "compute"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The cost of one job's part in one iteration; a count is 0 where there was nothing, or nobody has counted it.
+
+    `wait_s`: seconds from when the iteration was due, or its source's change was notified, until it began. The others
+    are disjoint spans of the job's own work, from its beginning to its commit, or to its failure, in all attempts.
+    `read_s`: until logs, changes and rows of its tables, and the position of its target, were read; a read that several
+    jobs share counts for each. `commit_s`: in the target's transaction, which writes the rows' files and the commit;
+    what Spark reads and computes only when the transaction requests the rows is in it. `compute_s`: all else, which is
+    the kind's own work, and the writing of rows that are staged before the transaction.
+
+    `rows_read` and `bytes_read`: rows, and bytes of the files, of the changes or snapshots of its tables.
+    `rows_written`: rows put, changed or taken out. `bytes_written`: bytes of the files that its commit has added.
+    `retries`: failures in a row before this iteration. `conflicts`: how often another writer won its `seq` in it.
+    """
+
+    wait_s: float = 0.0
+    read_s: float = 0.0
+    compute_s: float = 0.0
+    commit_s: float = 0.0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    retries: int = 0
+    conflicts: int = 0
+
+    @property
+    def work_s(self) -> float:
+        """Return for how long the job's part ran, in seconds; it did not wait then."""
+        return self.read_s + self.compute_s + self.commit_s
+
+    def seconds(self) -> dict[UsagePart, float]:
+        """Return the seconds of each part, in the order in which they begin."""
+        return {
+            UsagePart.WAIT: self.wait_s,
+            UsagePart.READ: self.read_s,
+            UsagePart.COMPUTE: self.compute_s,
+            UsagePart.COMMIT: self.commit_s,
+        }
+
+
+def _exact_seconds(value: object, name: str) -> float:
+    return exact_float(value, name, 0.0, SECONDS_MOST)
+
+
+_USAGE: Mapping[str, Check] = {
+    "wait_s": _exact_seconds,
+    "read_s": _exact_seconds,
+    "compute_s": _exact_seconds,
+    "commit_s": _exact_seconds,
+    "rows_read": exact_int,
+    "rows_written": exact_int,
+    "bytes_read": exact_int,
+    "bytes_written": exact_int,
+    "retries": exact_int,
+    "conflicts": exact_int,
+}
+_exact_values = exact_fields(Usage, _USAGE)
+
+
+def exact_usage(value: object, name: str = "usage") -> Usage | None:
+    """Return a usage that may be stored, or None where there is none. Raises ValueError."""
+    if value is None:
+        return None
+    if not isinstance(value, Usage):
+        raise ValueError(f"{name} is no Usage")
+    return _exact_values(value)

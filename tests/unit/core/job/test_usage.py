@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart, exact_usage
+
+USED = Usage(1.5, 0.25, 2.0, 0.5, 100, 20, 4_096, 2_048, 3, 1)
+
+
+def test_the_work_is_all_but_the_wait() -> None:
+    assert USED.work_s == 2.75
+    assert sum(USED.seconds().values()) == USED.wait_s + USED.work_s
+
+
+def test_each_part_has_its_seconds_under_its_name() -> None:
+    assert USED.seconds() == {part: getattr(USED, f"{part}_s") for part in UsagePart}
+
+
+def test_what_a_node_measures_may_be_stored() -> None:
+    assert exact_usage(USED) == USED
+    assert exact_usage(Usage()) == Usage()
+    assert exact_usage(None) is None
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Usage)])
+def test_a_wrong_number_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is -1"):
+        exact_usage(replace(USED, **{name: -1}))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), SECONDS_MOST * 2, "1"])
+def test_seconds_that_no_iteration_takes_are_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="read_s is"):
+        exact_usage(replace(USED, read_s=wrong))  # type: ignore[arg-type]
+
+
+def test_what_is_no_usage_is_refused() -> None:
+    with pytest.raises(ValueError, match="usage is no Usage"):
+        exact_usage({"wait_s": 1.0})
