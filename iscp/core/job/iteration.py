@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import Usage
 from iscp.core.job.verification import VerifyReport
 from iscp.core.values.errors import ErrorCode
 from iscp.core.values.watermark import SourceMarks, Watermark
@@ -90,7 +91,8 @@ class JobOutcome:
     is wrong. `verified` is what a comparison found, if that was the purpose. `sources` says for a job of several tables
     how far each was read; it is empty where that was not seen. `strategy` and `strategy_reason` say how a query's rows
     were brought up to date, and why so; `rows_in` and `parts_s` are those of HistoryEntry, `due_at_s` that of
-    Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet.
+    Refreshed. With `build` the job waits for a build by ranges, and has applied nothing yet. `usage` is what the node
+    has measured of its work: the schedule adds for how long it has waited, and what it has waited for.
     """
 
     row: JobRow
@@ -114,6 +116,7 @@ class JobOutcome:
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
     build: BuildRequest | None = None
+    usage: Usage | None = None
 
     @property
     def ok(self) -> bool:
@@ -124,9 +127,11 @@ class JobOutcome:
 class HistoryEntry:
     """One row of `iscp_history`: one job's part in one iteration.
 
-    `data_type` is the strategy where a query's rows were brought up to date, and `reason` says why it was taken.
-    `rows_in`: rows that were read for that, changed ones or all (0: it is not known); `rows` are those written.
-    `parts_s`: how long its parts took (seconds), by their names.
+    `data_type` is the strategy where a query's rows were brought up to date. `reason` says why it was taken, or why all
+    rows were compared or replaced where changes would have done. `rows_in`: rows that were read for a query, changed
+    ones or all (0: it is not known); `rows` are those written, and `bytes` those of the files with them. `parts_s`: how
+    long the parts of a query's refresh took (seconds), by their names. `usage` is None of a node, or in a table, of a
+    release that does not measure it.
     """
 
     account: str
@@ -148,3 +153,4 @@ class HistoryEntry:
     reason: str = ""
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
+    usage: Usage | None = None

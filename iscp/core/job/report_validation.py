@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState, Reason, exact_status
+from iscp.core.job.usage import exact_usage
 from iscp.core.rows.key_ranges import RANGES_MAX, WHOLE
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.exact_watermarks import exact_sources, exact_watermark
@@ -64,6 +65,7 @@ _HISTORY: Mapping[str, Check] = {
     "reason": exact_message,
     "rows_in": exact_int,
     "parts_s": exact_parts,
+    "usage": exact_usage,
 }
 
 exact_entry = exact_fields(HistoryEntry, _HISTORY)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from iscp.core.values.untrusted_values import Check, exact_fields, exact_float, exact_int
 
 SECONDS_MOST = 366 * 86_400.0
 """The longest time that a part of an iteration may take in a report (seconds); a report of more is refused."""
+
+
+FIGURE_PREFIX = "usage."
+"""The prefix of a usage's figures where they stand among the seconds of an iteration's parts."""
 
 
 class UsagePart(StrEnum):
@@ -89,3 +94,25 @@ def exact_usage(value: object, name: str = "usage") -> Usage | None:
     if not isinstance(value, Usage):
         raise ValueError(f"{name} is no Usage")
     return _exact_values(value)
+
+
+def figures_of(usage: Usage | None) -> dict[str, float]:
+    """Return the figures of a usage by their names with FIGURE_PREFIX: those that are not 0, and always `wait_s`."""
+    given = {} if usage is None else asdict(usage)
+    return {f"{FIGURE_PREFIX}{name}": value for name, value in given.items() if value or name == "wait_s"}
+
+
+def split_figures(figures: Mapping[str, Any]) -> tuple[dict[str, Any], Usage | None]:
+    """Return figures without those that `figures_of` has made, and the usage that these are of.
+
+    There is no usage where there are none, or where they cannot be of one. Those that only a later release knows are
+    left out.
+    """
+    others = {name: value for name, value in figures.items() if not name.startswith(FIGURE_PREFIX)}
+    if len(others) == len(figures):
+        return others, None
+    given = {name: figures[f"{FIGURE_PREFIX}{name}"] for name in _USAGE if f"{FIGURE_PREFIX}{name}" in figures}
+    try:
+        return others, exact_usage(Usage(**given))
+    except ValueError:
+        return others, None

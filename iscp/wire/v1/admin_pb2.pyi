@@ -1669,6 +1669,7 @@ class HistoryEntry(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     ROWS_IN_FIELD_NUMBER: _builtins.int
     PARTS_S_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     job_name: _builtins.str
@@ -1691,6 +1692,10 @@ class HistoryEntry(_message.Message):
     """Rows that were read for it, changed ones or all; 0: it is not known."""
     @_builtins.property
     def parts_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Unset by a node of an earlier version, and for what such a node has run."""
+
     def __init__(
         self,
         *,
@@ -1713,14 +1718,66 @@ class HistoryEntry(_message.Message):
         reason: _builtins.str = ...,
         rows_in: _builtins.int = ...,
         parts_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        usage: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "parts_s", b"parts_s", "reason", b"reason", "rows", b"rows", "rows_in", b"rows_in", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "parts_s", b"parts_s", "reason", b"reason", "rows", b"rows", "rows_in", b"rows_in", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HistoryEntry: _TypeAlias = HistoryEntry  # noqa: Y015
+
+@_typing.final
+class Usage(_message.Message):
+    """The cost of a job's part in an iteration: seconds from when it was due until it began, and then in which it read,
+    computed and committed. A count is 0 where there was nothing, or nobody has counted it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    READ_S_FIELD_NUMBER: _builtins.int
+    COMPUTE_S_FIELD_NUMBER: _builtins.int
+    COMMIT_S_FIELD_NUMBER: _builtins.int
+    ROWS_READ_FIELD_NUMBER: _builtins.int
+    ROWS_WRITTEN_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    CONFLICTS_FIELD_NUMBER: _builtins.int
+    wait_s: _builtins.float
+    read_s: _builtins.float
+    compute_s: _builtins.float
+    commit_s: _builtins.float
+    rows_read: _builtins.int
+    rows_written: _builtins.int
+    bytes_read: _builtins.int
+    bytes_written: _builtins.int
+    retries: _builtins.int
+    """Failures in a row before it, and how often another writer won its seq."""
+    conflicts: _builtins.int
+    def __init__(
+        self,
+        *,
+        wait_s: _builtins.float = ...,
+        read_s: _builtins.float = ...,
+        compute_s: _builtins.float = ...,
+        commit_s: _builtins.float = ...,
+        rows_read: _builtins.int = ...,
+        rows_written: _builtins.int = ...,
+        bytes_read: _builtins.int = ...,
+        bytes_written: _builtins.int = ...,
+        retries: _builtins.int = ...,
+        conflicts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "commit_s", b"commit_s", "compute_s", b"compute_s", "conflicts", b"conflicts", "read_s", b"read_s", "retries", b"retries", "rows_read", b"rows_read", "rows_written", b"rows_written", "wait_s", b"wait_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class HistoryPage(_message.Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.joblog.log_format import FORMAT_BEFORE, history_schema, upgrade_job_log
-from iscp.adapters.delta.joblog.log_schema import FORMAT, LOG_SCHEMA, history_table
+from iscp.adapters.delta.joblog.log_schema import FORMAT, HISTORY_SCHEMA, LOG_SCHEMA, history_table
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import LogEntry
+from iscp.core.job.usage import Usage
 from iscp.core.values.errors import ConfigurationError
 from tests.fakes.log_program import job
 
@@ -33,11 +35,14 @@ def entry(seq: int) -> HistoryEntry:
 
 def refreshed(seq: int) -> HistoryEntry:
     """With what the history of the format before has no columns for."""
-    return replace(entry(seq), reason="few rows have changed", rows_in=7, parts_s={"plan": 0.5, "rows": 1.25})
+    usage = Usage(0.5, 0.25, 1.5, 0.125, 7, 3, 4_096, 512, 1, 2)
+    return replace(
+        entry(seq), reason="few rows have changed", rows_in=7, parts_s={"plan": 0.5, "rows": 1.25}, usage=usage
+    )
 
 
-def create(uri: Path, schema: pa.Schema) -> DeltaTable:
-    configuration: dict[str, str | None] = {"iscp.format": str(FORMAT_BEFORE)}
+def create(uri: Path, schema: pa.Schema, format_: int = FORMAT_BEFORE) -> DeltaTable:
+    configuration: dict[str, str | None] = {"iscp.format": str(format_)}
     return DeltaTable.create(str(uri), schema, configuration=configuration, raise_if_key_not_exists=False)
 
 
@@ -101,3 +106,20 @@ def test_what_is_no_log_or_a_later_one_is_not_raised(before: Path, tmp_path: Pat
 def test_a_new_log_is_of_this_format(tmp_path: Path) -> None:
     owner(tmp_path).append_history([refreshed(1)])
     assert formats(tmp_path) == [str(FORMAT)] * 2
+
+
+def test_a_history_that_0_1_0_has_written_is_gone_on_with_and_read_by_it(tmp_path: Path) -> None:
+    """Its columns are the same: neither release fails at the other's entries, whichever is owner."""
+    create(tmp_path / "iscp_log", LOG_SCHEMA, FORMAT)
+    history = create(tmp_path / "iscp_history", HISTORY_SCHEMA, FORMAT)
+    columns = [field.name for field in history.schema().fields]
+    unmeasured = replace(refreshed(1), usage=None)
+    write_deltalake(history, history_table([unmeasured, entry(2)]), mode="append")
+    joblog, measured = owner(tmp_path), replace(entry(4), usage=Usage())
+    joblog.append_history([refreshed(3), measured])
+    assert joblog.history("id", 9) == [measured, refreshed(3), entry(2), unmeasured]
+    table = DeltaTable(str(tmp_path / "iscp_history"))
+    assert [field.name for field in table.schema().fields] == columns
+    texts = [text for text in table.to_pyarrow_table()["parts_s"].to_pylist() if text]
+    # It takes each for seconds, and its API has nothing but numbers for them.
+    assert all(type(value) in (int, float) for text in texts for value in json.loads(text).values())

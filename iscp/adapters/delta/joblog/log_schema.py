@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, Reason
 from iscp.core.job.report_validation import refuse_absurd_row
+from iscp.core.job.usage import figures_of, split_figures
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.ids import JobKey
 from iscp.core.values.untrusted_values import error_text
@@ -89,7 +90,8 @@ HISTORY_SCHEMA = pa.schema(
         pa.field("node_id", pa.string(), nullable=False),
         pa.field("reason", pa.string()),
         pa.field("rows_in", pa.int64()),
-        # JSON: seconds by the parts' names.
+        # JSON: seconds by the parts' names, and the figures of `usage`. They have no column of their own: a node of the
+        # release before appends to no table that has columns which it does not know.
         pa.field("parts_s", pa.string()),
     ]
 )
@@ -138,15 +140,18 @@ _HISTORY_VALUES: Mapping[str, Callable[[HistoryEntry], Any]] = {
     "start_at": lambda entry: _micros(entry.start_at_s),
     "end_at": lambda entry: _micros(entry.end_at_s),
     "source_commit_at": lambda entry: _micros(entry.source_commit_at_s),
-    "parts_s": lambda entry: json.dumps(dict(entry.parts_s)) if entry.parts_s else None,
+    "parts_s": lambda entry: _figures_json({**entry.parts_s, **figures_of(entry.usage)}),
 }
 
 _HISTORY_READ: Mapping[str, Callable[[Any], Any]] = {
     "reason": lambda text: text or "",
     "rows_in": lambda rows: rows or 0,
-    "parts_s": lambda text: json.loads(text) if text else {},
 }
 """The functions that make the values of columns which an earlier format lacks."""
+
+
+def _figures_json(figures: Mapping[str, float]) -> str | None:
+    return json.dumps(figures) if figures else None
 
 
 def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
@@ -268,12 +273,18 @@ def _repair_row(row: JobRow) -> JobRow | None:
 
 
 def history_entries(table: pa.Table) -> list[HistoryEntry]:
-    """Return entries in the table's order; the columns are those of HistoryEntry, in its order."""
+    """Return entries in the table's order; the columns are those of HistoryEntry, in its order.
+
+    The last of them has what its last two fields are made of.
+    """
     columns: list[Iterable[Any]] = []
     there = set(table.column_names)
     for field in HISTORY_SCHEMA:
         column = table.column(field.name) if field.name in there else pa.chunked_array([pa.nulls(len(table))])
-        if pa.types.is_timestamp(field.type):
+        if field.name == "parts_s":
+            figures = [split_figures(json.loads(text) if text else {}) for text in column.to_pylist()]
+            columns += [[parts_s for parts_s, _ in figures], [usage for _, usage in figures]]
+        elif pa.types.is_timestamp(field.type):
             columns.append([at or 0.0 for at in _seconds(column)])
         else:
             columns.append(map(_HISTORY_READ.get(field.name, _as_it_is), column.to_pylist()))

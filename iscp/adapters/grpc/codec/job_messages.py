@@ -8,6 +8,7 @@ from iscp.core.api.api_views import JobView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
+from iscp.core.job.usage import Usage
 from iscp.core.job.verification import Comparison, Sample, VerifyReport
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.watermark import SourceMark, Watermark
@@ -27,7 +28,8 @@ _FIGURES = Codec(MaintenanceFigures, pb.UpkeepFigures)
 UPKEEP = Codec(JobMaintenance, pb.JobUpkeep, refresh=_FIGURES, purge=_FIGURES)
 PROGRESS = Codec(RunProgress, pb.Progress)
 JOB = Codec(JobView, pb.Job, state=STATES, reason=REASONS, status=_STATUS, upkeep=UPKEEP, progress=PROGRESS)
-HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry)
+USAGE = Codec(Usage, pb.Usage)
+HISTORY_ENTRY = Codec(HistoryEntry, pb.HistoryEntry, usage=USAGE)
 
 _COMPARISON = Codec(Comparison, pb.VerifyReport, samples=Codec(Sample, pb.VerifySample))
 VERIFY_REPORT = Codec(VerifyReport, pb.VerifyReport, comparison=_COMPARISON)

@@ -13,7 +13,7 @@ from typing import assert_never
 from google.protobuf.message import DecodeError
 
 from iscp.adapters.grpc.codec.build_messages import BUILD_REQUEST
-from iscp.adapters.grpc.codec.job_messages import REASONS, SOURCE_MARKS, STATES
+from iscp.adapters.grpc.codec.job_messages import REASONS, SOURCE_MARKS, STATES, USAGE
 from iscp.adapters.grpc.codec.message_codec import Codec, EnumCodec, FieldCodec, Fields
 from iscp.adapters.grpc.codec.quarantine import Quarantine
 from iscp.coordination.protocol.messages import (
@@ -72,7 +72,7 @@ _REPORT = Codec(
     status=_STATUS,
     check=exact_report,
 )
-_ENTRY = Codec(HistoryEntry, admin_pb2.HistoryEntry, check=exact_entry)
+_ENTRY = Codec(HistoryEntry, admin_pb2.HistoryEntry, check=exact_entry, usage=USAGE)
 _SEEN = Codec(
     SourceSeen,
     pb.SourceSeen,

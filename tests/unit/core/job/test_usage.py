@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart, exact_usage
+from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart, exact_usage, figures_of, split_figures
 
 USED = Usage(1.5, 0.25, 2.0, 0.5, 100, 20, 4_096, 2_048, 3, 1)
 
@@ -39,3 +39,19 @@ def test_seconds_that_no_iteration_takes_are_refused(wrong: object) -> None:
 def test_what_is_no_usage_is_refused() -> None:
     with pytest.raises(ValueError, match="usage is no Usage"):
         exact_usage({"wait_s": 1.0})
+
+
+@pytest.mark.parametrize("usage", [None, Usage(), USED, Usage(commit_s=1.0)])
+def test_figures_stand_among_others_and_come_back(usage: Usage | None) -> None:
+    assert split_figures({"plan": 0.5, **figures_of(usage)}) == ({"plan": 0.5}, usage)
+
+
+def test_only_figures_that_are_not_nothing_are_stored() -> None:
+    assert figures_of(Usage(commit_s=1.0)) == {"usage.wait_s": 0.0, "usage.commit_s": 1.0}
+    assert figures_of(None) == {}
+
+
+def test_figures_of_a_later_release_are_left_out_and_wrong_ones_are_no_usage() -> None:
+    assert split_figures({**figures_of(USED), "usage.dollars": 3.5}) == ({}, USED)
+    for wrong in ("1", -1, None, float("nan")):
+        assert split_figures({**figures_of(USED), "usage.rows_read": wrong}) == ({}, None)

@@ -29,6 +29,7 @@ from iscp.coordination.protocol.messages import (
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
 from iscp.core.values.ids import JobKey, ShardId, TableEpoch
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.core.values.untrusted_values import AT_S_MOST, COUNT_MOST, printable
@@ -65,6 +66,7 @@ SHARDS, EPOCHS, KEYS, MARKS = (
 )
 SOURCES = st.dictionaries(OF_TYPE["str"], every(SourceMark, watermark=MARKS), max_size=3)
 PARTS = st.dictionaries(OF_TYPE["str"], OF_TYPE["float"], max_size=3)
+USAGES = st.none() | every(Usage, **{f"{part}_s": st.floats(0.0, SECONDS_MOST) for part in UsagePart})
 COUNTS = st.integers(UNKNOWN, COUNT_MOST)
 BUILDS = st.none() | every(
     BuildRequest, depth=st.integers(0, 16), size=st.builds(SnapshotSize, COUNTS, COUNTS, pieces=COUNTS)
@@ -82,7 +84,7 @@ CHECKPOINTS = every(
     ShardCheckpoint,
     shard=SHARDS,
     reports=st.lists(REPORTS, max_size=3).map(tuple),
-    history=st.lists(every(HistoryEntry, error_code=CODES, parts_s=PARTS), max_size=3).map(tuple),
+    history=st.lists(every(HistoryEntry, error_code=CODES, parts_s=PARTS, usage=USAGES), max_size=3).map(tuple),
     seen=st.none() | every(SourceSeen, shard=SHARDS, further=st.lists(every(FurtherSeen), max_size=2).map(tuple)),
 )
 HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
