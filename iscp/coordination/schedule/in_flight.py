@@ -19,13 +19,16 @@ from iscp.core.values.ids import JobKey
 class InFlightIteration:
     """One iteration between its submission and its end; `newest` is the source version known at its submission.
 
-    `further`: the versions of further tables that were known.
+    `further`: the versions of further tables that were known. `due_s` is when it was due by the monotonic clock, and
+    `waited_s` how many seconds passed from then until it began.
     """
 
     iteration: Iteration
     table: TrackedTable
     newest: int
+    due_s: float = 0.0
     started_at_s: float = 0.0
+    waited_s: float = 0.0
     pending_reported: bool = False
     canceled: bool = False
     settled: set[str] = field(default_factory=set)
@@ -60,10 +63,12 @@ class InFlightIterations:
     ) -> Iteration:
         self._numbers += 1
         table.in_flight += 1
+        due_s = min((job.due_since_s(now_s) for job in jobs), default=now_s) if purpose is Purpose.APPLY else now_s
         for job in jobs:
             if job.in_flight:
                 raise InvariantBroken(f"{job.row.key} would be in two iterations")
             job.in_flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
+            job.noticed_s = 0.0 if purpose is Purpose.APPLY else job.noticed_s
         iteration = Iteration(
             number=self._numbers,
             table_id=table.shard.table_id,
@@ -76,7 +81,7 @@ class InFlightIterations:
             epoch=self.epoch,
         )
         newest = -1 if table.newest is None else table.newest
-        run = self._open[iteration.number] = InFlightIteration(iteration, table, newest)
+        run = self._open[iteration.number] = InFlightIteration(iteration, table, newest, due_s)
         if table.further:
             run.further = table.further.versions()
         if purpose is Purpose.APPLY:
@@ -94,7 +99,7 @@ class InFlightIterations:
     def note_started(self, number: int, now_s: float, at_s: float) -> None:
         run = self._open.get(number)
         if run is not None:
-            run.started_at_s = at_s
+            run.started_at_s, run.waited_s = at_s, max(0.0, now_s - run.due_s)
             if run.pending_reported:
                 heapq.heappush(self._announce, (now_s + self._announce_s, number))
 

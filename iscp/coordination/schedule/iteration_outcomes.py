@@ -12,6 +12,7 @@ from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.job.iteration import HistoryEntry, JobOutcome, Purpose
 from iscp.core.job.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job.usage import SECONDS_MOST, Usage
 from iscp.core.settings.backoff import delay_s, doubled_s, jittered_s, quarantined
 from iscp.core.settings.config import BackoffConfig
 from iscp.core.values.errors import PERMANENT_FROM, ErrorCode, IscpError
@@ -71,6 +72,7 @@ class Settlement:
         self._at_s = at_s
         self.reports: list[JobReport] = []
         self.history: list[HistoryEntry] = []
+        self._retries = 0
 
     def settle_all(
         self, outcomes: Mapping[str, JobOutcome], error: IscpError | None, draw: Callable[[], float]
@@ -97,7 +99,7 @@ class Settlement:
     def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
         if job.row.job_id in self._run.settled:
             return
-        before = job.row
+        before, self._retries = job.row, job.failures
         job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
         code, message = outcome.error_code, outcome.error_msg
         if outcome.ok and outcome.build is not None:
@@ -139,6 +141,7 @@ class Settlement:
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         job.request_build(None)
+        job.note_seen(self._run.table.newest, self._now_s)
         self._record_run(job, up_to_date=job.near)
         job.await_time(outcome.due_at_s, self._now_s, self._at_s)
         changed |= self._take_marks(job, outcome)
@@ -254,4 +257,9 @@ class Settlement:
             reason=outcome.strategy_reason,
             rows_in=outcome.rows_in,
             parts_s=outcome.parts_s,
+            usage=self._usage(outcome),
         )
+
+    def _usage(self, outcome: JobOutcome) -> Usage:
+        measured = outcome.usage or Usage(rows_written=outcome.rows, bytes_written=outcome.bytes)
+        return replace(measured, wait_s=min(self._run.waited_s, SECONDS_MOST), retries=self._retries)

@@ -121,6 +121,7 @@ class Schedule:
                 table.doubt_targets()
             for job in table.jobs:
                 job.look_for_build()
+                job.note_notice(state.now_s)
             table_visits.bring_back(state, table)
 
     def _probed_table(self, shard: ShardId, uri: str) -> TrackedTable | None:
@@ -155,6 +156,8 @@ class Schedule:
             state.report(table, table.note_fault(message, state.at_s))
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs besides the probe itself.
+            if not table.rested:
+                table.note_seen(state.now_s)
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
             reported = table.reported

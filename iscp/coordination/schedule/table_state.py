@@ -229,6 +229,12 @@ class TrackedTable:
     def heed_move(self, config: BackoffConfig, now_s: float) -> None:
         for job in self.jobs:
             job.heed_move(config, now_s)
+        self.note_seen(now_s)
+
+    def note_seen(self, now_s: float) -> None:
+        """Note which jobs have something to apply of the source as it was seen last."""
+        for job in self.jobs:
+            job.note_seen(self.newest, now_s)
 
     def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:
         seen, self.seen = self.seen, state

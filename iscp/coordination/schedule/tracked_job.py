@@ -36,6 +36,8 @@ class TrackedJob:
     `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged. `several`: of a job that
     reads further tables. `reported_status`: the last that was reported from here. `due_at_s`: as in JobStatus, as it
     was last said; `due_s`: the same by the monotonic clock, until that is heeded (0: it is, or there is none).
+    `noticed_s`: since when, by the monotonic clock, there may be something for it that no iteration has begun to apply
+    (0: not known, or nothing).
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class TrackedJob:
         "file_lost",
         "in_flight",
         "near",
+        "noticed_s",
         "pace",
         "reported_reason",
         "reported_state",
@@ -66,6 +69,7 @@ class TrackedJob:
         self.in_flight = 0
         self.retry_at_s = 0.0
         self.near = False
+        self.noticed_s = 0.0
         self.file_lost = False
         self.awaited_spec = ""
         self.target: TargetSeen | None = None
@@ -279,6 +283,21 @@ class TrackedJob:
     def retry_due_at_s(self, now_s: float, at_s: float) -> float:
         """Return the time of the retry in Unix seconds, at `at_s`; 0 if it waits for none."""
         return at_s + self.retry_at_s - now_s if self.retry_at_s else 0.0
+
+    def note_notice(self, now_s: float) -> None:
+        """Note that the source may have changed."""
+        self.noticed_s = self.noticed_s or now_s
+
+    def note_seen(self, newest: int | None, now_s: float) -> None:
+        """Note that the source is at version `newest`."""
+        if newest is None or newest <= self.row.watermark.version:
+            self.noticed_s = 0.0
+        else:
+            self.note_notice(now_s)
+
+    def due_since_s(self, now_s: float) -> float:
+        """Return since when an iteration is due that is submitted now; a trigger or a retry has only now let it be."""
+        return self.noticed_s if self.noticed_s and self.pace is None and not self.failures else now_s
 
     def heed_move(self, config: BackoffConfig, now_s: float) -> None:
         """The source has a new version, in which a file that was lost may count no more; no quarantine outlasts that.

@@ -8,8 +8,9 @@ import pytest
 
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.core.job.job_row import JobState, JobStatus, Reason, apply_report
-from iscp.core.values.errors import ErrorCode, IscpError, LeaseLost, StorageError
-from tests.fakes.timetable import URI, Timetable, job, outcome
+from iscp.core.job.usage import Usage
+from iscp.core.values.errors import EngineError, ErrorCode, IscpError, LeaseLost, StorageError
+from tests.fakes.timetable import BACKOFF, URI, Timetable, job, outcome, periodic
 
 
 def test_a_short_iteration_is_reported_once(world: Timetable) -> None:
@@ -157,3 +158,117 @@ def test_a_failure_for_good_that_no_owner_has_written_down_is_reported_until_one
     assert not world.running
     world.update(written._replace(state=JobState.PENDING))
     assert world.running, "somebody has resumed it"
+
+
+def waits(world: Timetable) -> list[float]:
+    """How long the iterations waited that were recorded since this was read last."""
+    found = [entry.usage.wait_s if entry.usage else -1.0 for entry in world.history]
+    world.history.clear()
+    return found
+
+
+def play(world: Timetable, number: int, wait_s: float = 0.0) -> None:
+    """It begins after so long in the queue, and succeeds."""
+    world.clock.advance(wait_s)
+    world.started(number)
+    world.succeed(number)
+
+
+def test_an_iteration_waits_from_the_notice_to_its_begin(world: Timetable) -> None:
+    world.start(job("x"))
+    play(world, 1, 2.0)
+    assert waits(world) == [2.0], "of a new job, since it came"
+    world.source.commit(URI)
+    world.hold_probes = True
+    world.notify()
+    world.clock.advance(3.0)
+    world.answer()
+    play(world, 2, 1.0)
+    assert waits(world) == [4.0], "the probe that the notice led to is part of the wait"
+
+
+def test_what_is_noticed_while_an_iteration_runs_waits_for_its_end(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.started(1)
+    world.source.commit(URI)
+    world.clock.advance(10.0)
+    world.notify()
+    world.clock.advance(20.0)
+    world.succeed(1, 4)
+    play(world, 2, 5.0)
+    assert waits(world) == [0.0, 25.0]
+
+
+def test_a_notice_of_nothing_starts_no_wait(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.notify()
+    world.clock.advance(1_000.0)
+    world.source.commit(URI)
+    world.notify()
+    play(world, 1, 0.5)
+    assert waits(world) == [0.5]
+
+
+def test_what_an_iteration_has_applied_already_waits_no_more(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.started(1)
+    world.source.commit(URI)
+    world.notify()
+    world.clock.advance(30.0)
+    world.succeed(1, 5)
+    assert not world.running
+    world.clock.advance(600.0)
+    world.source.commit(URI)
+    world.notify()
+    play(world, 2, 1.0)
+    assert waits(world) == [0.0, 1.0]
+
+
+def test_a_retry_is_due_when_its_backoff_is_over_and_says_how_often_it_failed(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    for number in (1, 2):
+        world.started(number)
+        world.fail(number)
+        world.wait(60.0)
+    play(world, 3, 2.0)
+    assert [entry.usage.retries if entry.usage else -1 for entry in world.history] == [0, 1, 2]
+    assert waits(world)[2] == 62.0 - BACKOFF.base_s * 2
+
+
+def test_a_periodic_job_is_due_when_its_trigger_lets_it(world: Timetable) -> None:
+    world.start(periodic(job("x", 3), 60.0))
+    world.source.commit(URI)
+    world.notify()
+    play(world, 1)
+    world.source.commit(URI)
+    world.notify()
+    world.wait(60.0)
+    play(world, 2, 1.5)
+    assert waits(world) == [0.0, 1.5]
+
+
+def test_what_a_node_has_measured_is_recorded_with_the_wait(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.clock.advance(1.0)
+    world.started(1)
+    measured = Usage(read_s=1.0, compute_s=2.0, commit_s=3.0, rows_read=4, rows_written=5, conflicts=6)
+    world.end(1, replace(outcome(world.last.jobs[0], 4), usage=measured))
+    assert [entry.usage for entry in world.history] == [replace(measured, wait_s=1.0)]
+
+
+def test_an_iteration_that_was_cut_off_has_waited_all_the_same(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.clock.advance(1.0)
+    world.started(1)
+    world.end(1, error=EngineError("the JVM died"))
+    assert [entry.usage for entry in world.history] == [Usage(wait_s=1.0)]
