@@ -33,8 +33,8 @@ class Refreshed:
 
     `committed` is False if no table has other rows than before, and nothing was written: the sources of
     `consumed.position` may then be later than those that the sink has, and are what the job has come to. `rows_in` and
-    `parts_s` mean the same as in HistoryEntry. `due_at_s` is when (Unix seconds) it has to be refreshed again though no
-    table has changed, or 0 for never.
+    `parts_s` mean the same as in HistoryEntry, and `bytes_in` are those of the files with these rows. `due_at_s` is
+    when (Unix seconds) it has to be refreshed again though no table has changed, or 0 for never.
     """
 
     consumed: Consumed
@@ -43,6 +43,7 @@ class Refreshed:
     committed: bool = True
     warning: str = ""
     rows_in: int = 0
+    bytes_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
 

@@ -94,10 +94,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SmallSnapshot:
-    """All rows of a source at one version, in memory; `columns` is an empty frame with their columns."""
+    """All rows of a source at one version, in memory; `columns` is an empty frame with their columns.
+
+    `bytes` are those of their files.
+    """
 
     rows: pa.Table
     columns: DataFrame
+    bytes: int = 0
 
 
 class ChangesUnavailableError(Exception):

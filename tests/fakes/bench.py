@@ -25,9 +25,11 @@ NUMBERS = count(1)
 class Bench:
     """A source with rows at version 1, and a runner over it."""
 
-    def __init__(self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS) -> None:
+    def __init__(
+        self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS, clock: FakeClock | None = None
+    ) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
-        self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
+        self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), clock or FakeClock()
         self.retained, self.holds = FakeRetainedCommits(), FakeHolds()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.require_places: Callable[[JobRow], None] = lambda row: None

@@ -18,6 +18,7 @@ from iscp.consumers.validation import wanted_columns
 from iscp.core.build.build_pieces import count_pieces
 from iscp.core.job.iteration import Bounds, DataType
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import UsagePart
 from iscp.core.job.verification import Comparison
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
@@ -33,6 +34,7 @@ from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
+from iscp.ports.work_timer import charged_as
 from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -282,6 +284,7 @@ class FakeTarget:
     rows_gone: bool = False
     tells_columns: bool = True
 
+    @charged_as(UsagePart.COMMIT)
     def commit(
         self,
         kind: str,

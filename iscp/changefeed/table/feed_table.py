@@ -40,6 +40,7 @@ from iscp.core.values.errors import (
     Unavailable,
 )
 from iscp.ports.system import Clock, Failpoints
+from iscp.ports.work_timer import count_work
 
 FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"
@@ -199,6 +200,7 @@ class FeedTable:
                 draft.committed = False
                 raise
             self._last(began_s)
+        count_work(bytes_written=sum(add.size for add in adds))
 
     def tidy(self) -> None:
         """Shorten the table's log: call it now and then, when others do not wait."""

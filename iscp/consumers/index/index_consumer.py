@@ -24,6 +24,7 @@ from iscp.consumers.source_rows import find_dead_letters, rows_passing
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import UsagePart
 from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
 from iscp.core.rows.netting import Op
 from iscp.core.sql.sql_names import OP
@@ -42,6 +43,7 @@ from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError
+from iscp.ports.work_timer import charged_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,6 +107,7 @@ class IndexConsumer:
             commit.apply(watermark.version, watermark.at_s)
             return self.commit_record(context, commit, watermark)
 
+    @charged_as(UsagePart.COMMIT)
     def commit_record(self, context: ConsumeContext, commit: IndexTransaction, watermark: Watermark) -> Position:
         """Commit what a transaction has gathered under the next seq, and return the position after it.
 

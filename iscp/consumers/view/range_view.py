@@ -34,7 +34,7 @@ from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangeSource
 from iscp.views.ranges.range_ways import RangedRows, RangeWay, find_ranged_rows
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.table_spans import RefreshEnd, count_rows, tables_at
+from iscp.views.refresh.table_spans import RefreshEnd, size_of_tables, tables_at
 from iscp.views.refresh.view_query import ViewQuery
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class RangeBuiltView(ViewConsumer):
                 return None
             if consumed is None:
                 return None
-            rows_in = count_rows(self._source, end.marks)
+            size = size_of_tables(self._source, end.marks)
         due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
         reason = f"{order.full}, by ranges of {self._own}"
-        done = Refreshed(consumed, Strategy.FULL, reason, rows_in=max(rows_in, 0), due_at_s=due_at_s)
-        return replace(done, parts_s=parts.parts_s)
+        done = Refreshed(consumed, Strategy.FULL, reason, parts_s=parts.parts_s, due_at_s=due_at_s)
+        return replace(done, rows_in=max(size.rows, 0), bytes_in=max(size.bytes, 0))
 
     def _publish(
         self,

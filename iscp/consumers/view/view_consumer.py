@@ -31,7 +31,7 @@ from iscp.views.direct.group_state import UnfitGroupsError
 from iscp.views.refresh.recent_views import RecentView
 from iscp.views.refresh.refresh_budget import RefreshAbandonedError, abandoning_after
 from iscp.views.refresh.refresh_parts import measuring
-from iscp.views.refresh.table_spans import RefreshEnd, Spans, count_rows, resolve_spans
+from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables
 from iscp.views.refresh.view_memory import ViewMemory
 from iscp.views.refresh.view_query import ViewQuery
 
@@ -91,9 +91,11 @@ class ViewConsumer:
             end = self._end(order.to)
             done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
-            parts.rows_in = count_rows(self._source, done.consumed.position.sources)
+            size = size_of_tables(self._source, done.consumed.position.sources)
+            parts.rows_in, parts.bytes_in = size.rows, size.bytes
         due_at_s = self._memory.due_at_s(end.instant_s, self._clock.now_s(), self._interval_s)
-        return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s, due_at_s=due_at_s)
+        rows_in, bytes_in = max(parts.rows_in, 0), max(parts.bytes_in, 0)
+        return replace(done, rows_in=rows_in, bytes_in=bytes_in, parts_s=parts.parts_s, due_at_s=due_at_s)
 
     def _refresh(self, context: ConsumeContext, order: RefreshOrder, end: RefreshEnd) -> Refreshed:
         reason = order.full or ("the policy says so" if self._view.policy is Policy.FULL else "")

@@ -27,6 +27,7 @@ from iscp.index.lance.index_columns import FAULT, HEAD, HEAD_KEY, KEY, ROW_HASH,
 from iscp.index.lance.index_head import FieldTotals, IndexHead
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.word_counts import WordCounts, counts_name, write_counts
+from iscp.ports.work_timer import count_work
 
 if TYPE_CHECKING:
     from lance import FragmentMetadata
@@ -205,6 +206,7 @@ class IndexTransaction:
         newest = max(committed.get_fragments(), key=lambda each: each.fragment_id)
         if newest.physical_rows == 1:  # the head, as it was written last
             cache_head(self._root, committed.version, PlacedHead(self._head, newest.fragment_id << 32))
+        count_work(bytes_written=sum(file.file_size_bytes or 0 for each in self._fragments for file in each.files))
         return committed
 
     def _write_counts(self, counts: pa.Table, name: str) -> None:

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from iscp.core.job.iteration import Iteration
+from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import IscpError
 from iscp.core.values.progress import UNKNOWN, RunProgress, StageWork, TableSize, measured
 from iscp.core.values.watermark import Watermark
 from iscp.ports.engine import Engine
 from iscp.ports.system import Clock
+from iscp.ports.work_timer import UsageTally
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,11 @@ class IterationMeter:
         self._count: Callable[[], TableSize] | None = None
         self._size: TableSize | None = None
         self._stages: dict[int, StageWork] = {}
+        self._tallies: dict[str, UsageTally] = {row.job_id: UsageTally() for row in iteration.jobs}
+
+    def tally(self, row: JobRow) -> UsageTally:
+        """Return the sums of the job's part, or of a range of it, in all attempts."""
+        return self._tallies[row.job_id]
 
     def note_range(self, since: Watermark, size: int) -> None:
         """Note that the range from there on is in files of `size` bytes."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.report_validation import exact_parts, exact_position
+from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import Conflict, ErrorCode, FileLost, IscpError, PermanentError, StorageError
 from iscp.core.values.untrusted_values import (
     error_code,
@@ -27,10 +29,13 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 log = logging.getLogger(__name__)
 
 
-def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, warning: str) -> JobOutcome:
+def applied(
+    row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, warning: str, reason: str = ""
+) -> JobOutcome:
     """Return the outcome of a job whose sink has committed.
 
-    Raises ValueError if the consumer answers what cannot be.
+    `reason` says why all rows were compared or replaced, where changes would have done. Raises ValueError if the
+    consumer answers what cannot be.
     """
     position = exact_position(consumed.position)
     return JobOutcome(
@@ -46,6 +51,7 @@ def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: 
         source_id=position.source_id,
         committed=True,
         sources=position.sources,
+        strategy_reason=printable(reason),
     )
 
 
@@ -93,6 +99,13 @@ def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bo
         committed=renewed,
         sources=position.sources,
     )
+
+
+def longest_parts(outcomes: Iterable[JobOutcome]) -> dict[str, float]:
+    """Return a log line's fields: the seconds of each part of the work, of the job for which it took longest."""
+    usages = [outcome.usage for outcome in outcomes if outcome.usage is not None]
+    parts = (UsagePart.READ, UsagePart.COMPUTE, UsagePart.COMMIT)
+    return {f"{part}_s": round(max((usage.seconds()[part] for usage in usages), default=0.0), 4) for part in parts}
 
 
 def record_failure(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:

@@ -31,11 +31,15 @@ class Part(StrEnum):
 
 @dataclass(slots=True)
 class RefreshParts:
-    """The parts of one refresh. `rows_in` is -1 once somebody cannot say how many rows it has read."""
+    """The parts of one refresh. `rows_in` is -1 once somebody cannot say how many rows it has read.
+
+    `bytes_in` are those of the files with what it reads.
+    """
 
     clock: Clock
     parts_s: dict[str, float] = field(default_factory=dict)
     rows_in: int = 0
+    bytes_in: int = 0
     inner_s: float = 0.0
 
     def count(self, rows: int | None) -> None:
@@ -90,3 +94,9 @@ def count_read(rows: int | None) -> None:
     """Count changed rows that the refresh has read; None: nobody has counted them."""
     if (parts := _current.get()) is not None:
         parts.count(rows)
+
+
+def count_bytes(size: int) -> None:
+    """Count the bytes of files with changes that the refresh reads."""
+    if (parts := _current.get()) is not None:
+        parts.bytes_in += size

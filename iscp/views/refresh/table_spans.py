@@ -12,11 +12,12 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, STAMPS, WRITES
 from iscp.core.job.iteration import Bounds
+from iscp.core.values.progress import TableSize, total_size
 from iscp.core.values.totals import NO_TOTALS, QueryTotals
 from iscp.core.values.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.source import ChangeSet, ChangeSource, ChangesUnavailableError, SourceRange
 from iscp.views.changes.signed_rows import WEIGHT
-from iscp.views.refresh.refresh_parts import Part, count_read, measured_as
+from iscp.views.refresh.refresh_parts import Part, count_bytes, count_read, measured_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,9 @@ def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> 
             raise ChangesUnavailableError(f"the changes of {uri} after version {span.to.version} are not known")
         _refuse_unfit(uri, span, mark.watermark.at_s)
         found[uri] = span
-    return Spans(found, position.as_of_s, position.totals)
+    spans = Spans(found, position.as_of_s, position.totals)
+    count_bytes(spans.bytes)
+    return spans
 
 
 def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
@@ -141,7 +144,6 @@ def read_weighted(
     return WeightedRows(frame.withColumn(WEIGHT, weight).drop(CHANGE_TYPE, *STAMPS), changes.table)
 
 
-def count_rows(source: ChangeSource, tables: SourceMarks) -> int:
-    """Return the rows of all tables, as their logs say, or a number below 0 if one does not."""
-    sizes = [source.size(uri, mark.watermark.version) for uri, mark in tables.items()]
-    return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
+def size_of_tables(source: ChangeSource, tables: SourceMarks) -> TableSize:
+    """Return the size of all tables together, as their logs say."""
+    return total_size(source.size(uri, mark.watermark.version) for uri, mark in tables.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -209,3 +210,24 @@ def test_a_view_is_compared_with_its_query_at_its_own_versions_and_repaired(
     assert view.refresh().strategy == "full"
     assert view.verify().equal
     view.assert_equal()
+
+
+@pytest.mark.parametrize(
+    "sql", ["select a, count(*) c from t group by a", "select t.d, u.x from t join u on t.a = u.a"]
+)
+def test_an_iteration_says_what_its_refresh_has_cost(new_view: Callable[..., ViewBench], sql: str) -> None:
+    view = new_view(sql, seed=5, refresh="incremental")
+    for strategy in ("full", "groups" if "group" in sql else "incremental"):
+        began_s = monotonic()
+        outcome = view.run()
+        took_s, usage = monotonic() - began_s, outcome.usage
+        assert (outcome.error_msg, outcome.strategy) == ("", strategy)
+        assert outcome.strategy_reason
+        assert usage is not None
+        assert 0.0 < usage.work_s <= took_s
+        assert min(usage.read_s, usage.compute_s, usage.commit_s) > 0.0
+        assert (usage.rows_read, usage.rows_written) == (outcome.rows_in, outcome.rows)
+        assert usage.bytes_read > 0
+        assert usage.bytes_written == outcome.bytes > 0
+        rows = [{"a": 1, "b": "new", "d": 1.5, "n": None}]
+        write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="append")

@@ -58,7 +58,8 @@ class Commit:
     """One commit, by the actions in its file.
 
     `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics, and where change data
-    says what changed; `bytes` counts what a reader of its changes has to read. `only_adds`: it added rows and did
+    says what changed; `bytes` counts what a reader of its changes has to read, and `bytes_written` what its files have
+    taken. `only_adds`: it added rows and did
     nothing else to the data. `metadata_id` and `schema_json` are set where the commit carries the table's metadata.
     `reshapes`: it carries metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows` are
     the rows that an UPDATE by delta-rs with change data says to have updated. `files` are those that it added and
@@ -82,6 +83,7 @@ class Commit:
     updated_rows: int | None = None
     files: FileMoves = NO_FILES
     unclear: str = ""
+    bytes_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,20 @@ def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Com
         updated_rows=_updated_by_delta_rs(about) if cdc else None,
         files=_moves(by_kind),
         unclear=find_unclear(actions),
+        bytes_written=_bytes_written(by_kind),
     )
+
+
+def _bytes_written(by_kind: Mapping[str, list[dict[str, Any]]]) -> int:
+    """Return the bytes of files and deletion vectors that came to be; a file that got a vector was there already."""
+    there = {body["path"] for body in by_kind.get("remove", [])}
+    total = sum(body.get("size") or 0 for body in by_kind.get("cdc", []))
+    for add in by_kind.get("add", []):
+        total += 0 if add["path"] in there else add.get("size") or 0
+        vector = add.get("deletionVector")
+        size = vector.get("sizeInBytes") if isinstance(vector, Mapping) else None
+        total += size if is_count(size) else 0
+    return total
 
 
 def _moves(by_kind: Mapping[str, list[dict[str, Any]]]) -> FileMoves:

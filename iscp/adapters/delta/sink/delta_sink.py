@@ -29,7 +29,7 @@ from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.key_bounds import TableKeys
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.rows.schema_evolution import conformed
-from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
+from iscp.adapters.delta.sink.append_only import Lacking, Way, comparable, lacking
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.column_features import enable_features
@@ -46,12 +46,14 @@ from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import Conflict
 from iscp.core.values.watermark import Position
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Compared, Manifest
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard
+from iscp.ports.work_timer import charged_as, charging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +76,7 @@ class DeltaSink:
         self._shape = -1  # that of the table whose columns they are
         self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
 
+    @charged_as(UsagePart.READ)
     def position(self, row: JobRow) -> Position:
         return self._reader.read(row)
 
@@ -81,6 +84,7 @@ class DeltaSink:
     def overtaken(self) -> bool:
         return self._reader.overtaken
 
+    @charged_as(UsagePart.COMMIT)
     def claim(
         self,
         schema_json: str,
@@ -104,6 +108,7 @@ class DeltaSink:
                 create_target(self._uri, plain(json.loads(schema_json)), properties, tag)
         return self._confirm_commit(tag)
 
+    @charged_as(UsagePart.COMMIT)
     def renew(self, tag: CommitTag) -> Position | None:
         with delta_faults(f"open {self._uri}"):
             table = open_delta(self._uri)
@@ -143,6 +148,7 @@ class DeltaSink:
         with comparing(*comparable(wanted, self._rows_at(wanted.sparkSession, version)), key) as compared:
             yield compared
 
+    @charged_as(UsagePart.COMMIT)
     def append(self, rows: Rows, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         if not self._append_directly(rows, tag):
@@ -161,12 +167,16 @@ class DeltaSink:
         with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
             if found.way is Way.REWRITE:
                 return self.replace(found.frame, tag, guard), found.rows
-            self._ready_to_commit(guard)
-            if found.way is Way.WIDEN:
-                self._columns = None
-                enable_features(wanted.sparkSession, self._uri, found.frame.schema)
-            append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
-        return self._confirm_commit(tag), found.rows
+            with charging(UsagePart.COMMIT):
+                return self._append_found(found, tag, guard), found.rows
+
+    def _append_found(self, found: Lacking, tag: CommitTag, guard: Guard) -> Position:
+        self._ready_to_commit(guard)
+        if found.way is Way.WIDEN:
+            self._columns = None
+            enable_features(found.frame.sparkSession, self._uri, found.frame.schema)
+        append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
+        return self._confirm_commit(tag)
 
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
         with spark_faults(f"open {self._uri} at version {version}"):
@@ -175,6 +185,7 @@ class DeltaSink:
     def marks_rows(self, tag: CommitTag) -> bool:
         return self._bag.marks_rows(tag.base_version)
 
+    @charged_as(UsagePart.COMMIT)
     def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
         return None if self._bag.change(rows, tag) is None else self._confirm_commit(tag)
@@ -182,6 +193,7 @@ class DeltaSink:
     def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
         return self._bag.rows_with(keys, version)
 
+    @charged_as(UsagePart.COMMIT)
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
         self._ready_to_commit(guard)
         changed = self._bag.replace_keys(rows, keys, tag)
@@ -190,11 +202,13 @@ class DeltaSink:
     def few_rows(self, version: int, rows_max: int) -> pa.Table | None:
         return self._bag.few_rows(version, rows_max)
 
+    @charged_as(UsagePart.COMMIT)
     def replace_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard, rows_max: int) -> tuple[Position, int] | None:
         self._ready_to_commit(guard)
         changed = self._bag.replace_all(rows, tag, rows_max)
         return None if changed is None else (self._confirm_commit(tag), changed)
 
+    @charged_as(UsagePart.COMMIT)
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         self._columns = None
@@ -202,6 +216,7 @@ class DeltaSink:
         overwrite_by_spark(frame, self._uri, tag)
         return self._confirm_commit(tag)
 
+    @charged_as(UsagePart.COMMIT)
     def merge(self, session: SparkSession, rows: Rows, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position:
         """Upsert and delete by key; null equals null."""
         self._ready_to_commit(guard)
@@ -210,6 +225,7 @@ class DeltaSink:
             merge_by_spark(session, self._uri, rows.frame, key, tag, rows.reread)
         return self._confirm_commit(tag)
 
+    @charged_as(UsagePart.COMMIT)
     def repair(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
@@ -234,6 +250,7 @@ class DeltaSink:
     def have_own_keys(self, session: SparkSession, manifests: Sequence[Manifest], key: Sequence[str]) -> bool:
         return have_own_keys(session, self._uri, manifests, key)
 
+    @charged_as(UsagePart.COMMIT)
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         refuse_unusable(self._uri)  # it may have become so since the claim
         with delta_faults(f"open {self._uri}"):

@@ -34,6 +34,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_faults
 from iscp.adapters.delta.storage.locations import S3, place
 from iscp.core.job.iteration import Bounds
+from iscp.core.job.usage import UsagePart
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.progress import TableSize
 from iscp.core.values.watermark import Watermark
@@ -42,6 +43,7 @@ from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Failpoints, Guard
+from iscp.ports.work_timer import charged_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,6 +142,7 @@ class DeltaRetainedCommits:
         with storage_faults(f"clear {path}"), suppress(FileNotFoundError):
             files.remove_tree(path)
 
+    @charged_as(UsagePart.READ)
     def resolve(
         self, table: TablePlace, from_version: int, to_version: int | None, bounds: Bounds
     ) -> SourceRange | None:
@@ -152,9 +155,11 @@ class DeltaRetainedCommits:
             taken.append(commit)
         return _joined([commit.span for commit in taken]) if taken else None
 
+    @charged_as(UsagePart.READ)
     def columns(self, table: TablePlace, span: SourceRange) -> tuple[str, ...]:
         return next((commit.columns for commit in reversed(self._all(table, span)) if commit.columns), ())
 
+    @charged_as(UsagePart.READ)
     def read(
         self, session: SparkSession, table: TablePlace, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:

@@ -30,6 +30,7 @@ from iscp.core.values.totals import NO_TOTALS, parse_totals, totals_document
 from iscp.core.values.untrusted_values import exact_float
 from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
+from iscp.ports.work_timer import count_work
 
 FORMAT = 1
 _HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
@@ -241,6 +242,7 @@ class PositionReader:
             raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
         if not counts(self._uri, winner.version):
             raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
+        count_work(bytes_written=winner.bytes_written)
         return winner.version
 
 

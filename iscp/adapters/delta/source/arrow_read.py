@@ -169,9 +169,9 @@ def read_changes(
     return table
 
 
-def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: Allowance) -> pa.Table:
+def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: Allowance) -> tuple[pa.Table, int]:
     """Return all rows as of `version`, of files that have no more than `bytes_max` together beyond SNAPSHOT_FILE_BYTES
-    each.
+    each, and the bytes of the files.
 
     Raises as `read_changes`, and StorageError where the log cannot be read.
     """
@@ -182,7 +182,7 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
         counted = sum(max(0, (file.size or 0) - SNAPSHOT_FILE_BYTES) for file in files)
         if len(files) > SNAPSHOT_FILES_MAX or counted > bytes_max:
             raise NotDirectError
-    return read_files(uri, files, shape, allowance)
+    return read_files(uri, files, shape, allowance), sum(file.size or 0 for file in files)
 
 
 def read_files(uri: str, files: Sequence[ChangeFile], shape: Shape, allowance: Allowance) -> pa.Table:

@@ -38,10 +38,12 @@ from iscp.adapters.delta.spark.arrow_frame import frame_of_arrow, utf8_rows
 from iscp.adapters.delta.spark.cached_frame import cached, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import naming_lost_changes, reading_changes, spark_faults
+from iscp.core.job.usage import UsagePart
 from iscp.core.rows.netting import ABSENT_BEFORE, Op
 from iscp.core.sql.sql_names import quoted
 from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
+from iscp.ports.work_timer import charged_as
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,6 +108,7 @@ class DeltaChangeSet:
             return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
         return cls(frame.sparkSession, schema, span, after, rows=rows, rewritten=rewritten)
 
+    @charged_as(UsagePart.READ)
     def net(
         self, key: Sequence[str], where: Sequence[str] = (), stamped: bool = False, columns: Sequence[str] = ()
     ) -> Changes:
@@ -118,6 +121,7 @@ class DeltaChangeSet:
             self._net[wanted] = known
         return known
 
+    @charged_as(UsagePart.READ)
     def all(self, key: Sequence[str]) -> DataFrame:
         raw = self._raw(tuple(key))
         if self._rows is None:
@@ -129,6 +133,7 @@ class DeltaChangeSet:
     def every(self) -> DataFrame:
         return self._raw(())
 
+    @charged_as(UsagePart.READ)
     def with_equal_rows(self) -> DeltaChangeSet:
         with reading_changes("count the changes"):
             lost = find_lost_rows(self._frame if self._rows is None else self._rows, self._span.updates)

@@ -28,12 +28,14 @@ from iscp.adapters.delta.source.spark_read import inserted_by, load_added_rows, 
 from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import reading_changes, spark_faults
 from iscp.core.job.iteration import Bounds
+from iscp.core.job.usage import UsagePart
 from iscp.core.settings.config import DIRECT_BYTES_MAX
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import EngineError, StorageError, TableNotFound
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
+from iscp.ports.work_timer import charged_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,9 +68,11 @@ class DeltaChangeSource:
         self._lookup = RowLookup(load_state)
         self._live = LivePaths(list_files)
 
+    @charged_as(UsagePart.READ)
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))
 
+    @charged_as(UsagePart.READ)
     def at(self, uri: str, version: int) -> SourceRange:
         commit = read_commit(uri, version)
         if commit is None:
@@ -80,6 +84,7 @@ class DeltaChangeSource:
             version, at, shape.table_id, from_at_s=at.at_s, cdf_on=shape.cdf_on, column_ids=ids, collated=collated
         )
 
+    @charged_as(UsagePart.READ)
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
         from_version, newest = since.version, self._newest_version(uri)
         wanted = newest if to_version is None else min(to_version, newest)
@@ -150,6 +155,7 @@ class DeltaChangeSource:
     ) -> DeltaChangeSet:
         return self._read(session, uri, span, columns, readers, by_cdf=False)
 
+    @charged_as(UsagePart.READ)
     def _read(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_cdf: bool
     ) -> DeltaChangeSet:
@@ -198,6 +204,7 @@ class DeltaChangeSource:
         version = self._newest_version(uri)
         return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).configuration
 
+    @charged_as(UsagePart.READ)
     def snapshot(self, session: SparkSession, uri: str, version: int, *, listed: bool = False) -> DataFrame:
         try:
             with spark_faults(f"open {uri} at version {version}"):
@@ -206,23 +213,26 @@ class DeltaChangeSource:
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 
+    @charged_as(UsagePart.READ)
     def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         if shape.readable(shape.columns):
             return shape.selected(shape.columns)
         return self.snapshot(session, uri, version).schema
 
+    @charged_as(UsagePart.READ)
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         if not self._small_bytes_max:
             return None
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         allowance = Allowance(self._small_bytes_max * DECODED_FACTOR)
         try:
-            rows = read_rows(uri, version, shape, self._small_bytes_max, allowance)
+            rows, size = read_rows(uri, version, shape, self._small_bytes_max, allowance)
         except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
             return None  # Spark reads it, or says what is missing as of every other table
-        return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)))
+        return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)), size)
 
+    @charged_as(UsagePart.READ)
     def rows_with(
         self, uri: str, version: int, keys: pa.Table, columns: Sequence[str], rows_max: int
     ) -> pa.Table | None:
@@ -231,9 +241,11 @@ class DeltaChangeSource:
         shape = self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version))
         return self._lookup.find(uri, version, shape, keys, columns, rows_max)
 
+    @charged_as(UsagePart.READ)
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shapes.at(uri, version, self._shapes.committed_at_s(uri, version)).columns
 
+    @charged_as(UsagePart.READ)
     def size(self, uri: str, version: int, piece_bytes: int = 0) -> SnapshotSize:
         try:
             return size_at(uri, version, piece_bytes)

@@ -16,6 +16,7 @@ from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.range_lineage import Piece
 from iscp.core.job.several_tables import further_tables
+from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.watermark import Position, Watermark, later
 from iscp.ports.consumer import RangedConsumer
@@ -27,7 +28,7 @@ from iscp.runtime.iteration.apply.refresh_apply import apply_refresh_to_each
 from iscp.runtime.iteration.apply.tail_apply import apply_tail
 from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, LOST_TRIES_MAX, IterationPorts
-from iscp.runtime.iteration.job_outcomes import record_failure
+from iscp.runtime.iteration.job_outcomes import longest_parts, record_failure
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 from iscp.runtime.iteration.range_position import RangePosition, read_position
 
@@ -50,7 +51,11 @@ class Applier:
         engine, clock = self._ports.engine, self._ports.clock
         began_s, (spark_s, direct_s) = clock.monotonic_s(), engine.spent_s()
         run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard, meter)
-        outcomes = _attempt_each(run)
+        found = _attempt_each(run)
+        outcomes = tuple(
+            each if each.usage is not None else run.with_usage(each)
+            for each in (found[row.job_id] for row in iteration.jobs)
+        )
         spark_now_s, direct_now_s = engine.spent_s()
         log.info(
             "iteration.done",
@@ -59,13 +64,14 @@ class Applier:
                 "account": iteration.account,
                 "number": iteration.number,
                 "jobs": len(iteration.jobs),
-                "failed": sum(not outcome.ok for outcome in outcomes.values()),
+                "failed": sum(not outcome.ok for outcome in outcomes),
                 "took_s": round(clock.monotonic_s() - began_s, 4),
                 "spark_s": round(spark_now_s - spark_s, 4),
                 "direct_s": round(direct_now_s - direct_s, 4),
+                **longest_parts(outcomes),
             },
         )
-        return tuple(outcomes[row.job_id] for row in iteration.jobs)
+        return outcomes
 
 
 def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
@@ -81,6 +87,8 @@ def _attempt_each(run: ApplyRun) -> dict[str, JobOutcome]:
         outcomes.update({outcome.row.job_id: outcome for outcome in done})
         raced = [each.row for each in done if each.error_code == ErrorCode.CONFLICT and number < CONFLICT_TRIES_MAX - 1]
         lost = [each.row for each in done if each.error_code == ErrorCode.FILE_LOST]
+        for each in done:
+            run.meter.tally(each.row).conflicts += each.error_code == ErrorCode.CONFLICT
         before, newest = newest, _find_newest(run, lost)
         lost = lost if newest != before else []
         if not raced and not lost:
@@ -107,9 +115,10 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
     refreshing: list[JobRun] = []
     for row in run.iteration.jobs:
         try:
-            job_run = _open_run(run, row)
-            if isinstance(job_run, JobRun):
-                run.ports.place_holds(job_run, run.guard)
+            with run.working_for([row], UsagePart.READ):
+                job_run = _open_run(run, row)
+                if isinstance(job_run, JobRun):
+                    run.ports.place_holds(job_run, run.guard)
         except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
             outcomes.append(record_failure(row, None, error))
             continue
@@ -122,7 +131,8 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
         else:
             others.append(job_run)
     for since, group in tails.items():
-        outcomes += apply_tail(run, since, group)
+        with run.working_for([each.row for each in group], UsagePart.READ):
+            outcomes += apply_tail(run, since, group)
     outcomes += apply_full_to_all(run, others)
     return outcomes + apply_refresh_to_each(run, refreshing)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import UsagePart
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.ports.consumer import Consumed, TidyingConsumer
 from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard
+from iscp.ports.work_timer import charge_by_now, count_work, working_for
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever, Snapshot
 from iscp.runtime.iteration.apply.side_by_side import run_side_by_side
 from iscp.runtime.iteration.iteration_meters import IterationMeter
@@ -48,7 +51,24 @@ class ApplyRun:
         return replace(self, iteration=replace(self.iteration, jobs=tuple(rows)))
 
     def run_each(self, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]) -> list[JobOutcome]:
-        return run_side_by_side(self.ports.engine, self.iteration, works, consume, self.ports.deaths.at_work)
+        """Have `consume` called for each, side by side, and return their outcomes in order."""
+
+        def consume_for(job_run: JobRun) -> JobOutcome:
+            with self.working_for([job_run.row]):
+                return consume(job_run)
+
+        with self.working_for(()):  # what others do meanwhile, or before its turn comes, is no job's work
+            return run_side_by_side(self.ports.engine, self.iteration, works, consume_for, self.ports.deaths.at_work)
+
+    def working_for(self, rows: Iterable[JobRow], part: UsagePart = UsagePart.COMPUTE) -> AbstractContextManager[None]:
+        """Charge what this thread does within to the usage of these jobs."""
+        return working_for(self.ports.clock, [self.meter.tally(row) for row in rows], part)
+
+    def with_usage(self, outcome: JobOutcome) -> JobOutcome:
+        """Return the outcome with what the job's part has cost by now."""
+        charge_by_now()
+        usage = self.meter.tally(outcome.row).usage(outcome.rows)
+        return replace(outcome, bytes=outcome.bytes or (usage.bytes_written if outcome.ok else 0), usage=usage)
 
     def fail_all(self, works: Sequence[JobRun], error: BaseException) -> list[JobOutcome]:
         return [record_failure(job_run.row, job_run.position, error) for job_run in works]
@@ -81,24 +101,38 @@ class ApplyRun:
         return retriever
 
     def consume(
-        self, session: SparkSession, job_run: JobRun, retriever: IterationRetriever, span: SourceRange, warning: str
+        self,
+        session: SparkSession,
+        job_run: JobRun,
+        retriever: IterationRetriever,
+        span: SourceRange,
+        warning: str,
+        reason: str = "",
     ) -> JobOutcome:
         """Have the consumer commit, and return the outcome.
 
-        `session` is that of the rows handed over, which nobody else may use meanwhile.
+        `session` is that of the rows handed over, which nobody else may use meanwhile. `reason` says why they are not
+        the changes alone.
         """
         consumed: Consumed = job_run.consumer.consume(self.ports.context(session, job_run, span, self.guard), retriever)
-        return self.committed(job_run, consumed, retriever.data_type, retriever.from_version, warning)
+        count_work(rows_read=retriever.rows_read)
+        return self.committed(job_run, consumed, retriever.data_type, retriever.from_version, warning, reason)
 
     def committed(
-        self, job_run: JobRun, consumed: Consumed, data_type: DataType, from_version: int, warning: str
+        self,
+        job_run: JobRun,
+        consumed: Consumed,
+        data_type: DataType,
+        from_version: int,
+        warning: str,
+        reason: str = "",
     ) -> JobOutcome:
         """Report what is in the sink, and return the outcome.
 
         From here on no fault is a reason to apply it again, as the sink's position says.
         """
         self.ports.failpoints.reach("report.before")
-        outcome = applied(job_run.row, consumed, data_type, from_version, warning)
+        outcome = self.with_usage(applied(job_run.row, consumed, data_type, from_version, warning, reason))
         if job_run.whole:
             self.on_committed(outcome)
         if isinstance(job_run.consumer, TidyingConsumer):

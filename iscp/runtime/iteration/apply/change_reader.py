@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.range_lineage import fenced
+from iscp.core.job.usage import UsagePart
 from iscp.core.job.watermark_record import WatermarkRecord, position_of, record_key
 from iscp.core.rows.key_ranges import condition_sql, hash_sql
 from iscp.core.rows.netting import Op
@@ -23,6 +24,7 @@ from iscp.ports.consumer import WatermarkTxn
 from iscp.ports.rows import Rows
 from iscp.ports.source import Changes, ChangeSet, SmallSnapshot
 from iscp.ports.system import Guard
+from iscp.ports.work_timer import charge_rest_as, charged_as
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_run import JobRun
 
@@ -64,6 +66,7 @@ class IterationRetriever:
         self.data_type = data_type
         self.record = record
         self.rows_given = 0
+        self._rows_changed = 0
         self._row = job_run.row
         self._spec: ConsumerSpec = job_run.row.spec.consumer
         self._needs = job_run.kind.needs
@@ -108,7 +111,8 @@ class IterationRetriever:
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None
-        return self._feed.net(key, [each for each in (where, self._range) if each], columns=self._compared_columns)
+        conditions = [each for each in (where, self._range) if each]
+        return self._count_changed(self._feed.net(key, conditions, columns=self._compared_columns))
 
     @property
     def inserts(self) -> DataFrame:
@@ -134,6 +138,20 @@ class IterationRetriever:
             frame = frame.where(condition)
         return frame.selectExpr(*self._columns(frame), *self._hash, "_change_type", *_STAMPS)
 
+    @property
+    def rows_read(self) -> int:
+        """Return how many rows of a TAIL were handed over: keys that have changed, or every change.
+
+        The number is 0 for a consumer that has read every change as a frame, which nobody has counted.
+        """
+        return self._rows_changed or (self.rows_given if self._feed is not None else 0)
+
+    def _count_changed(self, changes: Changes) -> Changes:
+        """Return the changes, of which it is known from now on how many they are."""
+        self._rows_changed = changes.rows + changes.passed
+        return changes
+
+    @charged_as(UsagePart.READ)
     def next(self) -> tuple[pa.Table, pa.Table] | None:
         if self._given is None:
             self._given = self._every() if self._needs.changes is ChangeDetail.ALL else self._pairs()
@@ -144,6 +162,7 @@ class IterationRetriever:
         return None
 
     def update_watermark(self, txn: WatermarkTxn) -> None:
+        charge_rest_as(UsagePart.COMMIT)
         self._failpoints.reach("commit.before")
         # Only avoids useless work: another writer is excluded by the compare below, in the sink's transaction.
         self._guard.check()
@@ -175,7 +194,9 @@ class IterationRetriever:
     def _net(self) -> DataFrame:
         assert self._feed is not None
         columns = self._compared_columns
-        return self._feed.net(self._spec.key, self._row.conditions, stamped=True, columns=columns).frame
+        return self._count_changed(
+            self._feed.net(self._spec.key, self._row.conditions, stamped=True, columns=columns)
+        ).frame
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.core.build.build_terms import NO_TERMS, BuildTerms
 from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.values.errors import IscpError
 from iscp.core.values.watermark import NOTHING_APPLIED
 from iscp.ports.range_builder import RangeBuiltConsumer
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.work_timer import count_work
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.change_reader import Snapshot
@@ -105,7 +108,8 @@ def _rebuild(run: ApplyRun, session: SparkSession, job_run: JobRun, span: Source
             extra={"table": uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "reason": reason},
         )
     warning = read_policy.warning(job_run.row.spec, span, reason, rebuilt_for)
-    done = run.consume(session, job_run, retriever, span, warning)
+    _count_read(run, span, rows)
+    done = run.consume(session, job_run, retriever, span, warning, reason or rebuilt_for)
     remove_build(job_run)
     return done
 
@@ -134,6 +138,16 @@ def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: 
         return Snapshot(partial(source.snapshot, session, uri, version), small)
     frame = source.snapshot(session, uri, version)
     return Snapshot(lambda: frame)
+
+
+def _count_read(run: ApplyRun, span: SourceRange, rows: Snapshot) -> None:
+    """Count the rows of a snapshot, which Spark reads only while they are written."""
+    if rows.small is not None:
+        count_work(rows_read=len(rows.small.rows), bytes_read=rows.small.bytes)
+        return
+    with suppress(IscpError):  # of a table that only Spark opens nobody knows the size
+        size = run.ports.source.size(run.uri, span.to.version)
+        count_work(rows_read=size.rows, bytes_read=size.bytes)
 
 
 def _columns(rows: Snapshot) -> DataFrame:

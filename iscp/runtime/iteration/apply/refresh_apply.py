@@ -16,11 +16,12 @@ from iscp.ports.range_builder import RangeRefreshedConsumer
 from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.work_timer import count_work
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.position_renewal import renew_position
 from iscp.runtime.iteration.apply.range_build import RunningBuild, find_build, go_on, remove_build, request_build
-from iscp.runtime.iteration.job_outcomes import refreshed
+from iscp.runtime.iteration.job_outcomes import longest_parts, refreshed
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 log = logging.getLogger(__name__)
@@ -99,9 +100,12 @@ def _report(
         return _unmoved(run, job_run, span, done)
     from_version = job_run.position.watermark.version
     data_type = DataType.SNAPSHOT if full == FIRST_BUILD else DataType.DIFFERENCE if full else DataType.TAIL
-    outcome = refreshed(job_run.row, done, data_type, from_version, read_policy.warning_of_refresh(done, rebuilt_for))
+    count_work(rows_read=done.rows_in, bytes_read=done.bytes_in)
+    warning = read_policy.warning_of_refresh(done, rebuilt_for)
+    outcome = run.with_usage(refreshed(job_run.row, done, data_type, from_version, warning))
     about = {"table": run.uri, "job": job_run.row.key.job_name, "seq": outcome.seq, "strategy": outcome.strategy}
-    log.info("refresh.done", extra=about | {"reason": outcome.strategy_reason, "rows": outcome.rows})
+    about |= {"reason": outcome.strategy_reason, "rows": outcome.rows}
+    log.info("refresh.done", extra=about | longest_parts([outcome]))
     run.on_committed(outcome)
     if isinstance(job_run.consumer, TidyingConsumer):
         job_run.consumer.tidy()

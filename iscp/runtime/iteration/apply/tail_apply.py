@@ -13,6 +13,7 @@ from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.core.values.watermark import Watermark
 from iscp.ports.range_builder import TablePlace
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
+from iscp.ports.work_timer import count_work
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.column_check import split_by_columns
@@ -127,6 +128,7 @@ def _apply_changes(
             if span.steps and any(not job_run.row.spec.consumer.key for job_run in group):
                 wanted = set(available)  # rows without a key are distinguished by all that they hold
             feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
+            count_work(bytes_read=span.bytes)
             able, unnetted = _net_changes(feed, [job_run for job_run in group if job_run.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             opened = feed

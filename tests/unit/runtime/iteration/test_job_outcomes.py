@@ -1,15 +1,17 @@
-"""The position that is reported for a job that failed."""
+"""The position that is reported for a job that failed, and what the log says of the work."""
 
 from __future__ import annotations
 
 import pytest
 
+from iscp.core.job.iteration import JobOutcome
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import Usage
 from iscp.core.values.errors import ErrorCode, FileLost, StorageError
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.source import ChangesUnavailableError
-from iscp.runtime.iteration.job_outcomes import record_failure
+from iscp.runtime.iteration.job_outcomes import longest_parts, record_failure
 
 ROW = JobRow(JobKey("a", "t-1", "x"), "job-2", "{}", "orders", "/orders", watermark=Watermark(5, 5.0), seq=3)
 
@@ -83,3 +85,10 @@ def test_changes_that_no_comparison_could_represent_are_a_lost_file_where_one_is
     gone.__cause__ = cause
     outcome = record_failure(ROW, None, gone)
     assert (outcome.error_code, "/orders/a is not there" in outcome.error_msg) == (code, True)
+
+
+def test_a_log_line_has_the_parts_of_the_job_for_which_each_took_longest() -> None:
+    usages = [None, Usage(9.0, 1.0, 2.0, 3.00001), Usage(9.0, 4.0, 1.0, 0.0)]
+    outcomes = [JobOutcome(ROW, ROW.watermark, 1, usage=usage) for usage in usages]
+    assert longest_parts(outcomes) == {"read_s": 4.0, "compute_s": 2.0, "commit_s": 3.0}
+    assert longest_parts([]) == {"read_s": 0.0, "compute_s": 0.0, "commit_s": 0.0}

@@ -14,7 +14,7 @@ from iscp.core.job.iteration import Bounds
 from iscp.core.values.progress import UNKNOWN, SnapshotSize
 from iscp.core.values.watermark import Position, SourceMark, Watermark
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
-from iscp.views.refresh.table_spans import RefreshEnd, Spans, count_rows, resolve_spans, tables_at
+from iscp.views.refresh.table_spans import RefreshEnd, Spans, resolve_spans, size_of_tables, tables_at
 
 NEWEST = 9
 APPLIED = Watermark(4, 400.0)
@@ -138,4 +138,4 @@ def test_tables_are_read_again_only_as_they_were() -> None:
 def test_rows_are_added_up_if_every_log_has_their_number(rows: tuple[int, int], sum_: int) -> None:
     marks = {uri: SourceMark("t", APPLIED) for uri in ("a", "b")}
     tables = Tables(sizes=dict(zip(marks, rows, strict=True)))
-    assert count_rows(cast("ChangeSource", tables), marks) == sum_
+    assert size_of_tables(cast("ChangeSource", tables), marks).rows == sum_

@@ -1,0 +1,144 @@
+"""Charges a thread's time, and what it reads and writes, to the usage of the jobs that it works for.
+
+The runner says for whom a thread works; what reads for jobs, or commits for them, says so where it does. Nobody passes
+anything on for that, and where a thread works for nobody, nothing is measured. The part that is innermost counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
+from iscp.core.values.untrusted_values import COUNT_MOST
+from iscp.ports.system import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UsageTally:
+    """The sums of one job's part in an iteration, as Usage has them; one thread at a time adds to them."""
+
+    __slots__ = ("bytes_read", "bytes_written", "conflicts", "rows_read", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(UsagePart, 0.0)
+        self.rows_read = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.conflicts = 0
+
+    def usage(self, rows_written: int) -> Usage:
+        """Return what is known by now; the schedule knows how long the iteration has waited, and after what."""
+        return Usage(
+            read_s=min(self.seconds[UsagePart.READ], SECONDS_MOST),
+            compute_s=min(self.seconds[UsagePart.COMPUTE], SECONDS_MOST),
+            commit_s=min(self.seconds[UsagePart.COMMIT], SECONDS_MOST),
+            rows_read=min(self.rows_read, COUNT_MOST),
+            rows_written=rows_written,
+            bytes_read=min(self.bytes_read, COUNT_MOST),
+            bytes_written=min(self.bytes_written, COUNT_MOST),
+            conflicts=self.conflicts,
+        )
+
+
+class _WorkTimer:
+    """A thread's work for the jobs of `tallies`, of which `part` is done now (None: none of them)."""
+
+    __slots__ = ("clock", "part", "since_s", "tallies")
+
+    def __init__(self, clock: Clock, tallies: Sequence[UsageTally], part: UsagePart) -> None:
+        self.clock = clock
+        self.tallies = tallies
+        self.part: UsagePart | None = part
+        self.since_s = clock.monotonic_s()
+
+    def switch(self, part: UsagePart | None) -> UsagePart | None:
+        """Charge what was done until now, and go on with another part; return the one before."""
+        now_s, before = self.clock.monotonic_s(), self.part
+        if before is not None:
+            for tally in self.tallies:
+                tally.seconds[before] += now_s - self.since_s
+        self.part, self.since_s = part, now_s
+        return before
+
+
+_current: ContextVar[_WorkTimer | None] = ContextVar("work_timer", default=None)
+
+
+@contextmanager
+def working_for(clock: Clock, tallies: Sequence[UsageTally], part: UsagePart = UsagePart.COMPUTE) -> Iterator[None]:
+    """Charge this thread's work to these, and to none that it worked for before; without tallies, to nobody.
+
+    It is `part` as long as nothing else is said.
+    """
+    outer = _current.get()
+    before = None if outer is None else outer.switch(None)
+    timer = _WorkTimer(clock, tallies, part)
+    token = _current.set(timer)
+    try:
+        yield
+    finally:
+        timer.switch(None)
+        _current.reset(token)
+        if outer is not None:
+            outer.switch(before)
+
+
+@contextmanager
+def charging(part: UsagePart) -> Iterator[None]:
+    """Charge what happens within as `part` of the work."""
+    timer = _current.get()
+    if timer is None:
+        yield
+        return
+    before = timer.switch(part)
+    try:
+        yield
+    finally:
+        timer.switch(before)
+
+
+def charged_as(part: UsagePart) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have the calls of a function charged as `part` of the work; it must be no generator."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            timer = _current.get()
+            if timer is None or timer.part is part:
+                return function(*args, **kwargs)
+            before = timer.switch(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                timer.switch(before)
+
+        return call
+
+    return decorate
+
+
+def charge_rest_as(part: UsagePart) -> None:
+    """Charge the rest of the work as `part`, or, within a part, what is left of that."""
+    if (timer := _current.get()) is not None:
+        timer.switch(part)
+
+
+def charge_by_now() -> None:
+    """Charge what was done until now, so that the tallies have it."""
+    if (timer := _current.get()) is not None:
+        timer.switch(timer.part)
+
+
+def count_work(*, rows_read: int = 0, bytes_read: int = 0, bytes_written: int = 0) -> None:
+    """Count what was read or written for each job that this thread works for; a number below 0 is not known."""
+    timer = _current.get()
+    for tally in timer.tallies if timer is not None else ():
+        tally.rows_read += max(0, rows_read)
+        tally.bytes_read += max(0, bytes_read)
+        tally.bytes_written += max(0, bytes_written)

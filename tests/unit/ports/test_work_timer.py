@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
+from iscp.core.values.errors import Conflict
+from iscp.core.values.untrusted_values import COUNT_MOST
+from iscp.ports.work_timer import (
+    UsageTally,
+    charge_by_now,
+    charge_rest_as,
+    charged_as,
+    charging,
+    count_work,
+    working_for,
+)
+from tests.fakes.clock import FakeClock
+
+READ, COMPUTE, COMMIT = UsagePart.READ, UsagePart.COMPUTE, UsagePart.COMMIT
+
+
+def test_each_moment_is_charged_to_the_innermost_part() -> None:
+    clock, tally = FakeClock(), UsageTally()
+
+    @charged_as(COMMIT)
+    def commit(rows_s: float) -> str:
+        clock.advance(rows_s)
+        return read()
+
+    @charged_as(READ)
+    def read() -> str:
+        clock.advance(0.25)
+        return "read"
+
+    with working_for(clock, [tally]):
+        clock.advance(1.0)
+        assert commit(4.0) == "read"
+        clock.advance(2.0)
+        assert read() == "read"
+    assert tally.usage(7) == Usage(read_s=0.5, compute_s=3.0, commit_s=4.0, rows_written=7)
+
+
+def test_what_several_jobs_share_is_charged_to_each_and_their_own_work_to_one() -> None:
+    clock, first, second = FakeClock(), UsageTally(), UsageTally()
+    with working_for(clock, [first, second], READ):
+        clock.advance(3.0)
+        count_work(rows_read=10, bytes_read=100)
+        with working_for(clock, []):  # both of them wait for each other's turn
+            for number, tally in enumerate((first, second), start=1):
+                clock.advance(50.0)
+                with working_for(clock, [tally]):
+                    clock.advance(number)
+                    count_work(bytes_written=number)
+        clock.advance(1.0)
+    assert first.usage(0) == Usage(read_s=4.0, compute_s=1.0, rows_read=10, bytes_read=100, bytes_written=1)
+    assert second.usage(0) == Usage(read_s=4.0, compute_s=2.0, rows_read=10, bytes_read=100, bytes_written=2)
+
+
+def test_the_rest_of_the_work_may_be_another_part() -> None:
+    clock, tally = FakeClock(), UsageTally()
+    with working_for(clock, [tally]):
+        clock.advance(1.0)
+        charge_rest_as(COMMIT)
+        clock.advance(2.0)
+        with charging(READ):
+            clock.advance(4.0)
+        clock.advance(8.0)
+        charge_by_now()
+        assert tally.usage(0) == Usage(read_s=4.0, compute_s=1.0, commit_s=10.0)
+        clock.advance(16.0)
+    assert tally.usage(0).commit_s == 26.0
+
+
+def test_what_fails_is_charged_too_and_the_part_around_it_goes_on() -> None:
+    clock, tally = FakeClock(), UsageTally()
+
+    @charged_as(COMMIT)
+    def fail() -> None:
+        clock.advance(2.0)
+        raise Conflict("another was first")
+
+    with working_for(clock, [tally]):
+        with pytest.raises(Conflict):
+            fail()
+        clock.advance(1.0)
+    assert tally.usage(0) == Usage(compute_s=1.0, commit_s=2.0)
+
+
+def test_a_thread_that_works_for_nobody_measures_nothing() -> None:
+    clock, tally = FakeClock(), UsageTally()
+
+    def work() -> None:
+        with charging(READ):
+            clock.advance(5.0)
+        charge_rest_as(COMMIT)
+        charge_by_now()
+        count_work(rows_read=5)
+
+    work()
+    with working_for(clock, [tally]):
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+    assert tally.usage(0) == Usage(compute_s=5.0), "the thread that waits for it works"
+
+
+def test_nothing_is_counted_that_nobody_knows_or_could_store() -> None:
+    clock, tally = FakeClock(), UsageTally()
+    with working_for(clock, [tally]):
+        count_work(rows_read=-1, bytes_read=COUNT_MOST)
+        count_work(rows_read=5, bytes_read=COUNT_MOST)
+        clock.advance(2 * SECONDS_MOST)
+    assert tally.usage(0) == Usage(compute_s=SECONDS_MOST, rows_read=5, bytes_read=COUNT_MOST)
