@@ -24,6 +24,7 @@ from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.free_port import free_port
 from iscp.cli.demo.check import differences
 from iscp.cli.shell.exit_status import ExitStatus
+from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
@@ -130,6 +131,11 @@ def test_one_job_from_register_to_delete_by_the_command_line(
     assert [each["data_type"] for each in history] == ["tail", "snapshot"]
     assert [each["rows"] for each in history] == [20, 50]
     assert history[0]["seq"] > history[1]["seq"]
+    for each in history:
+        usage = each["usage"]
+        assert min(usage[f"{part}_s"] for part in UsagePart) > 0.0
+        assert 0 < usage["bytes_written"] == each["bytes"]
+        assert (usage["rows_read"], usage["rows_written"]) == (each["rows"], each["rows"])
 
     logged = [json.loads(line) for line in by_command(node, "job", "logs", source, "copy").out.splitlines()]
     assert {"iteration.done"} <= {each["event"] for each in logged if each.get("table") == source}

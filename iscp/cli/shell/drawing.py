@@ -23,7 +23,7 @@ GAP_WIDTH = 2
 """Characters between two columns."""
 
 _CUT = frozenset({"TABLE"})
-_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "COST OF 1,000 ROWS"})
+_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "USAGE", "COST OF 1,000 ROWS"})
 _COLOURED = frozenset({"STATE", "REASON", "LAG", "state", "reason", "lag"})
 
 _STYLES = {
