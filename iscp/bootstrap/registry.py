@@ -72,6 +72,8 @@ def _load_kind(entry: EntryPoint, services: Callable[[], IndexServices]) -> Cons
         served = entry.value.startswith(_OURS) and getattr(found, "takes_services", False)
         kind: ConsumerKind = found(services()) if served else found()
         lacking = [name for name in _REQUIRED_OF_A_KIND if not hasattr(kind, name)]
+        if not lacking and not isinstance(kind, ConsumerKind):
+            lacking = ["base class ConsumerKind"]
         if not lacking and not isinstance(kind.needs, Needs):
             raise ValueError(f"its needs are {shown(kind.needs)}, which are no Needs")
         if not lacking and not isinstance(kind.needs.target_log, TargetLog):
@@ -87,6 +89,6 @@ def _unusable(entry: EntryPoint, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"the consumer {entry.name!r} ({entry.value}) {why}",
         about=_FIELD,
-        remedy="Repair or reinstall its package on every node, and restart them",
+        remedy="Repair it by docs/consumers.md, or reinstall its package, on every node, and restart them",
         code=ErrorCode.CONSUMER_BROKEN,
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import TargetLog
+from iscp.core.job.verification import Comparison
 from iscp.core.job.watermark_record import WatermarkRecord
+from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.column_identity import ColumnIds
 from iscp.core.values.watermark import Position, Watermark
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from iscp.ports.range_builder import ByRanges, RangeBuilt, RangeRefreshed
+    from iscp.ports.refreshing import Refreshed, RefreshOrder
 
 T = TypeVar("T")
 
@@ -137,75 +142,100 @@ class Consumed:
     bytes: int
 
 
-class Consumer(Protocol):
-    """Maintains one job's sink: data and watermark in one commit, numbered by seq."""
+class Consumer(ABC):
+    """Maintains one job's sink: data and watermark in one commit, numbered by seq.
 
+    What not every consumer can do is None here. A consumer that can do it defines it as a method, or as a property that
+    returns an object with several.
+    """
+
+    renew: Callable[[ConsumeContext, Watermark], Position] | None = None
+    """Return the position, repeated by an empty commit if the cleaning of the sink's log may take it away.
+
+    This is called while the source does not move. Raises Conflict if another writer won the seq.
+    """
+
+    refresh: Callable[[ConsumeContext, RefreshOrder], Refreshed] | None = None
+    """Bring the sink to the tables' versions in one numbered commit, all of them at once.
+
+    Consumers define this if they read tables themselves. They are handed no rows, and their `position` has the
+    SourceMarks of all tables. Raises Conflict if another writer won the seq, ChangesUnavailableError if rows of a
+    table can be read neither as changes nor whole.
+    """
+
+    @property
+    def range_built(self) -> RangeBuilt | None:
+        """Return what builds the sink's first rows by ranges of the source, or None."""
+        return None
+
+    @property
+    def range_refreshed(self) -> RangeRefreshed | None:
+        """Return what builds the first rows of a consumer with `refresh` by ranges of its own table, or None."""
+        return None
+
+    @property
+    def by_ranges(self) -> ByRanges | None:
+        return self.range_built or self.range_refreshed
+
+    @abstractmethod
     def position(self, row: JobRow) -> Position:
         """Return the position that the sink itself has; never one from memory alone."""
 
+    @abstractmethod
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Take over the sink for this registration by an empty commit at seq + 1, so that whatever is on its way fails.
 
         `source` gives the source's columns; it is not read.
         """
 
+    @abstractmethod
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         """Commit what the iteration hands over. Raises Conflict if another writer won the seq."""
 
+    def tidy(self) -> None:  # noqa: B027  (there may be nothing to do)
+        """Do the work after a commit, once those who wait for the commit were notified. Raises nothing."""
 
-@runtime_checkable
-class RangedConsumer(Consumer, Protocol):
+
+class RangedConsumer(Consumer):
     """Maintains one range of a sink that has a watermark for each range of keys."""
 
+    @abstractmethod
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         """Return the text that `update_watermark` has put under each of these keys, or None for a key without one."""
 
 
-@runtime_checkable
-class RenewingConsumer(Consumer, Protocol):
-    """Maintains a sink whose log is cleaned in time, and in it the commit that says how far the sink has come."""
-
-    def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """Return the position, repeated by an empty commit if it may be lost otherwise.
-
-        This is called while the source does not move. Raises Conflict if another writer won the seq.
-        """
-
-
-@runtime_checkable
-class TidyingConsumer(Consumer, Protocol):
-    """Has work after its commits that nobody should have to wait for."""
-
-    def tidy(self) -> None:
-        """Do the work after a commit, once those who wait for the commit were notified. Raises nothing."""
-
-
-class Check(Protocol):
+class Check(ABC):
     """Compares one job's sink with the rows that it should have, and repairs it."""
 
+    compare_small: Callable[[SparkSession, Position, DataFrame, pa.Schema], Comparison | None] | None = None
+    """Compare the target's rows, without Spark, with all rows of the source, whoever has applied them.
+
+    The source's rows are few, and fit the schema. Return None if rows may differ: then `compare` finds out whether they
+    do, and which.
+    """
+
+    @abstractmethod
     def compare(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
         """Compare the sink with the source's rows.
 
         Raises ChangesUnavailable if the source's rows cannot be read, PermanentError if the two cannot be compared.
         """
 
+    @abstractmethod
     def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
         """Make the sink equal in one commit at seq + 1; raises Conflict, and PermanentError if that cannot be done."""
 
+
+class AdoptingCheck(Check):
+    """A check of a sink that may be a table which somebody else has written."""
+
+    @abstractmethod
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         """Take over a sink that has the source's rows at `watermark`, by an empty commit that says so."""
 
 
-@runtime_checkable
-class Checked(Protocol):
-    """A kind of consumer whose sinks can be compared with their source."""
-
-    def check(self, row: JobRow, environment: ConsumerEnvironment) -> Check: ...
-
-
-@runtime_checkable
-class Adopting(Checked, Protocol):
-    """A kind of consumer that can take over a table which somebody else has written."""
+class Adopting(Protocol):
+    """Takes over tables that somebody else has written."""
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Validate a target that is there and may have rows, as `validate` does for others.
@@ -213,13 +243,7 @@ class Adopting(Checked, Protocol):
         The rows themselves are not checked.
         """
 
-
-@runtime_checkable
-class Archiving(Protocol):
-    """A kind of consumer some of whose targets have more rows than their source: a rebuild would lose these."""
-
-    def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
-        """Raise InvalidRequest if a first registration would rebuild a target that has rows. `spec` was validated."""
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> AdoptingCheck: ...
 
 
 class ConsumerEnvironment(Protocol):
@@ -254,63 +278,105 @@ class Needs:
     """States what a kind of consumer needs to be handed.
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink has; the
-    others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
-    `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark (Retriever.snapshot_rows).
-    `target_log`: the kind of log of its target, which shows at a glance whether anybody has written to it.
-    `reads_itself`: it is a RefreshingConsumer, and is handed no rows. `ranges`: its first rows may be built by ranges,
-    as it is a RangeBuiltConsumer or a RangeRefreshedConsumer.
+    others get a SNAPSHOT instead. `small_snapshots`: a SNAPSHOT or DIFFERENCE of few rows is read without Spark
+    (Retriever.snapshot_rows). `target_log`: the kind of log of its target, which shows at a glance whether anybody has
+    written to it.
     """
 
     changes: ChangeDetail = ChangeDetail.NET
     stamped: bool = False
     compares: bool = True
-    sharded: bool = False
     small_snapshots: bool = False
     target_log: TargetLog = TargetLog.DELTA
-    reads_itself: bool = False
-    ranges: bool = False
 
 
-class ConsumerKind(Protocol):
-    """One kind of consumer, found by entry point (`iscp.consumers`)."""
+RefreshHandler = Callable[[JobRow], tuple[Sequence[str], float]]
+PurgeHandler = Callable[[str], float]
+
+
+class ConsumerKind(ABC):
+    """One kind of consumer, found by entry point (`iscp.consumers`).
+
+    What not every kind can do is None here. A kind that can do it defines it as a method, or as a property that returns
+    an object with several.
+    """
 
     name: str
-    shared_target: bool
-    needs: Needs
+    shared_target: bool = False
+    needs: Needs = Needs()
 
+    open_range: Callable[[JobRow, ConsumerEnvironment], RangedConsumer] | None = None
+    """Return the consumer of one range of a sharded sink, which has a watermark for each range of keys.
+
+    Tables whose jobs all have such sinks may be split. `open` returns the same, or one without `records`.
+    """
+
+    check: Callable[[JobRow, ConsumerEnvironment], Check] | None = None
+    """Return what compares a job's sink with its source."""
+
+    refuse_occupied: Callable[[ConsumerSpec, Catalog], None] | None = None
+    """Raise InvalidRequest if a first registration, whose spec was validated, would rebuild a target that has rows.
+
+    Kinds define this if their targets may have rows that the source has lost.
+    """
+
+    tables: Callable[[ConsumerSpec, Catalog], Mapping[str, str]] | None = None
+    """Return the URIs of all tables that a job reads, not only its own, by the names that the spec gives them."""
+
+    explain: Callable[[ConsumerSpec, Catalog], QueryExplanation] | None = None
+    """Explain how what the spec describes is maintained. Raises InvalidRequest as `validate` does."""
+
+    figures: Callable[[JobRow], Mapping[str, float]] | None = None
+    """Return the figures of the job's target as it is now, by their names; none where there is no target yet.
+
+    No row is read for them. Raises IscpError where the target cannot be read.
+    """
+
+    refresh: RefreshHandler | None = None
+    """Work on a job at times of the kind's own choice, not of the job's source.
+
+    Return the ids of the tables that were read, and when to come again (Unix seconds, yet to come). This may be called
+    again after it failed or was cut short, and at the same time as an iteration of the job.
+    """
+
+    purge: PurgeHandler | None = None
+    """Let go of what is stored of a table, by its id, for the kind's jobs on it.
+
+    Return when to come again (Unix seconds, yet to come). A refresh that has read the table makes the next call come
+    sooner.
+    """
+
+    @property
+    def adopting(self) -> Adopting | None:
+        """Return what takes over tables that somebody else has written, or None."""
+        return None
+
+    @property
+    def sharded(self) -> bool:
+        return self.open_range is not None
+
+    @abstractmethod
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Validate a spec. Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
 
+    @abstractmethod
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         """Return the one spelling of the job's target, or an empty text if it has none.
 
         Two jobs of one target are recognized by it.
         """
 
+    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
+        """Return the URIs of the tables that a job holds, by its spec in the job log, with the seconds of each hold.
+
+        Each iteration of the job places these holds before it reads, and they are released once the job is dropped or
+        its spec has them no more. Raises InvalidRequest for a spec that the kind does not understand.
+        """
+        return {}
+
+    @abstractmethod
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         """Return the source columns that have to be read for this job."""
 
+    @abstractmethod
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> Consumer: ...
-
-
-@runtime_checkable
-class RefreshHandler(Protocol):
-    """A kind of consumer may also offer this: work on a job at times of its own choice, not of its source's."""
-
-    def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
-        """Do that work; return the ids of the tables that were read, and when to come again (Unix seconds).
-
-        That time is yet to come. This may be called again after it failed or was cut short, and at the same time as an
-        iteration of the job.
-        """
-
-
-@runtime_checkable
-class PurgeHandler(Protocol):
-    """A kind of consumer may also offer this: to let go of what it has stored of a source for its jobs on it."""
-
-    def purge(self, table_id: str) -> float:
-        """Let go of that, and return when to come again (Unix seconds, yet to come).
-
-        A refresh that has read the table makes the next call come sooner.
-        """

@@ -1,10 +1,10 @@
-"""The ports of builds by ranges at a node: the builder, its readers and consumers, and the retained commits."""
+"""The ports of builds by ranges at a node: the builder, its readers, what builds for consumers, retained commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_task import RangeBatch, StagingBatch
@@ -12,8 +12,8 @@ from iscp.core.build.build_terms import BuildTerms
 from iscp.core.job.iteration import Bounds
 from iscp.core.values.errors import InvariantBroken
 from iscp.core.values.progress import TableSize
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
-from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
+from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@runtime_checkable
-class RangeBuiltConsumer(Consumer, Protocol):
-    """Maintains a sink whose first rows may be staged range by range, and published at once."""
+class RangeBuilt(Protocol):
+    """Builds the first rows of a consumer's sink, which are staged range by range, and published at once."""
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
         """Return whether the sink, once claimed, takes such rows as it is. `source` is the same as in `claim`."""
@@ -43,9 +42,10 @@ class RangeBuiltConsumer(Consumer, Protocol):
         """
 
 
-@runtime_checkable
-class RangeRefreshedConsumer(RefreshingConsumer, Protocol):
-    """Computes its first rows from ranges of its own table, and from other tables as the build's terms have them."""
+class RangeRefreshed(Protocol):
+    """Computes first rows from ranges of the consumer's own table, and from other tables as the build's terms have
+    them.
+    """
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
         """Return what all ranges are computed from, `order.to` among it, or None to have all rows computed at once."""
@@ -67,7 +67,7 @@ class RangeRefreshedConsumer(RefreshingConsumer, Protocol):
         """
 
 
-RangeConsumer = RangeBuiltConsumer | RangeRefreshedConsumer
+ByRanges = RangeBuilt | RangeRefreshed
 
 
 class RangeReader(Protocol):

@@ -1,16 +1,12 @@
-"""The port of consumers that read their tables themselves: each maintains a query over several tables."""
+"""Orders and results of consumers that read their tables themselves: each maintains a query over several tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from iscp.core.job.iteration import Bounds
-from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.ports.catalog import Catalog
-from iscp.ports.consumer import ConsumeContext, Consumed, Consumer
+from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
 
 
@@ -46,46 +42,3 @@ class Refreshed:
     bytes_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
     due_at_s: float = 0.0
-
-
-@runtime_checkable
-class RefreshingConsumer(Consumer, Protocol):
-    """Maintains what is computed from several tables, which it reads itself (Needs.reads_itself).
-
-    Its `position` has the SourceMarks of all of them.
-    """
-
-    def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
-        """Bring the sink to the tables' versions in one numbered commit, all of them at once.
-
-        Raises Conflict if another writer won the seq, ChangesUnavailableError if rows of a table can be read neither as
-        changes nor whole.
-        """
-
-
-@runtime_checkable
-class ReadingSeveral(Protocol):
-    """A kind of consumer whose jobs read further tables besides their own."""
-
-    def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
-        """Return the URIs of all tables that a job reads, its own included, by the names that the spec gives them."""
-
-
-@runtime_checkable
-class HoldingSources(Protocol):
-    """A kind of consumer whose jobs may have their sources retain removed files and old commits for them."""
-
-    def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
-        """Return the URIs of the tables that a job holds, by its spec in the job log, with the seconds of each hold.
-
-        Each iteration of the job places these holds before it reads, and they are released once the job is dropped or
-        its spec has them no more.
-        """
-
-
-@runtime_checkable
-class Explaining(Protocol):
-    """A kind of consumer that can say how it would maintain something, before or after it is registered."""
-
-    def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
-        """Explain what the spec describes. Raises InvalidRequest as `validate` does."""

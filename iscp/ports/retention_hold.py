@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
-
-from iscp.core.spec.spec import ConsumerSpec
-from iscp.ports.consumer import ConsumerKind
-from iscp.ports.refreshing import HoldingSources
 
 
 class RetentionHold(Protocol):
@@ -33,11 +28,3 @@ class NothingHeld:
 
     def release(self, uri: str, holder: str) -> None:
         pass
-
-
-def holds_of(kind: ConsumerKind, spec: ConsumerSpec) -> Mapping[str, float]:
-    """Return the URIs of the tables that a job holds, with the seconds of each hold; none if its kind holds none.
-
-    Raises InvalidRequest for a spec that the kind does not understand.
-    """
-    return kind.held(spec) if isinstance(kind, HoldingSources) else {}

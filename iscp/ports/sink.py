@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_terms import NO_TERMS, BuildTerms
@@ -141,20 +141,6 @@ class Compared:
     repair: DataFrame | None = None
 
 
-@runtime_checkable
-class SmallCheck(Protocol):
-    """Compares few rows without Spark."""
-
-    def compare_small(
-        self, session: SparkSession, position: Position, source: DataFrame, schema: pa.Schema
-    ) -> Comparison | None:
-        """Compare the target's rows with all rows of the source as Spark reads them, whoever has applied them.
-
-        The source's rows are few, and fit `schema`. Return None if rows may differ: then `Check.compare` finds out
-        whether they do, and which.
-        """
-
-
 class SinkReader(Protocol):
     """Reads a target: its position, its columns and its rows."""
 
@@ -271,7 +257,7 @@ class SinkWriter(Protocol):
         """Replace all rows and the schema at once, in one ordinary commit."""
 
     def tidy(self) -> None:
-        """Do the work after a commit, as TidyingConsumer describes it."""
+        """Do the work after a commit, as Consumer describes it."""
 
 
 class Staging(Protocol):

@@ -13,7 +13,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import OP
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, ConsumerKind, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 
@@ -27,8 +27,8 @@ SCHEMA = (
 )
 
 
-class CountingView:
-    """Port RefreshingConsumer. All rows are written where all have to be recomputed, and else merged by name."""
+class CountingView(Consumer):
+    """All rows are written where all have to be recomputed, and else merged by name."""
 
     def __init__(self, row: JobRow, environment: ConsumerEnvironment) -> None:
         self._tables: Mapping[str, str] = row.spec.consumer.options["tables"]
@@ -72,12 +72,8 @@ class CountingView:
         return [f"SELECT '{name}' AS name, CAST({frame.count()} AS BIGINT) AS n" for name, frame in rows.items()]
 
 
-class CountingViewKind:
-    """Ports ConsumerKind, ReadingSeveral."""
-
+class CountingViewKind(ConsumerKind):
     name = "view"
-    shared_target = False
-    needs = Needs(reads_itself=True)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Takes anything."""

@@ -26,7 +26,16 @@ from iscp.core.values.errors import Conflict, InvalidRequest
 from iscp.core.values.progress import SnapshotSize, StageWork, TableSize
 from iscp.core.values.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
+from iscp.ports.consumer import (
+    AdoptingCheck,
+    ConsumeContext,
+    Consumed,
+    Consumer,
+    ConsumerEnvironment,
+    ConsumerKind,
+    Needs,
+    Retriever,
+)
 from iscp.ports.engine import NO_DEATHS, JobDeaths
 from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.retention_hold import NothingHeld, RetentionHold
@@ -309,9 +318,7 @@ class FakeTarget:
         return self.position
 
 
-class FakeConsumer:
-    """Port TidyingConsumer."""
-
+class FakeConsumer(Consumer):
     def __init__(self, target: FakeTarget) -> None:
         self._target = target
 
@@ -336,8 +343,8 @@ class FakeConsumer:
         self._target.tidied()
 
 
-class FakeCheck:
-    """Port Check: a target holds what it should where its rows are the source's."""
+class FakeCheck(AdoptingCheck):
+    """A target holds what it should where its rows are the source's."""
 
     def __init__(self, target: FakeTarget) -> None:
         self._target = target
@@ -366,17 +373,17 @@ class FakeCheck:
         return self._target.commit("adopt", context.position.seq + 1, context, watermark, self._target.rows)
 
 
-class FakeKind:
-    """Ports ConsumerKind, Archiving: one target for each path. `refusals` are raised by `validate`, by target.
+class FakeKind(ConsumerKind):
+    """One target for each path. `refusals` are raised by `validate`, by target.
 
     `archives`: targets that hold more than their source.
     """
 
     name = "replica"
-    shared_target = False
 
-    def __init__(self, needs: Needs | None = None) -> None:
+    def __init__(self, needs: Needs | None = None, *, sharded: bool = False) -> None:
         self.needs = needs or Needs()
+        self.open_range: Any = self.open if sharded else None
         self.targets: dict[str, FakeTarget] = {}
         self.refusals: dict[str, Exception] = {}
         self.validated: list[str] = []
@@ -393,6 +400,10 @@ class FakeKind:
     def refuse_occupied(self, spec: ConsumerSpec, catalog: Catalog) -> None:
         if spec.target in self.archives:
             raise InvalidRequest("holds rows already", field="spec.iteration.consumer.target")
+
+    @property
+    def adopting(self) -> FakeKind:
+        return self
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         catalog.describe(spec.target)

@@ -11,7 +11,7 @@ from iscp.core.build.build_terms import NO_TERMS, BuildTerms
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.watermark import SourceMark
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest
 from tests.fakes.pipeline import FakeSource, FakeTarget
@@ -36,11 +36,15 @@ class _StagedCounts(FakeStagedRanges):
 
 
 class RangedCounter(CountingConsumer):
-    """Port RangeRefreshedConsumer."""
+    """Port RangeRefreshed."""
 
     def __init__(self, target: FakeTarget, source: FakeSource, kind: RangedCountingKind, path: str) -> None:
         super().__init__(target, source)
         self._goal, self._tables, self._kind, self._path = target, source, kind, path
+
+    @property
+    def range_refreshed(self) -> RangedCounter:
+        return self
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
         if not self._kind.takes_ranges:
@@ -88,7 +92,6 @@ class RangedCountingKind(CountingKind):
 
     def __init__(self, source: FakeSource) -> None:
         super().__init__(source)
-        self.needs = Needs(reads_itself=True, ranges=True)
         self.takes_ranges = True
         self.misfits = False
         self.computed: list[BuildTerms] = []

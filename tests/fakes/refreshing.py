@@ -9,7 +9,7 @@ from typing import Any
 from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.watermark import Position, SourceMark, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.source import SourceRange
 from tests.fakes.pipeline import FakeKind, FakeSource, FakeTarget
@@ -33,8 +33,8 @@ class FakeTables(FakeSource):
         return other.snapshot(session, uri, version) if other else super().snapshot(session, uri, version)
 
 
-class CountingConsumer:
-    """Ports RefreshingConsumer, RenewingConsumer: row number n of the target is the count of table number n.
+class CountingConsumer(Consumer):
+    """Row number n of the target is the count of table number n.
 
     `orders` are those there were, `faults` are raised by the next refreshes, `renew` makes of a renewal a commit.
     """
@@ -86,7 +86,7 @@ class CountingKind(FakeKind):
     """A kind of views; of others in the same iteration it makes replicas."""
 
     def __init__(self, source: FakeSource) -> None:
-        super().__init__(Needs(reads_itself=True))
+        super().__init__()
         self._source = source
         self.consumers: dict[str, CountingConsumer] = {}
 

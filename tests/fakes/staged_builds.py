@@ -13,7 +13,7 @@ from iscp.core.build.build_terms import NO_TERMS, BuildTerms
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import PlanOutdated
 from iscp.core.values.progress import TableSize
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import BuildEnd, Manifest, StagedState
 from iscp.ports.source import ChangesUnavailableError
@@ -127,13 +127,17 @@ class FakeStagedRanges:
 
 
 class FakeRangeConsumer(FakeConsumer):
-    """Port RangeBuiltConsumer: its target holds what `keeps` lets through."""
+    """Port RangeBuilt, if its kind is built by ranges: its target holds what `keeps` lets through."""
 
     def __init__(self, target: FakeTarget, kind: FakeRangeKind, row: JobRow) -> None:
         super().__init__(target)
         self._goal = target
         self._kind = kind
         self._path = row.spec.consumer.target
+
+    @property
+    def range_built(self) -> FakeRangeConsumer | None:
+        return self if self._kind.is_built_by_ranges else None
 
     def takes_ranges(self, context: ConsumeContext, source: Any) -> bool:
         return self._kind.takes_ranges
@@ -163,7 +167,8 @@ class FakeRangeKind(FakeKind):
     """Of consumers that are built by ranges; of each target one build at a time, by its path."""
 
     def __init__(self) -> None:
-        super().__init__(Needs(ranges=True))
+        super().__init__()
+        self.is_built_by_ranges = True
         self.takes_ranges = True
         self.by_spark = False
         self.shares_keys = False

@@ -20,7 +20,7 @@ from iscp.core.rows import key_ranges
 from iscp.core.values.errors import Conflict, ErrorCode, Superseded
 from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark, later
-from iscp.ports.consumer import Consumed
+from iscp.ports.consumer import Consumed, Needs
 from iscp.ports.source import SourceRange
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever
 from iscp.runtime.iteration.job_outcomes import applied, unchanged
@@ -31,7 +31,7 @@ from tests.simulation.violation import expect
 
 KEYS = range(key_ranges.RANGES_MAX)
 
-_KIND: Any = SimpleNamespace(needs=SimpleNamespace(sharded=True))
+_KIND: Any = SimpleNamespace(needs=Needs(), sharded=True)
 _PORTS: Any = SimpleNamespace(engine=None, failpoints=SimpleNamespace(reach=lambda name: None))
 _ASKED_BEFORE: Any = SimpleNamespace(check=lambda: None)
 

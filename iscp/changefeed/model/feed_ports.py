@@ -118,4 +118,4 @@ class FeedSink(Protocol):
         """
 
     def tidy(self) -> None:
-        """Delete files that nothing names, as TidyingConsumer has it."""
+        """Delete files that nothing names, as Consumer has it."""

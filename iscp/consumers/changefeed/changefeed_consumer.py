@@ -24,7 +24,7 @@ from iscp.core.spec.spec import OnSchemaChange
 from iscp.core.sql.sql_names import quoted
 from iscp.core.values.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.values.watermark import Position
-from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, RangedConsumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 
@@ -40,9 +40,8 @@ _HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", 
 _BITS = 64
 
 
-class ChangefeedConsumer:
-    """A consumer that writes one range of the keys of a job's feed (ports RangedConsumer, TidyingConsumer,
-    RangeBuiltConsumer).
+class ChangefeedConsumer(RangedConsumer):
+    """A consumer that writes one range of the keys of a job's feed (also port RangeBuilt).
 
     A new feed gets `shards` shards.
     """
@@ -83,6 +82,10 @@ class ChangefeedConsumer:
             retriever.update_watermark(commit)
             commit.commit()
         return Consumed(retriever.record.position, rows, 0)
+
+    @property
+    def range_built(self) -> ChangefeedConsumer:
+        return self
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
         """Return whether the feed has nothing yet: what other feeds lack is found by comparing all rows."""

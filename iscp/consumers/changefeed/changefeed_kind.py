@@ -24,7 +24,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import KEY_HASH
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 
 SHARDS_DEFAULT = 1
 """Shards of a changefeed where the job does not say."""
@@ -34,12 +34,11 @@ _UNFIT_TYPES = ("variant", "interval")
 """Types that a feed's rows cannot have."""
 
 
-class ChangefeedKind:
-    """The kind `changefeed` (port ConsumerKind)."""
+class ChangefeedKind(ConsumerKind):
+    """The kind `changefeed`."""
 
     name = "changefeed"
-    shared_target = False
-    needs = Needs(ChangeDetail.ALL, stamped=True, sharded=True, ranges=True)
+    needs = Needs(ChangeDetail.ALL, stamped=True)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         target = check_target(spec, source, catalog)
@@ -65,13 +64,15 @@ class ChangefeedKind:
         refuse_lately_reserved(source, KEY_HASH)
         return wanted_columns(spec, source)
 
-    def open(self, row: JobRow, environment: ConsumerEnvironment) -> ChangefeedConsumer:
+    def open_range(self, row: JobRow, environment: ConsumerEnvironment) -> ChangefeedConsumer:
         sink = environment.keep(
             (self.name, row.key.range_id),
             row.spec.consumer.target,
             lambda uri: DeltaFeedSink(uri, environment.clock, environment.failpoints),
         )
         return ChangefeedConsumer(row, sink, _shards(row.spec.consumer) or SHARDS_DEFAULT)
+
+    open = open_range
 
 
 def _shards(spec: ConsumerSpec) -> int | None:

@@ -31,7 +31,17 @@ from iscp.core.values.foreign_errors import is_of_a_job, plain_error
 from iscp.core.values.untrusted_values import error_text, exact_int, named_error, shown
 from iscp.core.values.watermark import Position
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever, WatermarkTxn
+from iscp.ports.consumer import (
+    ConsumeContext,
+    Consumed,
+    Consumer,
+    ConsumerEnvironment,
+    ConsumerKind,
+    Needs,
+    RangedConsumer,
+    Retriever,
+    WatermarkTxn,
+)
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
@@ -116,30 +126,25 @@ class ShardedConsumer(CustomConsumer):
         return position_of(self.read_watermark(self.watermark_key))
 
 
-class CustomKind:
-    """A class of CustomConsumer as a kind of consumer (port ConsumerKind)."""
-
-    shared_target = False
+class CustomKind(ConsumerKind):
+    """A class of CustomConsumer as a kind of consumer."""
 
     def __init__(self, name: str, consumer: type[CustomConsumer]) -> None:
         self.name = name
-        sharded = issubclass(consumer, ShardedConsumer)
-        self.needs = Needs(
-            ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded, target_log=TargetLog.NONE
-        )
+        self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False, target_log=TargetLog.NONE)
+        self.refresh = getattr(consumer, "refresh", None)
+        self.purge = getattr(consumer, "purge", None)
         self._consumer = consumer
-        # What makes it a RefreshHandler or a PurgeHandler, where the class is one.
-        for offered in ("refresh", "purge"):
-            if hasattr(consumer, offered):
-                setattr(self, offered, getattr(consumer, offered))
+        if issubclass(consumer, ShardedConsumer):
+            self.open_range = lambda row, environment: ShardedSink(name, consumer, row)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if self._consumer.needs_target and not spec.target:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Say where to keep it")
-        if self.needs.sharded and not spec.key:
+        if self.sharded and not spec.key:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Name what identifies a row")
         check_columns(spec, source, catalog)
-        if self.needs.sharded:
+        if self.sharded:
             refuse_reserved(source, KEY_HASH)
         try:
             self._consumer.check(spec, source)
@@ -158,24 +163,21 @@ class CustomKind:
         return spec.target
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        if self.needs.sharded:
+        if self.sharded:
             refuse_lately_reserved(source, KEY_HASH)
         return wanted_columns(spec, source)
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> CustomSink:
-        with _translate_errors(self.name, "was made"):
-            consumer = self._consumer(row)
-            if isinstance(consumer, ShardedConsumer):
-                return ShardedSink(self.name, consumer)
-            return CustomSink(self.name, consumer)
+        return CustomSink(self.name, self._consumer, row)
 
 
-class CustomSink:
-    """One job's custom consumer, checked against the contract (port Consumer)."""
+class CustomSink(Consumer):
+    """One job's custom consumer, checked against the contract."""
 
-    def __init__(self, name: str, consumer: CustomConsumer) -> None:
+    def __init__(self, name: str, consumer: type[CustomConsumer], row: JobRow) -> None:
         self._name = name
-        self._consumer = consumer
+        with _translate_errors(name, "was made"):
+            self._consumer = consumer(row)
 
     def position(self, row: JobRow) -> Position:
         with _translate_errors(self._name, "returned its position"):
@@ -217,16 +219,17 @@ class CustomSink:
         )
 
 
-class ShardedSink(CustomSink):
-    """One range of a job's sharded sink (port RangedConsumer)."""
+class ShardedSink(CustomSink, RangedConsumer):
+    """One range of a job's sharded sink."""
 
-    def __init__(self, name: str, consumer: ShardedConsumer) -> None:
-        super().__init__(name, consumer)
-        self._ranged = consumer
+    _consumer: ShardedConsumer
+
+    def __init__(self, name: str, consumer: type[ShardedConsumer], row: JobRow) -> None:
+        super().__init__(name, consumer, row)
 
     def records(self, keys: Sequence[str]) -> dict[str, str | None]:
         with _translate_errors(self._name, "returned its watermarks"):
-            found: dict[str, object] = {key: self._ranged.read_watermark(key) for key in keys}
+            found: dict[str, object] = {key: self._consumer.read_watermark(key) for key in keys}
         for key, text in found.items():
             if text is not None and type(text) is not str:
                 raise _broken(self._name, f"read_watermark({key!r}) answers {shown(text)}, and neither a str nor None")

@@ -24,7 +24,7 @@ from iscp.consumers.shared_keys import find_shared_keys
 from iscp.core.job.verification import SAMPLES_MAX, Comparison, Sample
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.untrusted_values import shown
-from iscp.core.values.watermark import Position, Watermark
+from iscp.core.values.watermark import Watermark
 from iscp.index.lance.address_lookup import rows_with_keys
 from iscp.index.lance.index_columns import HEAD_KEY, KEY, VECTOR
 from iscp.index.lance.index_head import IndexHead
@@ -36,7 +36,7 @@ from iscp.index.lance.row_encoder import row_digests
 from iscp.index.lance.segments import rebuild_indexes
 from iscp.index.lance.word_counts import WordCounts, merged_counts, read_table
 from iscp.index.maintenance.calibration import calibrate
-from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.consumer import Check, ConsumeContext, Consumed
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared
 
@@ -82,8 +82,8 @@ class _Findings:
         self.comparison = replace(self.comparison, **{fault: count}, samples=(*self.comparison.samples, *samples))
 
 
-class IndexCheck:
-    """Compares and repairs one index (port Check)."""
+class IndexCheck(Check):
+    """Compares and repairs one index."""
 
     def __init__(self, consumer: IndexConsumer, store: IndexStore, plan: IndexPlan) -> None:
         self._consumer = consumer
@@ -206,11 +206,6 @@ class IndexCheck:
             return replace(head, calibrated_rows=0)
         rows = max(1, index.head.vectors)
         return replace(head, probes=found.probes, refine=found.refine, calibrated_rows=rows)
-
-    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        raise PermanentError(
-            "an index cannot be taken over: it has to be built", about="adopt_from", remedy="Leave out adopt_from"
-        )
 
 
 def sums_right(index: OpenIndex, sums: RowSums, counts: pa.Table) -> bool:

@@ -39,7 +39,7 @@ from iscp.index.lance.index_transaction import IndexTransaction
 from iscp.index.lance.key_texts import key_texts
 from iscp.index.lance.lance_access import lance_faults
 from iscp.index.lance.row_encoder import RowEncoder
-from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Manifest, StagedRanges
 from iscp.ports.source import ChangesUnavailableError
@@ -50,15 +50,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_THERE = (Op.UPDATE, Op.DELETE)
-_WRITES = (Op.INSERT, Op.UPDATE)
+_THERE, _WRITES = (Op.UPDATE, Op.DELETE), (Op.INSERT, Op.UPDATE)
 
 
-class IndexConsumer:
-    """Maintains one index (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer).
-
-    `maintain` is called after commits.
-    """
+class IndexConsumer(Consumer):
+    """Maintains one index (also port RangeBuilt). `maintain` is called after commits."""
 
     def __init__(self, row: JobRow, store: IndexStore, plan: IndexPlan, maintain: Callable[[], None]) -> None:
         self._row = row
@@ -138,6 +134,10 @@ class IndexConsumer:
     def stored_vectors(self, index: OpenIndex) -> Known | None:
         """Return what finds the vectors that the index has of this job's embedder; None where it has none."""
         return _vectors_of(index) if self._plan.embeds and self._plan.same_embedder(index.head) else None
+
+    @property
+    def range_built(self) -> IndexConsumer:
+        return self
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
         """Return whether ranges may be staged, once the index has the columns that their rows are to have."""

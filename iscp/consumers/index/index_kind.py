@@ -26,18 +26,17 @@ from iscp.index.model import definition_columns
 from iscp.index.model.definition_parsing import parse_definition
 from iscp.index.model.index_definition import IndexDefinition
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 
 _KEYLESS = ("float", "double")
 
 
-class IndexKindBase:
-    """The kinds of indexes share this base (ports ConsumerKind, Checked, RefreshHandler, Measured)."""
+class IndexKindBase(ConsumerKind):
+    """The kinds of indexes share this base."""
 
     name = ""
-    shared_target = False
     takes_services = True
-    needs = Needs(small_snapshots=True, target_log=TargetLog.LANCE, ranges=True)
+    needs = Needs(small_snapshots=True, target_log=TargetLog.LANCE)
 
     def __init__(self, services: IndexServices) -> None:
         self._embeddings = services.embeddings

@@ -18,7 +18,7 @@ from iscp.core.rows.digest import ranges_for
 from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import Position, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.consumer import AdoptingCheck, ConsumeContext, Consumed
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangeSource, ChangesUnavailableError
@@ -33,8 +33,8 @@ class Filtering(Protocol):
     def wanted(self, rows: Rows) -> Rows: ...
 
 
-class ReplicaCheck:
-    """Compares and repairs one replica (ports Check, SmallCheck). `tables` are read as sources are."""
+class ReplicaCheck(AdoptingCheck):
+    """Compares and repairs one replica. `tables` are read as sources are."""
 
     def __init__(self, spec: ConsumerSpec, sink: Sink, filtering: Filtering, tables: ChangeSource) -> None:
         self._spec = spec

@@ -27,7 +27,7 @@ from iscp.core.sql.sql_names import OP, quoted
 from iscp.core.values.column_identity import other_columns
 from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, Retriever
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag, Manifest, Sink, StagedRanges
 from iscp.ports.source import Changes, ChangeSource, ChangesUnavailableError
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _UNCOMPARED = re.compile(r':"(map|variant)"')
 
 
-class ReplicaConsumer:
-    """Maintains one replica (ports RenewingConsumer, TidyingConsumer, RangeBuiltConsumer)."""
+class ReplicaConsumer(Consumer):
+    """Maintains one replica (also port RangeBuilt)."""
 
     def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None, tables: ChangeSource) -> None:
         """Make a consumer; `tables` reads the target as it reads sources: what is in it need not be ours."""
@@ -95,6 +95,10 @@ class ReplicaConsumer:
         finally:
             if shared is not None:
                 shared.release()
+
+    @property
+    def range_built(self) -> ReplicaConsumer:
+        return self
 
     def takes_ranges(self, context: ConsumeContext, source: DataFrame) -> bool:
         wanted = self.wanted(Rows(lambda: source)).frame

@@ -7,7 +7,6 @@ by difference: the source's rows at a version against the target's own, by key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from iscp.consumers.replica.dead_letter import DeadLetterBox, dead_letter_uri
 from iscp.consumers.replica.replica_check import ReplicaCheck
@@ -26,18 +25,14 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import DEAD_LETTER_SUFFIX
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumerEnvironment, Needs
-
-if TYPE_CHECKING:
-    pass
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 
 
-class ReplicaKind:
-    """The kind `replica` (port ConsumerKind)."""
+class ReplicaKind(ConsumerKind):
+    """The kind `replica`."""
 
     name = "replica"
-    shared_target = False
-    needs = Needs(small_snapshots=True, ranges=True)
+    needs = Needs(small_snapshots=True)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
@@ -62,6 +57,10 @@ class ReplicaKind:
                 remedy="Go on with it by adopt_from (`--adopt --from-version`); or choose a new path, or empty it",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
+
+    @property
+    def adopting(self) -> ReplicaKind:
+        return self
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)

@@ -44,10 +44,14 @@ log = logging.getLogger(__name__)
 
 
 class RangeBuiltView(ViewConsumer):
-    """A view that can be built by ranges (port RangeRefreshedConsumer)."""
+    """A view that can be built by ranges (port RangeRefreshed)."""
 
     _whole = ""
     """The reason why all rows are computed at once, though the table is large."""
+
+    @property
+    def range_refreshed(self) -> RangeBuiltView:
+        return self
 
     def range_terms(self, context: ConsumeContext, order: RefreshOrder) -> BuildTerms | None:
         with translating("plan the view's ranges"):

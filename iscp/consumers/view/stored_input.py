@@ -110,7 +110,7 @@ class StoredInput:
         merge_few(context, self._sink, rows, key, self._tag(context, self._position(context), view))
 
     def tidy(self) -> None:
-        """Tidy the table as TidyingConsumer does."""
+        """Tidy the table as Consumer does."""
         self._sink.tidy()
 
     def _position(self, context: ConsumeContext) -> Position:

@@ -11,8 +11,8 @@ from iscp.adapters.delta.rows.near_rows import are_near, has_doubles
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.values.errors import ErrorCode, PermanentError
-from iscp.core.values.watermark import Position, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
+from iscp.core.values.watermark import Watermark
+from iscp.ports.consumer import Check, ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.rows import Rows
 from iscp.ports.sink import Compared, Sink
 from iscp.views.refresh.table_spans import RefreshEnd, tables_at
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class ViewCheck:
-    """The comparison of a view (port Check)."""
+class ViewCheck(Check):
+    """The comparison of a view."""
 
     def __init__(self, view: ViewSpec, sink: Sink, environment: ConsumerEnvironment) -> None:
         self._view = view
@@ -55,11 +55,6 @@ class ViewCheck:
         tag = replace(tag, totals=query.totals)
         manifest = self._sink.stage(Rows(lambda: rows), tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
-
-    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        raise PermanentError(
-            "a view takes over no table", about="spec.iteration.adopt_from", remedy="Leave it out: the view is built"
-        )
 
     def _query(self, context: ConsumeContext) -> ViewQuery:
         end = RefreshEnd(tables_at(self._source, context.position.sources), context.position.as_of_s)

@@ -21,7 +21,7 @@ from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choo
 from iscp.core.sql.time_dependence import exact_instant_s
 from iscp.core.values.errors import EngineError, InvariantBroken
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.rows import Rows
 from iscp.ports.sink import CommitTag
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class ViewConsumer:
-    """The consumer of a view (ports RefreshingConsumer, RenewingConsumer and TidyingConsumer)."""
+class ViewConsumer(Consumer):
+    """The consumer of a view."""
 
     def __init__(
         self, view: ViewSpec, row: JobRow, environment: ConsumerEnvironment, memory: ViewMemory, recent: RecentView
@@ -73,7 +73,7 @@ class ViewConsumer:
         raise InvariantBroken("a view was handed rows, and reads its tables itself")
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """Renew the target's commit as RenewingConsumer does; the position is at the versions that the tables have come
+        """Renew the target's commit as Consumer says; the position is at the versions that the tables have come
         to.
         """
         if not self._sink.overtaken:

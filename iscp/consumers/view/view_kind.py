@@ -21,7 +21,7 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.sql.sql_names import VIEW_STATE_SUFFIX, VIEW_STATE_SUFFIXES
 from iscp.core.values.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumerEnvironment, Needs
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, Needs
 from iscp.views.analysis.result_columns import refuse_columns, refuse_reserved_names
 from iscp.views.refresh.recent_views import RecentViews
 from iscp.views.refresh.view_memory import ViewMemory
@@ -29,12 +29,11 @@ from iscp.views.refresh.view_memory import ViewMemory
 _SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
 
 
-class ViewKind:
-    """The kind `view` (ports ConsumerKind, ReadingSeveral, HoldingSources, Explaining, Checked)."""
+class ViewKind(ConsumerKind):
+    """The kind `view`."""
 
     name = "view"
-    shared_target = False
-    needs = Needs(compares=False, reads_itself=True, ranges=True)
+    needs = Needs(compares=False)
 
     def __init__(self) -> None:
         self._recent = RecentViews()

@@ -16,7 +16,7 @@ from iscp.core.settings.config import ProbeConfig
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import ShardId
 from iscp.core.values.progress import RunProgress, combined_progress
-from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
+from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.admin.target_figures import NO_FIGURES, TargetFigures
 from iscp.runtime.owner.node_clients import NodeClients
@@ -114,7 +114,7 @@ class JobViews:
             kind = self._kinds(row.spec.consumer.kind)
         except InvalidRequest:  # the job's own status says it
             return NO_MAINTENANCE
-        if not isinstance(kind, (RefreshHandler, PurgeHandler)):
+        if kind.refresh is None and kind.purge is None:
             return NO_MAINTENANCE
         rows = self._owner.current_writer().read(lambda book: book.rows_of(row.key))
         reported = self._nodes.of_each(lambda each: self._nodes.maintenance(each.key.shard, each.job_id), rows)

@@ -11,14 +11,13 @@ from iscp.core.spec.spec import ConsumerSpec
 from iscp.core.values.errors import InvalidRequest
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.refreshing import ReadingSeveral
 
 
 def with_uris(consumer: ConsumerSpec, kind: ConsumerKind, source: TableDescription, catalog: Catalog) -> ConsumerSpec:
     """Return the spec as the job log stores it, if its kind reads several tables. Raises InvalidRequest,
     TableNotFound.
     """
-    if not isinstance(kind, ReadingSeveral):
+    if kind.tables is None:
         return consumer
     tables = dict(kind.tables(consumer, catalog))
     if source.uri not in tables.values():

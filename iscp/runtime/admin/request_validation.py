@@ -24,8 +24,7 @@ from iscp.core.spec.spec_patch import changed_spec
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.values.ids import JobKey, next_job_id
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
-from iscp.ports.refreshing import Explaining
+from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 from iscp.runtime.admin.job_names import check_names, check_new_names, refuse_unprintable
@@ -167,7 +166,7 @@ class RequestValidator:
         """
         consumer = parse_spec(spec_json).consumer
         kind = self._kinds(consumer.kind)
-        if isinstance(kind, Explaining):
+        if kind.explain is not None:
             self._places.require_target(account, consumer.target, TARGET_FIELD)
             return kind.explain(consumer, self._catalog(account))
         raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
@@ -189,17 +188,17 @@ class RequestValidator:
         row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
         self._places.require_job(row)
         warning = _void_warning(spec, source)
-        return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)
+        return Registration(row, shared_target=kind.shared_target, sharded=kind.sharded, warning=warning)
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.adopt_from is None:
             kind.validate(spec.consumer, source, catalog)
             return
         field = "spec.iteration.adopt_from"
-        if not isinstance(kind, Adopting):
+        if (adopting := kind.adopting) is None:
             raise InvalidRequest(f"a consumer {kind.name} takes over no table", about=field, remedy="Leave it out")
         try:
-            kind.validate_adoption(spec.consumer, source, catalog)
+            adopting.validate_adoption(spec.consumer, source, catalog)
         except TableNotFound as error:
             raise TableNotFound.from_error(
                 error, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
@@ -214,9 +213,9 @@ class RequestValidator:
     def _refuse_rebuild(self, row: JobRow) -> None:
         """A first registration is not to rebuild a target that holds what its source has lost."""
         spec = row.spec
-        kind = self._kinds(spec.consumer.kind)
-        if isinstance(kind, Archiving) and spec.adopt_from is None:
-            kind.refuse_occupied(spec.consumer, self._catalog(row.key.account))
+        refuse_occupied = self._kinds(spec.consumer.kind).refuse_occupied
+        if refuse_occupied is not None and spec.adopt_from is None:
+            refuse_occupied(spec.consumer, self._catalog(row.key.account))
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

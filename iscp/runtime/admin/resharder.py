@@ -70,7 +70,7 @@ class Resharder:
     def _unfit(self, row: JobRow) -> str:
         consumer = row.spec.consumer
         try:
-            sharded = self._kinds(consumer.kind).needs.sharded
+            sharded = self._kinds(consumer.kind).sharded
         except InvalidRequest as error:
             return f"{consumer.kind}: {error.message}"
         if not sharded:

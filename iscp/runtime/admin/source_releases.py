@@ -9,7 +9,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.job.source_holds import holder_of
 from iscp.core.values.errors import IscpError
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.retention_hold import RetentionHold, holds_of
+from iscp.ports.retention_hold import RetentionHold
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,6 @@ class SourceReleases:
     def _pinned(self, row: JobRow) -> frozenset[str]:
         try:
             consumer = row.spec.consumer
-            return frozenset(holds_of(self._kinds(consumer.kind), consumer))
+            return frozenset(self._kinds(consumer.kind).held(consumer))
         except IscpError:  # a spec that was damaged in the log, or of a consumer that is not installed any more
             return frozenset()

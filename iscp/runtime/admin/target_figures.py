@@ -12,7 +12,6 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import error_text
 from iscp.ports.consumer import ConsumerKind
-from iscp.ports.measuring import Measured
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
 
 READ_S = 2.0
@@ -48,22 +47,21 @@ class FigureReader:
     def read(self, row: JobRow) -> TargetFigures:
         """Return the figures of a job's target; none where its kind has no such thing. Raises nothing."""
         try:
-            kind = self._kinds(row.spec.consumer.kind)
+            figures = self._kinds(row.spec.consumer.kind).figures
         except InvalidRequest:  # the job's own status says it
             return NO_FIGURES
-        if not isinstance(kind, Measured):
+        if figures is None:
             return NO_FIGURES
         if not self._free.acquire(blocking=False):
             return TargetFigures(fault=f"they were not read: {READERS_MAX} other targets are being read")
-        measured: Measured = kind
-        future = self._pool.submit(lambda: self._figures(measured, row))
+        future = self._pool.submit(self._read, figures, row)
         future.add_done_callback(lambda _: self._free.release())
         return self._result(future)
 
-    def _figures(self, kind: Measured, row: JobRow) -> Mapping[str, float]:
+    def _read(self, figures: Callable[[JobRow], Mapping[str, float]], row: JobRow) -> Mapping[str, float]:
         # A link that was put there since the job was registered leads nowhere else.
         self._places.require_target(row.key.account, row.spec.consumer.target, "target")
-        return {str(name): _number(value) for name, value in kind.figures(row).items()}
+        return {str(name): _number(value) for name, value in figures(row).items()}
 
     def _result(self, future: Future[Mapping[str, float]]) -> TargetFigures:
         if not wait([future], self._read_s).done:

@@ -42,13 +42,12 @@ class Adopter:
         job_run = self._ports.read_position(row)
         if job_run.position.job_id == row.job_id:
             return None
-        kind = job_run.kind
-        if not isinstance(kind, Adopting):
-            raise PermanentError(f"a consumer {kind.name} takes over no table", about=FIELD)
+        if (adopting := job_run.kind.adopting) is None:
+            raise PermanentError(f"a consumer {job_run.kind.name} takes over no table", about=FIELD)
         version = row.spec.adopt_from
         assert version is not None
         try:
-            return self._compare_and_claim(iteration.table_uri, job_run, kind, version, guard)
+            return self._compare_and_claim(iteration.table_uri, job_run, adopting, version, guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was: {gone}",
@@ -57,10 +56,12 @@ class Adopter:
                 code=ErrorCode.VERSION_GONE,
             ) from gone
 
-    def _compare_and_claim(self, uri: str, job_run: JobRun, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
+    def _compare_and_claim(
+        self, uri: str, job_run: JobRun, adopting: Adopting, version: int, guard: Guard
+    ) -> JobOutcome:
         ports, row = self._ports, job_run.row
         span = ports.source.at(uri, version)
-        check = kind.check(row, ports.environment)
+        check = adopting.check(row, ports.environment)
         with ports.engine.session() as session:
             # Rows that a former job has dead-lettered are not known to be those of this version.
             position = replace(job_run.position, dead=NO_DEAD_LETTERS)

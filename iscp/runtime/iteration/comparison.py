@@ -13,8 +13,8 @@ from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome, Pur
 from iscp.core.job.verification import Comparison, VerifyReport
 from iscp.core.values.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.values.watermark import Watermark
-from iscp.ports.consumer import Archiving, Check, Checked, ConsumeContext
-from iscp.ports.sink import Compared, SmallCheck
+from iscp.ports.consumer import Check, ConsumeContext
+from iscp.ports.sink import Compared
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -68,7 +68,7 @@ class Verifier:
                 code=ErrorCode.SOURCE_REPLACED,
             )
         row, position = job_run.row, job_run.position
-        if not isinstance(job_run.kind, Checked):
+        if job_run.kind.check is None:
             raise PermanentError(f"a consumer {job_run.kind.name} cannot be compared with its source", about="job")
         check = job_run.kind.check(row, self._ports.environment)
         with self._ports.engine.session() as session:
@@ -98,7 +98,7 @@ class Verifier:
     ) -> AbstractContextManager[Compared]:
         where = context.session, iteration.table_uri, span.to.version
         rows = self._ports.source.snapshot(*where)
-        if isinstance(check, SmallCheck) and not job_run.position.void:
+        if check.compare_small is not None and not job_run.position.void:
             small = self._ports.source.small_snapshot(*where)
             said = (
                 None
@@ -114,7 +114,7 @@ class Verifier:
 
         Such a target retains what the source has lost: only a source that lost nothing shows what is wrong.
         """
-        if job_run.row.spec.consumer.key or said.equal or not isinstance(job_run.kind, Archiving):
+        if job_run.row.spec.consumer.key or said.equal or job_run.kind.refuse_occupied is None:
             return
         try:
             version = job_run.position.watermark.version

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from iscp.core.job.job_row import JobRow
 from iscp.core.job.report_validation import exact_position
 from iscp.core.settings.config import BuildConfig
+from iscp.core.values.errors import ErrorCode, PermanentError
 from iscp.core.values.watermark import Position
 from iscp.ports.consumer import ConsumeContext, Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.ports.engine import NO_DEATHS, Engine, JobDeaths
 from iscp.ports.range_builder import NothingRetained, RetainedCommits
-from iscp.ports.retention_hold import NothingHeld, holds_of
+from iscp.ports.retention_hold import NothingHeld
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.access.place_guard import ANYWHERE
@@ -60,7 +61,14 @@ class IterationPorts:
     def open(self, row: JobRow) -> Consumer:
         """Return the job's consumer, which every iteration needs. Raises InvalidRequest as `require_places` does."""
         self.require_places(row)
-        return self.kinds(row.spec.consumer.kind).open(row, self.environment)
+        consumer: object = self.kinds(row.spec.consumer.kind).open(row, self.environment)
+        if not isinstance(consumer, Consumer):
+            raise PermanentError(
+                f"the consumer {row.spec.consumer.kind!r} opens {type(consumer).__name__}, which is no Consumer",
+                remedy="Derive its class from Consumer of iscp.ports.consumer, as docs/consumers.md says",
+                code=ErrorCode.CONSUMER_BROKEN,
+            )
+        return consumer
 
     def read_position(self, row: JobRow) -> JobRun:
         """Return the job with its sink's position; raises Superseded if that belongs to a later registration."""
@@ -77,5 +85,5 @@ class IterationPorts:
     def place_holds(self, job_run: JobRun, guard: Guard) -> None:
         """Have the job hold the tables that its kind says. Raises as RetentionHold, and as the guard."""
         row = job_run.row
-        if wanted := holds_of(job_run.kind, row.spec.consumer):
+        if wanted := job_run.kind.held(row.spec.consumer):
             self.holds.place(row, wanted, job_run.position, guard, self.clock.monotonic_s())

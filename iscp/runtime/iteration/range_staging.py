@@ -23,7 +23,8 @@ from iscp.core.values.errors import (
 )
 from iscp.core.values.ids import JobKey
 from iscp.core.values.progress import UNCOUNTED, TableSize
-from iscp.ports.range_builder import RangeBuiltConsumer, RangeConsumer, RangeReader
+from iscp.ports.consumer import Consumer
+from iscp.ports.range_builder import RangeReader
 from iscp.ports.rows import Rows
 from iscp.ports.sink import BuildEnd, StagedRanges
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -39,16 +40,16 @@ class _JobPart:
     """One job's part in a batch."""
 
     plan: BuildPlan
-    consumer: RangeConsumer
+    consumer: Consumer
     ranges: StagedRanges
 
     def wanted(self, rows: Rows) -> Rows:
-        consumer = self.consumer
-        if isinstance(consumer, RangeBuiltConsumer):
-            return consumer.wanted(rows)
-        if (terms := self.ranges.terms()) is None:
+        if (built := self.consumer.range_built) is not None:
+            return built.wanted(rows)
+        refreshed, terms = self.consumer.range_refreshed, self.ranges.terms()
+        if refreshed is None or terms is None:
             raise PermanentError(f"nobody knows what the build of {self.plan.job_name} is of")
-        return Rows(lambda: consumer.range_rows(rows.frame, terms))
+        return Rows(lambda: refreshed.range_rows(rows.frame, terms))
 
 
 class SnapshotRangeBuilder:
@@ -131,10 +132,11 @@ class SnapshotRangeBuilder:
     def _part_of(self, plan: BuildPlan, span: SourceRange) -> _JobPart:
         row = row_of(plan)
         consumer = self._ports.open(row)
-        assert isinstance(consumer, RangeConsumer)
+        by_ranges = consumer.by_ranges
+        assert by_ranges is not None
         request = BuildRequest(plan.version, plan.piece_bytes, plan.depth, pin=plan.pin)
         build = build_id(plan.job_id, plan.spec_json, request, span.table_id, span.to.at_s)
-        return _JobPart(plan, consumer, consumer.ranges(build))
+        return _JobPart(plan, consumer, by_ranges.ranges(build))
 
     def _end_outdated(self, plan: BuildPlan) -> None:
         """End the build as outdated.
@@ -179,7 +181,7 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
             "build.over", extra={"table": part.plan.table_uri, "account": part.plan.account, "job": part.plan.job_name}
         )
     except (ChangesUnavailableError, FileLost) as gone:
-        if isinstance(part.consumer, RangeBuiltConsumer):
+        if part.consumer.range_built is not None:
             raise  # of the table that all parts read
         guard.check()
         about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(gone)}

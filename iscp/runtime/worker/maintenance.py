@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import MaintenanceTurns, Turn
@@ -26,7 +26,7 @@ from iscp.core.values.errors import ErrorCode, IscpError, PermanentError, Tempor
 from iscp.core.values.ids import ShardId
 from iscp.core.values.next_time import wait_until_s
 from iscp.core.values.untrusted_values import error_text
-from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
+from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
 from iscp.runtime.worker.maintenance_answers import parse_refresh, to_error
@@ -231,7 +231,7 @@ class Maintenance:
             return False, False
         try:
             kind = self._kinds(row.spec.consumer.kind)
-            return isinstance(kind, RefreshHandler), isinstance(kind, PurgeHandler)
+            return kind.refresh is not None, kind.purge is not None
         except BaseException:  # noqa: BLE001  (its iterations say so, in the job's own status)
             return False, False
 
@@ -243,7 +243,7 @@ class Maintenance:
         if row is None:
             return self._clock.now_s() + REFRESH_INTERVAL_S  # given up meanwhile, and forgotten when this ends
         kind = row.spec.consumer.kind
-        answer: object = self._find_offer(kind, RefreshHandler).refresh(row)
+        answer: object = _required(self._kinds(kind).refresh, kind, "RefreshHandler")(row)
         table_ids, next_at_s = parse_refresh(answer)
         with self._lock:
             for table_id in table_ids:  # the purge may remove what was retained for it
@@ -252,17 +252,7 @@ class Maintenance:
 
     def _purge(self, purge: Purge) -> object:
         kind, table_id = purge
-        return self._find_offer(kind, PurgeHandler).purge(table_id)
-
-    def _find_offer(self, kind: str, handler: type) -> Any:
-        found: Any = self._kinds(kind)
-        if not isinstance(found, handler):
-            raise PermanentError(
-                f"the consumer {kind!r} is no {handler.__name__} any more",
-                remedy="Install the version of its package that is, on every node, and restart them",
-                code=ErrorCode.CONSUMER_BROKEN,
-            )
-        return found
+        return _required(self._kinds(kind).purge, kind, "PurgeHandler")(table_id)
 
     def _run(self, what: str, turns: MaintenanceTurns[T], item: T, call: Callable[[T], object]) -> None:
         result: float | IscpError
@@ -282,6 +272,16 @@ class Maintenance:
             fields = {"item": str(item), "error": error_text(result), "code": int(result.code)}
             log.warning(_FAILED[what], extra={**fields, "again_s": round(again_s, 3)})
         self._wake.notify()
+
+
+def _required(handler: T | None, kind: str, name: str) -> T:
+    if handler is None:
+        raise PermanentError(
+            f"the consumer {kind!r} is no {name} any more",
+            remedy="Install the version of its package that is, on every node, and restart them",
+            code=ErrorCode.CONSUMER_BROKEN,
+        )
+    return handler
 
 
 def _purge_of(row: JobRow) -> Purge:

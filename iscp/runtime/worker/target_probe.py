@@ -16,7 +16,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.job.target_state import TargetLog, TargetSeen, seen_target
 from iscp.core.values.errors import IscpError, TableNotFound, TargetLost
 from iscp.ports.catalog import LogProbe
-from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
+from iscp.ports.consumer import Consumer, ConsumerEnvironment, ConsumerKind
 from iscp.runtime.iteration.job_run import JobRun, reconciled
 from iscp.runtime.iteration.range_position import read_position
 
@@ -51,13 +51,16 @@ class TargetProbes:
 
     def check(self, row: JobRow) -> None:
         """Read the target's position; raises TargetLost where it does not hold what `row` says."""
-        consumer = self._kinds(row.spec.consumer.kind).open(row, self._environment)
-        if isinstance(consumer, RangedConsumer):
+        kind = self._kinds(row.spec.consumer.kind)
+        consumer: Consumer
+        if kind.open_range is not None:
+            consumer = kind.open_range(row, self._environment)
             found = read_position(row, consumer, {})
             if found.apart:
                 return  # its iterations bring it together
             position = found.position
         else:
+            consumer = kind.open(row, self._environment)
             position = consumer.position(row)
         if position.job_id > row.job_id:
             return  # a later registration's, and this one is about to end
@@ -65,7 +68,6 @@ class TargetProbes:
             raise _lost(row, position.void or "it holds nothing of this job's")
         if position.void:
             raise _lost(row, position.void)
-        kind = self._kinds(row.spec.consumer.kind)
         there = reconciled(JobRun(row, kind, consumer, position)).position.watermark.version
         if there < row.watermark.version:
             raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")

@@ -1,6 +1,6 @@
 """What is staged of builds under the targets of a simulated cluster, and the source that it is read from.
 
-Ports StagedRanges, RangeBuiltConsumer and RangeReader: real iterations request builds by them, and the real
+Ports StagedRanges, RangeBuilt and RangeReader: real iterations request builds by them, and the real
 SnapshotRangeBuilder stages ranges. A range takes its time, may fail, and may land long after its process has ended.
 """
 
@@ -152,12 +152,13 @@ class SimulatedRanges:
 
 
 class SimulatedConsumer:
-    """Port RangeBuiltConsumer, of one job; its commits are those of `Run`."""
+    """Port RangeBuilt, of one job; its commits are those of `Run`."""
 
     def _not_here(self, *of: Any) -> Any:
         raise AssertionError("of a simulated job only ranges are built")
 
     position = claim = consume = takes_ranges = publish = _not_here
+    range_built = by_ranges = property(lambda self: self)
 
     def __init__(self, process: Process, row: JobRow) -> None:
         self._process = process
@@ -216,9 +217,7 @@ def iteration_ports(process: Process) -> Any:
     return SimpleNamespace(
         source=SimulatedSource(process.world),
         builds=SimpleNamespace(table_bytes_min=1, range_bytes=RANGE_BYTES),
-        kinds=lambda name: SimpleNamespace(
-            needs=SimpleNamespace(ranges=True), open=lambda row, environment: SimulatedConsumer(process, row)
-        ),
+        kinds=lambda name: SimpleNamespace(open=lambda row, environment: SimulatedConsumer(process, row)),
         open=lambda row: SimulatedConsumer(process, row),
         environment=None,
         context=lambda *of: None,

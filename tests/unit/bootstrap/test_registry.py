@@ -15,7 +15,7 @@ from tests.fakes.packages import install
 
 THEIRS = """
 from iscp.consumers.custom import CustomConsumer
-from iscp.ports.consumer import Needs
+from iscp.ports.consumer import ConsumerKind, Needs
 
 class Good(CustomConsumer):
     changes = "all"
@@ -25,8 +25,12 @@ class Good(CustomConsumer):
 class Plain:
     name = "plain"
 
-class Odd:
-    shared_target, needs = False, Needs(target_log="lance")
+class Old:
+    shared_target, needs = False, Needs()
+    name = validate = target_of = columns = open = None
+
+class Odd(ConsumerKind):
+    needs = Needs(target_log="lance")
     name = validate = target_of = columns = open = None
 
 class Exits:
@@ -37,8 +41,8 @@ class Exits:
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"good": "Good", "plain": "Plain", "exits": "Exits", "absent": "Absent", "odd": "Odd", "replica": "Plain"}
-    install(tmp_path, "theirs_for_registry", THEIRS, GROUP, **entries)
+    entries = {name.lower(): name for name in ("Good", "Plain", "Exits", "Absent", "Odd", "Old")}
+    install(tmp_path, "theirs_for_registry", THEIRS, GROUP, **entries, replica="Plain")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -97,6 +101,7 @@ def test_nobody_else_takes_the_name_of_one_of_ours() -> None:
         ("absent", "AttributeError"),
         ("exits", "SystemExit: gone"),
         ("odd", "its target has a log 'lance', which is no TargetLog"),
+        ("old", "nor a ConsumerKind: it has no base class ConsumerKind"),
         ("plain", "it has no shared_target, needs"),
     ],
 )

@@ -19,7 +19,6 @@ from iscp.core.job.several_tables import further_tables
 from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import ErrorCode, IscpError
 from iscp.core.values.watermark import Position, Watermark, later
-from iscp.ports.consumer import RangedConsumer
 from iscp.ports.source import ChangesUnavailableError
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
@@ -119,17 +118,16 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
                 job_run = _open_run(run, row)
                 if isinstance(job_run, JobRun):
                     run.ports.place_holds(job_run, run.guard)
+            if isinstance(job_run, JobOutcome):
+                outcomes.append(job_run)
+            elif job_run.consumer.refresh is not None:
+                refreshing.append(job_run)
+            elif job_run.data_type is DataType.TAIL:
+                tails.setdefault(job_run.position.watermark, []).append(job_run)
+            else:
+                others.append(job_run)
         except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
             outcomes.append(record_failure(row, None, error))
-            continue
-        if isinstance(job_run, JobOutcome):
-            outcomes.append(job_run)
-        elif job_run.kind.needs.reads_itself:
-            refreshing.append(job_run)
-        elif job_run.data_type is DataType.TAIL:
-            tails.setdefault(job_run.position.watermark, []).append(job_run)
-        else:
-            others.append(job_run)
     for since, group in tails.items():
         with run.working_for([each.row for each in group], UsagePart.READ):
             outcomes += apply_tail(run, since, group)
@@ -145,9 +143,11 @@ def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:
     its way fails.
     """
     ports = run.ports
-    kind, consumer = ports.kinds(row.spec.consumer.kind), ports.open(row)
-    if not isinstance(consumer, RangedConsumer):
+    kind = ports.kinds(row.spec.consumer.kind)
+    if kind.open_range is None:
         return ports.read_position(row)
+    ports.require_places(row)
+    consumer = kind.open_range(row, ports.environment)
     reached: dict[int, Watermark] = {}
     found = read_position(row, consumer, reached)
     while (part := found.lagging(reached)) is not None:

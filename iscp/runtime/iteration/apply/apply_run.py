@@ -13,7 +13,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.job.usage import UsagePart
 from iscp.core.job.watermark_record import WatermarkRecord
 from iscp.core.values.exact_watermarks import exact_watermark
-from iscp.ports.consumer import Consumed, TidyingConsumer
+from iscp.ports.consumer import Consumed
 from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard
 from iscp.ports.work_timer import charge_by_now, count_work, working_for
@@ -135,6 +135,5 @@ class ApplyRun:
         outcome = self.with_usage(applied(job_run.row, consumed, data_type, from_version, warning, reason))
         if job_run.whole:
             self.on_committed(outcome)
-        if isinstance(job_run.consumer, TidyingConsumer):
-            job_run.consumer.tidy()
+        job_run.consumer.tidy()
         return outcome

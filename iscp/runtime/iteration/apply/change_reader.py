@@ -69,7 +69,7 @@ class IterationRetriever:
         self._rows_changed = 0
         self._row = job_run.row
         self._spec: ConsumerSpec = job_run.row.spec.consumer
-        self._needs = job_run.kind.needs
+        self._needs, self._sharded = job_run.kind.needs, job_run.kind.sharded
         self._base_seq = job_run.position.base_version
         """The seq at which the sink said that it is, -1 if it said nothing."""
         self._takeover = job_run.takeover
@@ -79,7 +79,7 @@ class IterationRetriever:
         self._rows = rows
         self._feed = feed
         self._range = condition_sql(self._spec.key, job_run.row.key.range_id)
-        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if self._needs.sharded else []
+        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if self._sharded else []
         self._given: Iterator[tuple[pa.Table, pa.Table]] | None = None
 
     @property
@@ -172,7 +172,7 @@ class IterationRetriever:
         else:
             found = position_of(txn.get(key))
             # A later registration has marked it where it has taken over keys of the range.
-            if found.base_version != self._base_seq or (self._needs.sharded and found.job_id > self._row.job_id):
+            if found.base_version != self._base_seq or (self._sharded and found.job_id > self._row.job_id):
                 raise Conflict(f"the sink of {key} is at seq {found.seq}: another writer has committed")
         txn.put(key, self.record.to_json())
 

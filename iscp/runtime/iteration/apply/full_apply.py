@@ -13,20 +13,14 @@ from iscp.core.build.build_terms import NO_TERMS, BuildTerms
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.values.errors import IscpError
 from iscp.core.values.watermark import NOTHING_APPLIED
-from iscp.ports.range_builder import RangeBuiltConsumer
+from iscp.ports.range_builder import RangeBuilt
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import count_work
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.change_reader import Snapshot
-from iscp.runtime.iteration.apply.range_build import (
-    RunningBuild,
-    find_build,
-    go_on,
-    remove_build,
-    request_build,
-)
+from iscp.runtime.iteration.apply.range_build import RunningBuild, go_on, remove_build, request_build
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 if TYPE_CHECKING:
@@ -42,9 +36,10 @@ def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> l
 def apply_full(run: ApplyRun, job_run: JobRun, reason: str = "") -> JobOutcome:
     """Apply a snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
     source, uri = run.ports.source, run.uri
-    build = find_build(run, job_run) if job_run.data_type is DataType.SNAPSHOT else None
-    if build is not None and (done := go_on(run, job_run, build, partial(_publish, run, job_run))) is not None:
-        return done
+    if (built := job_run.consumer.range_built) is not None and job_run.data_type is DataType.SNAPSHOT:
+        done = go_on(run, job_run, partial(_publish, run, job_run, built))
+        if done is not None:
+            return done
     span = _span(run, job_run)
     goes_on = job_run.data_type is not DataType.SNAPSHOT
     if goes_on:
@@ -59,12 +54,13 @@ def apply_full(run: ApplyRun, job_run: JobRun, reason: str = "") -> JobOutcome:
         return _rebuild(run, session, job_run, span, reason)
 
 
-def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
-    assert isinstance(build.consumer, RangeBuiltConsumer)
+def _publish(
+    run: ApplyRun, job_run: JobRun, built: RangeBuilt, build: RunningBuild, manifests: Sequence[Manifest]
+) -> JobOutcome | None:
     with run.ports.engine.session() as session:
         context = run.ports.context(session, job_run, build.span, run.guard)
         retriever = run.retriever(DataType.SNAPSHOT, job_run, build.span, NOTHING_APPLIED)
-        consumed = build.consumer.publish(context, manifests, retriever)
+        consumed = built.publish(context, manifests, retriever)
         if consumed is None:
             return None
         warning = read_policy.warning(job_run.row.spec, build.span)
@@ -118,13 +114,14 @@ def _request_build(
     run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange, rows: Snapshot
 ) -> JobOutcome | None:
     """Request a build if the consumer takes ranges, as `request_build` does."""
+    if (built := job_run.consumer.range_built) is None or rows.small is not None:
+        return None
 
     def agree() -> BuildTerms | None:
-        assert isinstance(job_run.consumer, RangeBuiltConsumer)
         context = run.ports.context(session, job_run, span, run.guard)
-        return NO_TERMS if job_run.consumer.takes_ranges(context, rows.make_frame()) else None
+        return NO_TERMS if built.takes_ranges(context, rows.make_frame()) else None
 
-    return None if rows.small is not None else request_build(run, job_run, span, agree)
+    return request_build(run, job_run, span, agree)
 
 
 def _open_snapshot(run: ApplyRun, session: SparkSession, job_run: JobRun, span: SourceRange) -> Snapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.values.watermark import later
-from iscp.ports.consumer import ConsumeContext, RenewingConsumer
+from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -18,9 +18,9 @@ def renew_position(ports: IterationPorts, guard: Guard, job_run: JobRun, span: S
     Only the watermark moves. Raises what the commit raises.
     """
     position = job_run.position
-    if isinstance(job_run.consumer, RenewingConsumer):
+    if (renew := job_run.consumer.renew) is not None:
         columns = span.column_ids if position.column_ids is None else position.column_ids
         with ports.engine.session() as session:
             context = ConsumeContext(session, job_run.row, position.source_id, ports.epoch(), position, guard, columns)
-            position = job_run.consumer.renew(context, later(position.watermark, span.to))
+            position = renew(context, later(position.watermark, span.to))
     return unchanged(job_run.row, position, span, renewed=position.seq != job_run.position.seq)

@@ -18,7 +18,7 @@ from iscp.core.build.build_tiling import tiling
 from iscp.core.job.iteration import JobOutcome
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import StorageError
-from iscp.ports.range_builder import RangeConsumer
+from iscp.ports.range_builder import ByRanges
 from iscp.ports.sink import BuildEnd, Manifest, StagedRanges, StagedState
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
@@ -37,7 +37,6 @@ class RunningBuild:
 
     request: BuildRequest
     span: SourceRange
-    consumer: RangeConsumer
     ranges: StagedRanges
     state: StagedState
 
@@ -48,14 +47,14 @@ class RunningBuild:
 
 def find_build(run: ApplyRun, job_run: JobRun) -> RunningBuild | None:
     """Return the build that the job has requested, or None if there is none, or its version is gone."""
-    request = job_run.row.build
-    if request is None or not _by_ranges(job_run):
+    request, by_ranges = job_run.row.build, _by_ranges(job_run)
+    if request is None or by_ranges is None:
         return None
     try:
         span = run.ports.source.at(run.uri, request.version)
     except ChangesUnavailableError:
         return None
-    return _open(job_run, request, span)
+    return _open(job_run, by_ranges, request, span)
 
 
 Publish = Callable[[RunningBuild, Sequence[Manifest]], JobOutcome | None]
@@ -65,11 +64,12 @@ None says that this does not make up what its sink has.
 """
 
 
-def go_on(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publish) -> JobOutcome | None:
-    """Go on with a build that the job has requested before; return None if it is none that could go on."""
+def go_on(run: ApplyRun, job_run: JobRun, publish: Publish) -> JobOutcome | None:
+    """Go on with a build that the job has requested before; return None if there is none that could go on."""
     # What has a watermark for each range of keys is not claimed: its first commit does that.
-    claimed = job_run.kind.needs.sharded or job_run.position.job_id == job_run.row.job_id
-    if not build.state.goes_on or not claimed:
+    claimed = job_run.kind.sharded or job_run.position.job_id == job_run.row.job_id
+    build = find_build(run, job_run)
+    if build is None or not build.state.goes_on or not claimed:
         return None
     if not build.whole:
         return awaiting_build(job_run.row, job_run.position, build.request)
@@ -87,10 +87,10 @@ def request_build(
     `agree` returns what its ranges are computed from, or None if the consumer does not take them; it is called for a
     table that is large.
     """
-    before, config = find_build(run, job_run), run.ports.builds
+    before, config, by_ranges = find_build(run, job_run), run.ports.builds, _by_ranges(job_run)
     if before is not None and before.state.end is BuildEnd.REFUSED:
         return None
-    if not config.table_bytes_min or not _by_ranges(job_run):
+    if not config.table_bytes_min or by_ranges is None:
         return None
     with suppress(StorageError):  # of a table that only Spark opens nobody knows the size before it is read
         piece_bytes = PIECE_RANGES * config.range_bytes
@@ -102,7 +102,7 @@ def request_build(
         if job_run.row.build is not None and job_run.row.build.reading == request.reading:
             return None  # it is over, and would not go otherwise again
         run.guard.check()
-        _open(job_run, request, span).ranges.begin(terms)
+        _open(job_run, by_ranges, request, span).ranges.begin(terms)
         return awaiting_build(job_run.row, job_run.position, request)
     return None
 
@@ -130,26 +130,25 @@ def remove_build(job_run: JobRun) -> None:
 
     What cannot be removed now goes when its target is next built.
     """
-    request = job_run.row.build
-    if request is None or not isinstance(job_run.consumer, RangeConsumer):
+    request, by_ranges = job_run.row.build, job_run.consumer.by_ranges
+    if request is None or by_ranges is None:
         return
     try:
-        job_run.consumer.ranges(build_id(job_run.row.job_id, job_run.row.spec_json, request, "", 0.0)).remove()
+        by_ranges.ranges(build_id(job_run.row.job_id, job_run.row.spec_json, request, "", 0.0)).remove()
     except StorageError as error:
         log.warning("build.left", extra={"job": job_run.row.key.job_name, "error": str(error)})
 
 
-def _by_ranges(job_run: JobRun) -> bool:
-    """Return whether the job's first rows may be built by ranges.
+def _by_ranges(job_run: JobRun) -> ByRanges | None:
+    """Return what builds the job's first rows by ranges, or None if they may not be built so.
 
     A target that was built before is repaired, or rebuilt from one snapshot, whose rows are there at once.
     """
     first = job_run.row.watermark.version < 0 and job_run.row.key.range_id == WHOLE
-    return first and job_run.kind.needs.ranges and isinstance(job_run.consumer, RangeConsumer)
+    return job_run.consumer.by_ranges if first else None
 
 
-def _open(job_run: JobRun, request: BuildRequest, span: SourceRange) -> RunningBuild:
-    assert isinstance(job_run.consumer, RangeConsumer)
+def _open(job_run: JobRun, by_ranges: ByRanges, request: BuildRequest, span: SourceRange) -> RunningBuild:
     found = build_id(job_run.row.job_id, job_run.row.spec_json, request, span.table_id, span.to.at_s)
-    ranges = job_run.consumer.ranges(found)
-    return RunningBuild(request, span, job_run.consumer, ranges, ranges.state())
+    ranges = by_ranges.ranges(found)
+    return RunningBuild(request, span, ranges, ranges.state())

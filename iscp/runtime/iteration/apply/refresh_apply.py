@@ -11,16 +11,15 @@ from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
-from iscp.ports.consumer import ConsumeContext, TidyingConsumer
-from iscp.ports.range_builder import RangeRefreshedConsumer
-from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
+from iscp.ports.range_builder import RangeRefreshed
+from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import Manifest
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.work_timer import count_work
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.position_renewal import renew_position
-from iscp.runtime.iteration.apply.range_build import RunningBuild, find_build, go_on, remove_build, request_build
+from iscp.runtime.iteration.apply.range_build import RunningBuild, go_on, remove_build, request_build
 from iscp.runtime.iteration.job_outcomes import longest_parts, refreshed
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
@@ -36,11 +35,11 @@ def apply_refresh_to_each(run: ApplyRun, works: list[JobRun]) -> list[JobOutcome
 
 def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
     consumer, ports, uri = job_run.consumer, run.ports, run.uri
-    if not isinstance(consumer, RefreshingConsumer):
-        raise PermanentError(f"a consumer {job_run.kind.name} needs to read for itself, and has no `refresh`")
-    build = find_build(run, job_run) if job_run.data_type is DataType.SNAPSHOT else None
-    if build is not None and (published := go_on(run, job_run, build, partial(_publish, run, job_run))) is not None:
-        return published
+    assert consumer.refresh is not None  # the run is here by it
+    if (ranged := consumer.range_refreshed) is not None and job_run.data_type is DataType.SNAPSHOT:
+        published = go_on(run, job_run, partial(_publish, run, job_run, ranged))
+        if published is not None:
+            return published
     span = _find_version(run, job_run)
     exact_watermark(span.to)  # a commit may say any time of itself
     full = (
@@ -57,8 +56,10 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
             frame = ports.source.snapshot(session, uri, span.to.version)
             job_run = replace(job_run, position=consumer.claim(ports.context(session, job_run, span, run.guard), frame))
         context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, full)
-        if full == FIRST_BUILD and (waits := _request_build(run, job_run, context, order)) is not None:
-            return waits
+        if full == FIRST_BUILD and ranged is not None:
+            waits = request_build(run, job_run, span, lambda: ranged.range_terms(context, order))
+            if waits is not None:
+                return waits
         if full:
             ports.failpoints.reach("snapshot.before")
         done = consumer.refresh(context, order)
@@ -68,25 +69,18 @@ def _apply_refresh(run: ApplyRun, job_run: JobRun) -> JobOutcome:
     return outcome
 
 
-def _request_build(run: ApplyRun, job_run: JobRun, context: ConsumeContext, order: RefreshOrder) -> JobOutcome | None:
-    """Request a build if the consumer takes ranges, as `request_build` does."""
-    consumer = job_run.consumer
-    if not isinstance(consumer, RangeRefreshedConsumer):
-        return None
-    return request_build(run, job_run, order.to, lambda: consumer.range_terms(context, order))
-
-
-def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, manifests: Sequence[Manifest]) -> JobOutcome | None:
+def _publish(
+    run: ApplyRun, job_run: JobRun, ranged: RangeRefreshed, build: RunningBuild, manifests: Sequence[Manifest]
+) -> JobOutcome | None:
     """Publish what is computed from the staged ranges; return None if it does not make up the rows."""
-    consumer, ports, span = build.consumer, run.ports, build.span
-    assert isinstance(consumer, RangeRefreshedConsumer)
+    ports, span = run.ports, build.span
     exact_watermark(span.to)
     if (terms := build.ranges.terms()) is None:
         return None
     with ports.engine.session() as session:
         run.guard.check()
         context, order = ports.context(session, job_run, span, run.guard), RefreshOrder(span, run.bounds, FIRST_BUILD)
-        done = consumer.publish_ranges(context, order, manifests, terms)
+        done = ranged.publish_ranges(context, order, manifests, terms)
     if done is None:
         return None
     ports.failpoints.reach("report.before")
@@ -107,8 +101,7 @@ def _report(
     about |= {"reason": outcome.strategy_reason, "rows": outcome.rows}
     log.info("refresh.done", extra=about | longest_parts([outcome]))
     run.on_committed(outcome)
-    if isinstance(job_run.consumer, TidyingConsumer):
-        job_run.consumer.tidy()
+    job_run.consumer.tidy()
     return outcome
 
 

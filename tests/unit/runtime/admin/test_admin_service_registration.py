@@ -391,7 +391,7 @@ def test_a_table_that_is_taken_over_has_to_be_there_and_the_version_in_the_log(d
 
 def test_not_every_consumer_takes_over_a_table(desk: Desk) -> None:
     class Plain:
-        name, shared_target = "plain", False
+        name, adopting = "plain", None
 
     desk.kind = Plain()  # type: ignore[assignment]
     with pytest.raises(InvalidRequest, match="takes over no table"):

@@ -22,8 +22,6 @@ SHARD = ShardId("t-1")
 
 
 class SeveralKind(FakeKind):
-    """Port ReadingSeveral."""
-
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
         return {name: catalog.normalize(uri) for name, uri in spec.options["tables"].items()}
 

@@ -12,9 +12,9 @@ from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import ShardId
-from iscp.ports.consumer import Needs
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
 KEYED = '{"iteration":{"consumer":{"kind":"replica","target":"/targets/%s","key":["id"]}}}'
@@ -26,7 +26,7 @@ class Split(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kind.needs = Needs(sharded=True)
+        self.kind = FakeKind(sharded=True)
         self.world.lead()
         job = request()
         (self.registered,) = self.admin.register([type(job)(job.job, KEYED % "x")])
@@ -96,7 +96,7 @@ def test_what_goes_by_one_watermark_is_refused_until_it_is_merged(desk: Split) -
     assert "shard merge" in resync.value.remedy
     with pytest.raises(InvalidRequest, match="split into 3 ranges"):
         desk.admin.verify(X, False, 1.0, lambda: True)
-    desk.kind.needs = Needs()
+    desk.kind.open_range = None
     with pytest.raises(InvalidRequest, match="the sink of a consumer replica is not sharded"):
         desk.admin.register([request("y")])
 

@@ -13,7 +13,7 @@ from iscp.core.api.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.values.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
 from iscp.core.values.ids import JobKey, ShardId
 from iscp.core.values.members import NodeRecord
-from iscp.ports.consumer import ConsumerKind, Needs
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
@@ -35,7 +35,7 @@ class Operated:
     def __init__(self) -> None:
         self.world = OwnerWorld()
         self.world.lead()
-        self.needs = Needs(sharded=True)
+        self.sharded = True
         self.store = FakeOverrides(self.world.etcd)
         self.intake = RequestValidator(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
         self.calls = FakeCalls(VerifyDesk(lambda event: None, self.world.clock))
@@ -45,7 +45,7 @@ class Operated:
         register(self.world, row("x", job_id="000000000001")._replace(table_name="orders"))
 
     def kinds(self, name: str) -> ConsumerKind:
-        return FakeKind(self.needs)
+        return FakeKind(sharded=self.sharded)
 
     def ranges(self) -> list[int]:
         return [each.range_id for each in self.operator.placement("t-1")]
@@ -210,12 +210,12 @@ def test_a_table_is_split_and_merged_and_pins_of_ranges_that_are_gone_go_with_th
 
 def test_what_cannot_be_split_is_refused_with_its_jobs_and_nothing_changes(operated: Operated) -> None:
     operator = operated.operator
-    operated.needs = Needs()
+    operated.sharded = False
     with pytest.raises(InvalidRequest, match=r"x \(replica: its sink is not sharded\)") as refused:
         operator.reshard(False, "t-1", 0, "r-1")
     assert refused.value.field == "table"
     assert "Unregister" in refused.value.remedy
-    operated.needs = Needs(sharded=True)
+    operated.sharded = True
     with pytest.raises(TableNotFound):
         operator.reshard(False, "/tables/none", 0, "r-1")
     assert operated.ranges() == [1]

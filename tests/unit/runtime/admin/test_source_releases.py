@@ -16,7 +16,7 @@ BOTH = [TABLE.uri, OTHER.uri]
 
 
 class HoldingKind(FakeKind):
-    """Port HoldingSources: what its option says."""
+    """Holds what its option says."""
 
     def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
         return dict.fromkeys(spec.options.get("held", ()), 60.0)

@@ -16,7 +16,6 @@ from iscp.core.spec.spec import ConsumerSpec, JobSpec
 from iscp.core.values.errors import Conflict, Superseded
 from iscp.core.values.ids import JobKey, ranged_job_id
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, Watermark
-from iscp.ports.consumer import Needs
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever
 from iscp.runtime.iteration.job_run import JobRun
 from iscp.runtime.iteration.range_position import RangePosition, read_position
@@ -64,7 +63,7 @@ class Sink:
         seq = max(plan.stands.position.seq, row.seq) + 1
         record = WatermarkRecord(seq, Watermark(plan.to), row.job_id, "t", plan.since, 1, "x", row.origin)
         base_seq, takeover = plan.stands.position.base_version, plan.stands.takeover
-        kind, position = FakeKind(Needs(sharded=True)), Position(base_version=base_seq)
+        kind, position = FakeKind(sharded=True), Position(base_version=base_seq)
         work = JobRun(row, kind, FakeConsumer(FakeTarget()), position, takeover)
         handed = IterationRetriever(
             DataType.TAIL, work, record, fake_ports(FakeSource(), lambda name: kind), OpenGuard()

@@ -237,6 +237,14 @@ def test_a_kind_that_exits_ends_no_iteration_of_others() -> None:
     assert outcome.error_msg == "SystemExit: \\ud800"
 
 
+def test_a_kind_that_opens_no_consumer_is_reported_and_ends_no_iteration_of_others() -> None:
+    bench = Bench(exact(lambda asked: None))
+    bench.kinds = {"poisoned": type("Opens", (FakeKind,), {"open": lambda *given: object()})(), "replica": FakeKind()}
+    outcome = bench.assert_kept()
+    assert outcome.error_code == ErrorCode.CONSUMER_BROKEN
+    assert "'poisoned' opens object, which is no Consumer" in outcome.error_msg
+
+
 def poisoned_entry(seq: int, **wrong: Any) -> HistoryEntry:
     return replace(entry(job("replica"), seq), **wrong)
 

@@ -14,7 +14,7 @@ from tests.fakes.pipeline import FakeKind
 
 
 class HoldingKind(FakeKind):
-    """Port HoldingSources: each job holds its source, for as long as its option says."""
+    """Each job holds its source, for as long as its option says."""
 
     def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
         return {URI: spec.options["hold_s"]} if "hold_s" in spec.options else {}

@@ -14,7 +14,6 @@ from iscp.core.settings.config import BuildConfig
 from iscp.core.values.errors import StorageError
 from iscp.core.values.progress import SnapshotSize
 from iscp.core.values.watermark import Position, Watermark
-from iscp.ports.consumer import Needs
 from iscp.ports.sink import BuildEnd
 from iscp.runtime.iteration.apply.range_build import PIECE_RANGES
 from iscp.runtime.worker.runner import Runner
@@ -111,7 +110,7 @@ def test_what_is_staged_in_other_ranges_is_published_too(large: Large) -> None:
         lambda large: large.configure(replace(LARGE, table_bytes_min=101)),
         lambda large: large.configure(replace(LARGE, table_bytes_min=0)),
         lambda large: setattr(large.kind, "takes_ranges", False),
-        lambda large: setattr(large.kind, "needs", Needs()),
+        lambda large: setattr(large.kind, "is_built_by_ranges", False),
     ],
     ids=["small", "none is built so", "the sink does not take them", "the kind does not"],
 )
