@@ -359,12 +359,12 @@ class ConsumerKind(ABC):
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Validate a spec. Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
 
-    @abstractmethod
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         """Return the one spelling of the job's target, or an empty text if it has none.
 
         Two jobs of one target are recognized by it.
         """
+        return catalog.normalize(spec.target) if spec.target else ""
 
     def held(self, spec: ConsumerSpec) -> Mapping[str, float]:
         """Return the URIs of the tables that a job holds, by its spec in the job log, with the seconds of each hold.

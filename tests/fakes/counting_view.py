@@ -78,9 +78,6 @@ class CountingViewKind(ConsumerKind):
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Takes anything."""
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target)
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return ()
 

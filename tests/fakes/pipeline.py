@@ -409,9 +409,6 @@ class FakeKind(ConsumerKind):
         catalog.describe(spec.target)
         self.validate(spec, source, catalog)
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target) if spec.target else ""
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 

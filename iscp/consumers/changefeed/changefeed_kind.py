@@ -57,9 +57,6 @@ class ChangefeedKind(ConsumerKind):
                 )
         _refuse_other_table(spec, target, shards, catalog)
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target) if spec.target else ""
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         refuse_lately_reserved(source, KEY_HASH)
         return wanted_columns(spec, source)

@@ -60,9 +60,6 @@ class IndexKindBase(ConsumerKind):
             self._embeddings.registry.check(definition.vector.embed)
         _refuse_unusable(target)
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target) if spec.target else ""
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         stored = parse_definition(self.name, spec.options).stored_columns(spec.key)
         named = {"key": spec.key, "options": stored, "where": where_columns(spec.where)}

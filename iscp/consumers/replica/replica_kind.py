@@ -92,9 +92,6 @@ class ReplicaKind(ConsumerKind):
         if spec.key:
             _refuse_unusable(dead_letter_uri(target), catalog)
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target) if spec.target else ""
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 

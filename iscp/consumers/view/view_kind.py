@@ -81,9 +81,6 @@ class ViewKind(ConsumerKind):
         view = read_view_spec(spec)
         return dict.fromkeys(view.query.tables.values(), view.hold_s) if view.hold_s else {}
 
-    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        return catalog.normalize(spec.target) if spec.target else ""
-
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return tuple(source)
 
