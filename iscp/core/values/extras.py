@@ -13,6 +13,8 @@ EXTRA_MODULES = (
     *(
         "obstore",
         "onnxruntime",
+        "opentelemetry",
+        "prometheus_client",
         "pyarrow",
         "pydantic",
         "pyspark",
