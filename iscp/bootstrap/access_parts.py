@@ -37,13 +37,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class AccessSide:
     """The parts of access control: `interceptors` come before all others; `beside` starts before users are served, and
-    closes after them.
+    closes after them. `callers` is None where callers need not be known.
     """
 
     server: AccessServer
     interceptors: Sequence[grpc.ServerInterceptor] = ()
     beside: Sequence[RunsBesideOwner] = ()
     counters: Callable[[], Mapping[str, int]] = dict
+    callers: KnownCallers | None = None
 
 
 def compose_places(config: NodeConfig) -> PlaceGuard:
@@ -82,4 +83,5 @@ def compose_access(config: NodeConfig, etcd: EtcdClient, clock: Clock) -> Access
         interceptors=[AccessInterceptor(parts)],
         beside=[tokens, audit, provider] if provider else [tokens, audit],
         counters=audit.counters,
+        callers=callers,
     )

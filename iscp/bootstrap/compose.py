@@ -15,12 +15,14 @@ from iscp.bootstrap.build_parts import compose_build_worker, compose_builder
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination, Listeners, compose_coordination
 from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.metric_parts import compose_metrics
 from iscp.bootstrap.owner_parts import compose_alerts, compose_services
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.ports.cluster import NodeCalls
+from iscp.runtime.metrics.node_readings import NodeCounts
 from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.node_clients import NodeClients
@@ -35,10 +37,9 @@ def compose(foundation: Foundation) -> Node:
         alerts.on_tables(ids)
         builder.on_tables(ids)
 
-    def further_counters() -> Mapping[str, int]:
+    def quarantined() -> Mapping[str, int]:
         borders = (coordination.worker, coordination.peers, served, coordination.owner)
-        quarantined = sum(border.quarantined for border in borders)
-        return {"quarantined": quarantined, **alerts.counters(), **access.counters()}
+        return {"quarantined": sum(border.quarantined for border in borders)}
 
     def calls_of(to: NodeRecord) -> NodeCalls:
         return local_calls if to.node_id == config.node_id else coordination.peers.call(to)
@@ -56,15 +57,15 @@ def compose(foundation: Foundation) -> Node:
     ports, target_probes = compose_iteration_ports(foundation, lambda: keeper.epoch), compose_target_probes(foundation)
     engine = compose_engine(foundation, ports, target_probes, keeper, worker)
     build_worker = compose_build_worker(foundation, cluster, ports, keeper)
-    local_calls = engine.answer_calls(
-        foundation.node_log, build_worker, owner.decisions.of_other_terms, further_counters
-    )
+    counts = NodeCounts([*engine.counters, quarantined, lambda: alerts.counters(), access.counters])
+    local_calls = engine.answer_calls(foundation.node_log, build_worker, owner.decisions.of_other_terms, counts)
     served = _serve_owners(foundation, coordination, local_calls)
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     alerts = compose_alerts(foundation, owner, nodes)
     builder = compose_builder(foundation, cluster, owner, nodes, calls_of)
     services = compose_services(foundation, cluster, coordination, nodes, target_probes, builder)
     forwarding = _forward(foundation, coordination)
+    metrics = compose_metrics(foundation, cluster, coordination, engine, builder, counts, access)
     parts = NodeParts(
         server=_serve(
             foundation,
@@ -80,8 +81,8 @@ def compose(foundation: Foundation) -> Node:
         executor=engine.executor,
         maintenance=engine.maintenance,
         progress=coordination.progress,
-        connections=[nodes, collector, coordination.peers, forwarding, cluster.etcd],
-        beside_owner=[alerts, build_worker, builder, *access.beside],
+        connections=[*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd],
+        beside_owner=[alerts, build_worker, builder, *access.beside, *metrics.beside],
     )
     preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

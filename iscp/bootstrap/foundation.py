@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 
+from iscp import __version__
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.telemetry.node_meter import node_meter
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.index_parts import index_services
@@ -18,7 +20,7 @@ from iscp.consumers.index.index_services import IndexServices
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
-from iscp.ports.system import Failpoints
+from iscp.ports.system import NO_METER, Failpoints, Meter
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Foundation:
     analysis: SqlAnalysis
     indexes: Callable[[], IndexServices]
     tls: CertificateWatch | None = None
+    meter: Meter = NO_METER
 
     @classmethod
     def lay(
@@ -76,4 +79,5 @@ class Foundation:
             analysis=analysis,
             indexes=indexes,
             tls=certificate_watch(config),
+            meter=node_meter(config, __version__, clock),
         )

@@ -18,6 +18,7 @@ from iscp.runtime.access.place_guard import PlaceGuard
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.search_service import OwnerSearch
 from iscp.runtime.admin.search_turns import SearchTurns
+from iscp.runtime.metrics.metered_search import MeteredSearch
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 
@@ -26,7 +27,8 @@ def compose_search(
 ) -> SearchServer:
     turns = SearchTurns(foundation.config.search, foundation.clock)
     search = NodeSearch(foundation.indexes)
-    return SearchServer(OwnerSearch(owner, catalog, waiter.wait, search, turns, places, foundation.deaths))
+    service = OwnerSearch(owner, catalog, waiter.wait, search, turns, places, foundation.deaths)
+    return SearchServer(MeteredSearch(service, foundation.meter, foundation.clock))
 
 
 @dataclass(frozen=True, slots=True)

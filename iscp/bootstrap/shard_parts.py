@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import get_args
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
@@ -32,6 +32,7 @@ from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
+from iscp.runtime.metrics.metered_runner import MeteredRunner
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
@@ -59,24 +60,28 @@ class ShardEngine:
     desk: VerifyDesk
     progress: Callable[[str], RunProgress | None]
 
+    @property
+    def counters(self) -> Sequence[Callable[[], Mapping[str, int]]]:
+        """Return what counts what the engine does."""
+        return (lambda: asdict(self.executor.counters()), self.maintenance.counters, self.scheduler.pool.counters)
+
     def answer_calls(
         self,
         node_log: NodeLog,
         build_worker: BuildWorkerLoop,
         former_events: Callable[[Sequence[int]], list[EventView]],
-        further_counters: Callable[[], Mapping[str, int]],
+        counts: Callable[[], dict[str, int]],
     ) -> LocalCalls:
         """Return what answers the owner's calls to this node."""
         return LocalCalls(
             scheduler=self.scheduler,
-            executor=self.executor,
             desk=self.desk,
             maintenance=self.maintenance,
             progress=self.progress,
             node_log=node_log,
             build_worker=build_worker,
             former_events=former_events,
-            further_counters=further_counters,
+            counts=counts,
         )
 
 
@@ -96,8 +101,9 @@ def compose_engine(
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
+    surviving = SurvivingRunner(runner, foundation.deaths)
     executor = Executor(
-        SurvivingRunner(runner, foundation.deaths),
+        MeteredRunner(surviving, foundation.meter, clock) if config.metrics.used else surviving,
         clock,
         config.scheduler,
         lease_check=keeper.check,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from iscp.core.job.iteration import Iteration, JobOutcome
 from iscp.core.job.job_deaths import Deaths
@@ -15,6 +15,13 @@ from iscp.ports.system import Guard
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+class HeapSize(NamedTuple):
+    """The heap of the engine's JVM, in bytes: what is in use, garbage included, and what may be."""
+
+    used: int
+    limit: int
 
 
 class Engine(Protocol):

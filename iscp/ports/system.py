@@ -1,11 +1,13 @@
-"""Time, threads, and the places where tests make a process die."""
+"""Time, metrics, threads, and the places where tests make a process die."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
 from typing import Protocol
+
+from iscp.core.metrics.metric import DeclaredMetric, MetricReading
 
 
 class Clock(Protocol):
@@ -14,6 +16,32 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Return seconds that never step back; only differences mean anything."""
+
+
+class Meter(Protocol):
+    """Takes what is measured. Safe for threads; nothing is raised, and nothing waits for whoever reads metrics."""
+
+    def record(self, metric: DeclaredMetric, value: float, attributes: Mapping[str, str]) -> None:
+        """Add to a counter, or count a value in a histogram."""
+
+    def observe(self, read: Callable[[], Iterable[MetricReading]]) -> None:
+        """Have `read` called whenever metrics are collected, on the thread that collects them.
+
+        A metric is read by one `read` alone. If that raises, it has no reading then.
+        """
+
+
+class NoMeter:
+    """The meter of a node whose metrics nobody wants (port Meter)."""
+
+    def record(self, metric: DeclaredMetric, value: float, attributes: Mapping[str, str]) -> None:
+        """Nobody reads it."""
+
+    def observe(self, read: Callable[[], Iterable[MetricReading]]) -> None:
+        """Nobody collects."""
+
+
+NO_METER = NoMeter()
 
 
 class Condition(Protocol):

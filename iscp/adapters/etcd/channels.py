@@ -102,10 +102,16 @@ class Channels:
         self._endpoints = [Endpoint(address, tls) for address in settings.endpoints]
         self._current = 0
         self._token: str | None = None
-        # Lock order: `_token_lock`, held during a call to etcd, before `_lock`, held only to read `_current`.
+        # Lock order: `_token_lock`, held during a call to etcd, before `_lock`, held for an instant.
         self._lock = threading.Lock()
         self._token_lock = threading.Lock()
         self._closed = threading.Event()
+        self.watch_events = 0
+
+    def count_events(self, events: int) -> None:
+        """Count what a watch has brought, in `watch_events`."""
+        with self._lock:
+            self.watch_events += events
 
     @property
     def closed(self) -> bool:

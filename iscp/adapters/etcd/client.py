@@ -109,6 +109,11 @@ class EtcdClient:
         request = pb.CompactionRequest(revision=revision, physical=True)
         self._channels.unary(pb.path("KV", "Compact"), request, writes=True)
 
+    @property
+    def watch_events(self) -> int:
+        """Return how many changes of keys all watches have brought."""
+        return self._channels.watch_events
+
     def watch(self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True) -> Watch:
         return Watch(
             self._channels,

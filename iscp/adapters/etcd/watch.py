@@ -141,6 +141,7 @@ class Watch:
                         return
                 elif response.events:
                     events = tuple(_event(event) for event in response.events)
+                    self._channels.count_events(len(events))
                     self._next_revision = events[-1].kv.mod_revision + 1
                     yield Changed(events)
                 else:

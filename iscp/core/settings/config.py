@@ -14,6 +14,7 @@ from typing import ClassVar
 from iscp.core.access.security_config import AccountConfig, SecurityConfig
 from iscp.core.job.iteration import Bounds
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
+from iscp.core.settings.metrics_config import MetricsConfig
 from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.setting_fields import about, setting
@@ -294,6 +295,7 @@ class NodeConfig:
     search: SearchBounds = field(default_factory=SearchBounds)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property

@@ -9,6 +9,7 @@ from iscp.core.access.account_roots import ROOTS_MAX, is_bucket, is_root
 from iscp.core.access.oidc_faults import oidc_faults
 from iscp.core.settings.config import BUCKETS_MAX, EtcdConfig, NodeConfig, NotifyConfig, S3Config
 from iscp.core.settings.embedder_faults import embedder_faults
+from iscp.core.settings.metrics_config import metrics_faults
 from iscp.core.settings.setting_list import Setting
 from iscp.core.values.access_roles import is_account
 from iscp.core.values.setting_faults import URL, SettingFault, is_loopback, url_fault
@@ -49,6 +50,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_storage_faults(config),
         *_order_faults(config),
         *_notify_faults(config.notify),
+        *metrics_faults(config.metrics),
         *embedder_faults(config.embedders, config.embedding.allow),
         *_security_faults(config),
         *access_faults(config),
@@ -68,7 +70,7 @@ def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
 
 def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
-    own = ("gateway.listen", config.gateway.listen), ("health.listen", config.health.listen)
+    own = [(f"{each}.listen", getattr(config, each).listen) for each in ("gateway", "health", "metrics")]
     listed += [each for each in own if each[1]]
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
@@ -96,7 +98,12 @@ def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
 
 def _listens_elsewhere(config: NodeConfig) -> Iterator[tuple[str, str]]:
     """Yield where the node can be reached from other machines, unless that is admitted."""
-    for path, listen in (("listen", config.listen), ("gateway.listen", config.gateway.listen)):
+    listens = {
+        "listen": config.listen,
+        "gateway.listen": config.gateway.listen,
+        "metrics.listen": config.metrics.listen,
+    }
+    for path, listen in listens.items():
         if listen and port_of(listen) is not None and not is_loopback(listen) and not config.security.insecure:
             yield path, listen
 

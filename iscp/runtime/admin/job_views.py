@@ -88,18 +88,9 @@ class JobViews:
             status=row.status,
             create_at_s=row.create_at_s,
             node_id=node_id,
-            late=self._late(row, lag_s),
+            late=is_late(row, lag_s, now_s),
             ranges=ranges,
         )
-
-    def _late(self, row: JobRow, lag_s: float) -> bool:
-        try:
-            spec = run_spec(row.spec_json)
-        except InvalidRequest:  # damaged in the job log: its iterations say so, and its place in a list is not theirs
-            return False
-        if spec is None or spec.target_lag_s is None:
-            return False
-        return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
 
     def _progress(self, row: JobRow) -> RunProgress | None:
         """Queried of nodes only where an iteration was reported to run, which takes a while, or a comparison."""
@@ -120,6 +111,17 @@ class JobViews:
         reported = self._nodes.of_each(lambda each: self._nodes.maintenance(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobMaintenance(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
+
+
+def is_late(row: JobRow, lag_s: float, now_s: float) -> bool:
+    """Return whether the job lags by more than its target lag, or has not built its target within it."""
+    try:
+        spec = run_spec(row.spec_json)
+    except InvalidRequest:  # damaged in the job log: its iterations say so, and its place in a list is not theirs
+        return False
+    if spec is None or spec.target_lag_s is None:
+        return False
+    return (lag_s if row.watermark.version >= 0 else now_s - row.create_at_s) > spec.target_lag_s
 
 
 def silent_max_s(probe: ProbeConfig) -> float:

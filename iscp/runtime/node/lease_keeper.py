@@ -76,6 +76,11 @@ class LeaseKeeper:
         if lease is None or self._clock.monotonic_s() >= lease.confirmed_until_s():
             raise LeaseLost("the node's lease can no longer be confirmed", remedy="Check that etcd can be reached")
 
+    def valid_s(self) -> float:
+        """Return for how many seconds the node may still write unless its lease is renewed; 0 if it may not now."""
+        lease = self._lease
+        return 0.0 if lease is None else max(0.0, lease.confirmed_until_s() - self._clock.monotonic_s())
+
     def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """A life that was a member and is none any more has lost its key, though its lease may go on.
 

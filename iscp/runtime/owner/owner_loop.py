@@ -83,7 +83,7 @@ class OwnerLoop:
     """Runs while the node does; between terms it only waits.
 
     Other threads submit events and read at any time; all attributes are written by the loop's thread alone. `machine`
-    and `sources` are read through `query`. `claim_fault`: why the last claim failed, until one succeeds.
+    and `sources` are read by `query`. `claim_fault`: why the last claim failed. `log_commits`: those of its writers.
     """
 
     _writer_of: type[LogWriter] = LogWriter
@@ -106,6 +106,7 @@ class OwnerLoop:
         self.writer: LogWriter | None = None
         self.claim_fault: IscpError | None = None
         self.decisions = Decisions()
+        self.log_commits = 0
         self.checkpoint = Checkpointer(cluster.checkpoints, clock)
         self._log_access = log_access
         self._cluster = cluster
@@ -313,6 +314,7 @@ class OwnerLoop:
 
     def _mark(self, version: int) -> None:
         """Note the version, on the writer's thread."""
+        self.log_commits += 1
         if self._marker.note(version):
             self._inbox.post(Query(lambda: None))  # it is due earlier than the loop knows
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import takewhile
 
-from iscp.coordination.protocol.effects import Decided
+from iscp.coordination.protocol.effects import Decided, Decision
 from iscp.core.api.api_views import EventView
 
 PLACEMENT_EVENTS_MAX = 10_000
@@ -31,6 +31,7 @@ class Decisions:
         self._owner_rev = 0
         self._number = 0
         self._taken = 0, 0
+        self._counts: Counter[str] = Counter({each.value: 0 for each in Decision})
         self._closed = False
 
     def begin(self, owner_rev: int) -> None:
@@ -44,9 +45,15 @@ class Decisions:
         shard, what = str(decided.shard) if decided.shard else "", decided.what.value
         with self._changed:
             self._number += 1
+            self._counts[what] += 1
             place = self._owner_rev, self._number
             self._events.append(EventView(*place, at_s, what, decided.node_id, shard, str(decided.why), table))
             self._changed.notify_all()
+
+    def counts(self) -> dict[str, int]:
+        """Return how often this node has decided what, as the owner, since its start."""
+        with self._changed:
+            return dict(self._counts)
 
     def merge(self, events: Iterable[EventView]) -> None:
         """Take in what a former owner's node remembers of terms before the present one."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 
 from iscp.core.api.api_views import EventView
 from iscp.core.api.log_lines import LogPage, LogQuery
@@ -14,40 +13,37 @@ from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import BuildAnswer
 from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
-from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Maintenance
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.verify_requests import VerifyDesk
 
 
 class LocalCalls:
-    """The port `NodeCalls` on this node's scheduler and executor.
+    """The port `NodeCalls` on this node's scheduler.
 
-    `former_events` gives what it retains of all terms but the given ones, `further_counters` what others count.
+    `former_events` gives what it retains of all terms but the given ones, `counts` what the node's parts count.
     """
 
     def __init__(
         self,
         *,
         scheduler: Scheduler,
-        executor: Executor,
         desk: VerifyDesk,
         maintenance: Maintenance,
         progress: Callable[[str], RunProgress | None],
         node_log: NodeLog,
         build_worker: BuildWorkerLoop,
         former_events: Callable[[Sequence[int]], list[EventView]],
-        further_counters: Callable[[], Mapping[str, int]],
+        counts: Callable[[], dict[str, int]],
     ) -> None:
         self._scheduler = scheduler
-        self._executor = executor
         self._desk = desk
         self._maintenance = maintenance
         self._progress = progress
         self._node_log = node_log
         self._build_worker = build_worker
         self._former_events = former_events
-        self._further_counters = further_counters
+        self._counts = counts
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._scheduler.notify(shard, targets)
@@ -72,12 +68,7 @@ class LocalCalls:
         return self._progress(job_id)
 
     def counters(self) -> dict[str, int]:
-        return {
-            **asdict(self._executor.counters()),
-            **self._maintenance.counters(),
-            **self._scheduler.pool.counters(),
-            **self._further_counters(),
-        }
+        return self._counts()
 
     def events(self, known: Sequence[int]) -> list[EventView]:
         return self._former_events(known)

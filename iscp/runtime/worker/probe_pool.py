@@ -44,7 +44,7 @@ class _TurnRun(Spot):
 
 class ProbePool:
     """`hand_in` takes answers and news of what is late, on any thread, and never waits. `watch` has to be called again
-    and again, at `next_due_s` at the latest, by a thread that touches no storage.
+    and again, at `next_due_s` at the latest, by a thread that touches no storage. `probed`: probes that have ended.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class ProbePool:
         self._watched: dict[_TurnRun, None] = {}
         self._idle = 0
         self._made = 0
+        self.probed = 0
         self._closed = False
 
     @property
@@ -178,6 +179,7 @@ class ProbePool:
         place = self._prober.place(run.at) if slow else ""
         with self._changed:
             self._watched.pop(run, None)
+            self.probed += answered
             current = self._turns.end(run.turn, answered, place, slow=slow, now_s=self._clock.monotonic_s())
             self._idle += 1  # this one has nothing to do then
             self._start_turns()

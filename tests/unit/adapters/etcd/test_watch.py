@@ -34,6 +34,10 @@ class ScriptedChannels:
         self._revision_now = revision_now
         self.started_at: list[int] = []
         self.tokens_dropped = 0
+        self.watch_events = 0
+
+    def count_events(self, events: int) -> None:
+        self.watch_events += events
 
     def open_stream(self, _path: str, requests: Iterator[Any]) -> tuple[object, ScriptedCall]:
         self.started_at.append(next(requests).create_request.start_revision)
@@ -77,6 +81,7 @@ def test_it_resumes_after_the_last_event_and_not_after_the_header() -> None:
     changes = seen(channels)
     assert channels.started_at == [5, 7, 10]
     assert [e.kv.mod_revision for change in changes for e in change.events] == [5, 6, 7, 9]
+    assert channels.watch_events == 4
 
 
 def test_a_progress_notice_is_passed_on_and_not_resumed_from() -> None:

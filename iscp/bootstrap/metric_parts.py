@@ -1,0 +1,79 @@
+"""Compose what is measured of a node, and where its metrics go; nothing where they go nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iscp.adapters.delta.spark.jvm_heap import JvmHeap
+from iscp.adapters.system.process_memory import resident_bytes
+from iscp.bootstrap.access_parts import AccessSide
+from iscp.bootstrap.cluster_parts import Cluster
+from iscp.bootstrap.coordination_parts import Coordination
+from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.shard_parts import ShardEngine
+from iscp.core.values.access_roles import Credentials
+from iscp.runtime.builds.builder_access import BuilderAccess
+from iscp.runtime.builds.builder_loop import BuilderLoop
+from iscp.runtime.metrics.node_readings import NodeCounts, NodeReadings
+from iscp.runtime.metrics.owner_readings import OwnerReadings
+from iscp.runtime.node.node import Closes, RunsBesideOwner
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSide:
+    """The parts that metrics need: `beside` serves them, and `connections` are closed last."""
+
+    beside: Sequence[RunsBesideOwner] = ()
+    connections: Sequence[Closes] = ()
+
+
+def compose_metrics(
+    foundation: Foundation,
+    cluster: Cluster,
+    coordination: Coordination,
+    engine: ShardEngine,
+    builder: BuilderLoop,
+    counts: NodeCounts,
+    access: AccessSide,
+) -> MetricsSide:
+    """Raises ConfigurationError if the port of `metrics.listen` cannot be had."""
+    config, clock = foundation.config, foundation.clock
+    if not config.metrics.used:
+        return MetricsSide()
+    from iscp.adapters.telemetry.metrics_server import MetricsServer
+    from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
+
+    meter, heap = foundation.meter, JvmHeap(foundation.spark.root)
+    assert isinstance(meter, OpenTelemetryMeter)
+    node = NodeReadings(
+        counts,
+        slots=config.scheduler.concurrency,
+        heap=heap.size,
+        memory_bytes=resident_bytes,
+        lease_s=coordination.keeper.valid_s,
+        probes=lambda: engine.scheduler.pool.probed,
+        watch_events=lambda: cluster.etcd.watch_events,
+    )
+    builds = BuilderAccess(builder, clock)
+    owner = OwnerReadings(coordination.owner, builds.known, clock, config.probe, config.metrics.per_job_max)
+    meter.observe(node.read)
+    meter.observe(owner.read)
+    closes: list[Closes] = [meter, heap]
+    if not config.metrics.listen:
+        return MetricsSide(connections=closes)
+    server = MetricsServer(
+        config.metrics.listen,
+        meter.registry,
+        tls=foundation.tls,
+        allowed=lambda credentials: _may_read(access, credentials),
+    )
+    return MetricsSide(beside=[server], connections=closes)
+
+
+def _may_read(access: AccessSide, credentials: Credentials) -> bool:
+    """Return whether a caller may read what is of all accounts. Raises IscpError where its token cannot be checked."""
+    if access.callers is None:
+        return True
+    caller = access.callers.identify(credentials)
+    return caller is not None and caller.everywhere

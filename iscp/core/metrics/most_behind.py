@@ -1,0 +1,65 @@
+"""Choose the jobs that metrics name: those that lag most; all others are in sums.
+
+A system of metrics has a series for each job that is ever named, and is not made for hundreds of thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
+from typing import NamedTuple
+
+from iscp.core.job.job_row import JobRow
+from iscp.core.metrics import job_metrics as metrics
+from iscp.core.metrics.attributes import ACCOUNT, JOB, KIND, TABLE
+from iscp.core.metrics.metric import MetricReading
+
+
+class JobLag(NamedTuple):
+    """The lag of a job, or of one range of its table.
+
+    `lag_s` is -1 where it is not known; `versions` are those of the source that it has not applied.
+    """
+
+    row: JobRow
+    lag_s: float
+    versions: int
+
+
+def whole_jobs(lags: Iterable[JobLag]) -> list[JobLag]:
+    """Return one for each job: a job on a split table is as far behind as its range that lags most."""
+    found: dict[str, JobLag] = {}
+    for each in lags:
+        job_id = each.row.registration
+        before = found.get(job_id)
+        if before is None:
+            found[job_id] = each
+        else:
+            lag_s, versions = max(before.lag_s, each.lag_s), max(before.versions, each.versions)
+            found[job_id] = before._replace(lag_s=lag_s, versions=versions)
+    return list(found.values())
+
+
+def lag_readings(lags: list[JobLag], named_max: int, kind_of: Callable[[JobRow], str]) -> Iterator[MetricReading]:
+    """Yield the lags of the `named_max` jobs that lag most, and the sums of all others."""
+    most = set(nlargest(named_max, range(len(lags)), key=lambda place: (lags[place].lag_s, lags[place].versions)))
+    rest_s, rest_versions = 0.0, 0
+    for place, (row, lag_s, versions) in enumerate(lags):
+        if place not in most:
+            rest_s, rest_versions = rest_s + max(0.0, lag_s), rest_versions + versions
+            continue
+        named = {
+            ACCOUNT.name: row.key.account,
+            TABLE.name: row.table_uri,
+            JOB.name: row.key.job_name,
+            KIND.name: kind_of(row),
+        }
+        if lag_s >= 0.0:
+            yield MetricReading(metrics.LAG, lag_s, named)
+        yield MetricReading(metrics.VERSIONS, versions, named)
+    yield MetricReading(metrics.LAG_REST, rest_s)
+    yield MetricReading(metrics.VERSIONS_REST, rest_versions)
+    yield MetricReading(metrics.UNNAMED, len(lags) - len(most))
+    lag_max_s = max((each.lag_s for each in lags), default=-1.0)
+    if lag_max_s >= 0.0:
+        yield MetricReading(metrics.LAG_MAX, lag_max_s)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from iscp.core.build.build_progress import KnownBuilds
+from iscp.core.metrics import build_metrics, job_metrics
+from iscp.core.metrics import owner_metrics as metrics
+from iscp.core.metrics.metric import DeclaredMetric
+from iscp.core.settings.config import ProbeConfig
+from iscp.core.values.errors import NotOwner
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.metrics.owner_readings import OwnerReadings
+from iscp.runtime.owner.node_clients import NodeClients
+from tests.fakes.owned_jobs import register, row
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.waiting import until
+
+Found = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def world() -> Iterator[OwnerWorld]:
+    made = OwnerWorld()
+    yield made
+    made.close()
+
+
+def no_builds() -> KnownBuilds:
+    return KnownBuilds()
+
+
+def read(world: OwnerWorld, named_max: int = 10) -> Found:
+    readings = OwnerReadings(world.owner, no_builds, world.clock, ProbeConfig(), named_max)
+    return {(each.metric.name, *each.attributes.values()): each.value for each in readings.read()}
+
+
+def of(found: Found, metric: DeclaredMetric) -> Found:
+    return {key[1:]: value for key, value in found.items() if key[0] == metric.name}
+
+
+def test_a_node_that_is_not_the_owner_says_only_that(world: OwnerWorld) -> None:
+    assert read(world) == {(metrics.LEADS.name,): 0}
+
+
+def test_the_owner_reads_its_cluster(world: OwnerWorld) -> None:
+    world.lead()
+    register(world, row("j"))
+    until(lambda: of(read(world), metrics.SHARDS)[("running",)] == 1)
+    found = read(world)
+    assert found[metrics.LEADS.name,] == found[metrics.NODES.name,] == 1
+    assert of(found, metrics.SHARDS) == {("absent",): 0, ("dispatching",): 0, ("running",): 1, ("draining",): 0}
+    assert found[metrics.MOVING.name,] == 0
+    assert found[metrics.DECISIONS.name, "dispatch"] == 1
+    assert found[metrics.LOG_COMMITS.name,] >= 1
+    assert of(found, build_metrics.BUILDS) == {("waiting",): 0, ("building",): 0, ("publishing",): 0}
+
+
+def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) -> None:
+    world.lead()
+    behind, current = row("behind"), row("current", "t-2")
+    register(world, behind, current)
+    for each in (behind, current):
+        world.report(each, 4)
+    world.pass_s(60.0)
+    world.see(9, lag_s=30.0)
+    world.see(4, table_id="t-2")
+    until(lambda: of(read(world), job_metrics.LAG).get(("a", "/tables/t-1", "behind", "replica")))
+    found = read(world)
+    views = JobViews(
+        world.owner,
+        NodeClients(world.owner, lambda record: pytest.fail("called")),
+        lambda kind: pytest.fail(kind),
+        world.clock,
+        ProbeConfig(),
+    )
+    shown = {view.name: view for view in views.of([behind, current])}
+    assert of(found, job_metrics.LAG) == {
+        ("a", "/tables/t-1", "behind", "replica"): shown["behind"].lag_s,
+        ("a", "/tables/t-2", "current", "replica"): 0.0,
+    }
+    assert of(found, job_metrics.VERSIONS)["a", "/tables/t-1", "behind", "replica"] == 5
+    assert found[job_metrics.LAG_MAX.name,] == shown["behind"].lag_s
+    assert of(read(world, 1), job_metrics.LAG).keys() == {("a", "/tables/t-1", "behind", "replica")}
+
+
+def test_jobs_are_counted_by_state_and_late_ones_by_their_target_lag(world: OwnerWorld) -> None:
+    world.lead()
+    slow = row("slow")
+    slow = slow._replace(spec_json=slow.spec_json[:-1] + ', "target_lag": 20}')
+    register(world, slow, row("other"))
+    world.clock.advance(30.0)
+    found = read(world)
+    assert sum(of(found, job_metrics.JOBS).values()) == 2
+    assert found[job_metrics.LATE.name,] == 1
+
+
+def test_builds_that_are_not_loaded_yet_are_left_out(world: OwnerWorld) -> None:
+    def not_yet() -> KnownBuilds:
+        raise NotOwner("it begins")
+
+    world.lead()
+    readings = OwnerReadings(world.owner, not_yet, world.clock, ProbeConfig(), 10)
+    names = {each.metric.name for each in readings.read()}
+    assert metrics.NODES.name in names
+    assert build_metrics.BUILDS.name not in names
