@@ -59,6 +59,18 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
             "tolerations": [{"key": "etcd", "operator": "Exists", "effect": "NoSchedule"}],
         },
         "gateway": {"enabled": True, "port": 80},
+        "metrics": {
+            "enabled": True,
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}],
+            "serviceMonitor": {
+                "enabled": True,
+                "tlsSecret": "prometheus-tls",
+                "tokenSecret": "prometheus-token",
+                "labels": {"release": "prometheus"},
+            },
+            "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": True},
+        },
         "service": {"annotations": {"example.com/internal": "true"}},
         "networkPolicy": {
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}],

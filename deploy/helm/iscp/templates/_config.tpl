@@ -20,6 +20,9 @@
 {{- if .Values.gateway.enabled -}}
   {{- $own = set $own "gateway" (dict "listen" "0.0.0.0:7480") -}}
 {{- end -}}
+{{- if .Values.metrics.enabled -}}
+  {{- $own = set $own "metrics" (dict "listen" "0.0.0.0:9464") -}}
+{{- end -}}
 {{- $buckets := dict -}}
 {{- range $bucket, $secret := .Values.s3.bucketSecrets -}}
   {{- $buckets = set $buckets $bucket (dict "credentials_file" (printf "/etc/iscp/s3/%s" $bucket)) -}}
@@ -57,6 +60,7 @@
 {{- include "iscp.checkS3" . -}}
 {{- include "iscp.checkSpark" . -}}
 {{- include "iscp.checkIngress" . -}}
+{{- include "iscp.checkMetrics" . -}}
 {{- include "iscp.checkApply" . -}}
 {{- include "iscp.checkMemory" . -}}
 {{- end }}
@@ -101,6 +105,20 @@
     {{- if and $.Values.networkPolicy.enabled (not $.Values.networkPolicy.clients) -}}
       {{- fail "ingress.enabled is true, and networkPolicy.clients is empty: name there the pods of the ingress controller, which reach no node otherwise" -}}
     {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "iscp.checkMetrics" -}}
+{{- with .Values.metrics -}}
+  {{- if and .enabled $.Values.networkPolicy.enabled (not .clients) -}}
+    {{- fail "metrics.enabled is true, and metrics.clients is empty: name there the pods of Prometheus, which reach no node otherwise" -}}
+  {{- end -}}
+  {{- if and .enabled .serviceMonitor.enabled $.Values.tls.secret (not .serviceMonitor.tlsSecret) -}}
+    {{- fail "metrics.serviceMonitor.tlsSecret is empty, and tls.secret is given: name a secret with the certificate that Prometheus shows" -}}
+  {{- end -}}
+  {{- if and (or .serviceMonitor.enabled .rules.enabled .dashboard.enabled) (not .enabled) -}}
+    {{- fail "metrics.enabled is false, and something that reads metrics is enabled: set it" -}}
   {{- end -}}
 {{- end -}}
 {{- end }}
