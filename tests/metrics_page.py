@@ -39,9 +39,11 @@ port has to be on the loopback interface, unless `security.insecure` is set.
 ## How many series there are
 
 Each node has a few hundred series, whatever the number of jobs. The owner alone names jobs, in
-NAMED: those that lag most, `metrics.per_job_max` of them at
-most. Which ones these are changes all the time. All others are in the sums (`….rest`), and `iscp.job.unnamed` is their
-number. An attribute of what is recorded has at most 64 values; others are counted as `other`.
+NAMED:
+those that lag most, `metrics.per_job_max` of them at most. Which ones these are changes all the time. All others are in
+the sums (`….rest`), and `iscp.job.unnamed` is their number. An attribute of what is recorded has at most 64 values;
+others are counted as `other`. What takes long to read, as it does with very many jobs, is read more rarely than metrics
+are collected: a twentieth of a core at most reads it.
 
 The owner's metrics are absent at all other nodes, but for `iscp.owner.leads`. A metric with a condition is absent
 without it.
@@ -50,7 +52,7 @@ without it.
 
 def page() -> str:
     named = [each.name for each in METRICS if any(one.name == "iscp.job" for one in each.attributes)]
-    listed = " and ".join(f"`{name}`" for name in named)
+    listed = ", ".join(f"`{name}`" for name in named[:-1]) + f" and `{named[-1]}`"
     parts = [_HEAD.replace("NAMED", listed)]
     for concept, metrics in CONCEPTS.items():
         parts.append(f"## {concept}\n\n" + "\n".join(_rows(metrics)) + "\n\n" + "\n".join(_attributes(metrics)))

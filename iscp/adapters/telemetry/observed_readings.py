@@ -34,6 +34,21 @@ READINGS_MAX = 20_000
 """Readings that one metric may have; more are dropped, and counted in `iscp.node.metrics.dropped`."""
 
 
+REST_FACTOR = 20.0
+"""What took a time to read is not read again for so many times as long: however often metrics are collected, and
+however many jobs there are, a twentieth of a core reads them. Until then a collection has the last readings.
+"""
+
+
+class _ReadingSource:
+    """A source of readings, with what was read of it last."""
+
+    def __init__(self, read: Callable[[], Iterable[MetricReading]]) -> None:
+        self.read = read
+        self.last: list[MetricReading] = []
+        self.due_s = 0.0
+
+
 class ObservedReadings:
     """Reads all that `Meter.observe` was given. One thread collects at a time."""
 
@@ -42,12 +57,12 @@ class ObservedReadings:
         self._scope = scope
         self._clock = clock
         self._began_ns = _nanoseconds(clock.now_s())
-        self._reads: list[Callable[[], Iterable[MetricReading]]] = []
+        self._sources: list[_ReadingSource] = []
         self._collecting = threading.Lock()
         self._dropped = 0
 
     def add(self, read: Callable[[], Iterable[MetricReading]]) -> None:
-        self._reads = [*self._reads, read]
+        self._sources = [*self._sources, _ReadingSource(read)]
 
     def added_to(self, recorded: MetricsData | None) -> MetricsData:
         """Return what was `recorded` by instruments, and all that can be read now."""
@@ -62,16 +77,27 @@ class ObservedReadings:
 
     def _points(self) -> Sequence[ExportedMetric]:
         found: dict[str, tuple[DeclaredMetric, dict[frozenset[tuple[str, str]], MetricReading]]] = {}
-        for read in self._reads:
-            try:
-                for reading in read():
-                    self._take(found, reading)
-            except Exception:  # of one reader: all other metrics are there
-                self._dropped += 1
-                log.exception("metrics.unread")
+        for source in self._sources:
+            self._refresh(source)
+            for reading in source.last:
+                self._take(found, reading)
         self._take(found, MetricReading(READINGS_DROPPED, self._dropped))
         now_ns = _nanoseconds(self._clock.now_s())
         return [self._exported(metric, readings.values(), now_ns) for metric, readings in found.values()]
+
+    def _refresh(self, source: _ReadingSource) -> None:
+        began_s = self._clock.monotonic_s()
+        if began_s < source.due_s:
+            return
+        source.last = []
+        try:
+            for reading in source.read():
+                source.last.append(reading)
+        except Exception:  # all other metrics are there
+            self._dropped += 1
+            log.exception("metrics.unread")
+        ended_s = self._clock.monotonic_s()
+        source.due_s = ended_s + REST_FACTOR * (ended_s - began_s)
 
     def _take(
         self,

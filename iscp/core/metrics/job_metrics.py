@@ -15,6 +15,16 @@ LAG_MAX = owner_gauge("iscp.job.lag.max", SECONDS, "Lag of the job that lags mos
 LAG = owner_gauge(
     "iscp.job.lag", SECONDS, "Lag behind the job's own sources, of the jobs that lag most", ACCOUNT, TABLE, JOB, KIND
 )
+LAG_GLOBAL = owner_gauge(
+    "iscp.job.lag.global",
+    SECONDS,
+    "Lag behind the first tables on the way to the job: its own, and that of the jobs that make its sources",
+    ACCOUNT,
+    TABLE,
+    JOB,
+    KIND,
+)
+LAG_GLOBAL_REST = owner_gauge("iscp.job.lag.global.rest", SECONDS, "Sum of these lags of all jobs that are not named")
 LAG_REST = owner_gauge("iscp.job.lag.rest", SECONDS, "Sum of the lags of all jobs that are not named")
 VERSIONS = owner_gauge(
     "iscp.job.lag.versions",
@@ -33,4 +43,15 @@ VERSIONS_REST = owner_gauge(
 UNNAMED = owner_gauge("iscp.job.unnamed", "{job}", "Jobs beyond `metrics.per_job_max`, which are in sums alone")
 LATE = owner_gauge("iscp.job.late", "{job}", "Jobs that lag by more than their target lag")
 
-METRICS: tuple[DeclaredMetric, ...] = (JOBS, LAG_MAX, LAG, LAG_REST, VERSIONS, VERSIONS_REST, UNNAMED, LATE)
+METRICS: tuple[DeclaredMetric, ...] = (
+    JOBS,
+    LAG_MAX,
+    LAG,
+    LAG_REST,
+    LAG_GLOBAL,
+    LAG_GLOBAL_REST,
+    VERSIONS,
+    VERSIONS_REST,
+    UNNAMED,
+    LATE,
+)

@@ -18,12 +18,14 @@ from iscp.core.metrics.metric import MetricReading
 class JobLag(NamedTuple):
     """The lag of a job, or of one range of its table.
 
-    `lag_s` is -1 where it is not known; `versions` are those of the source that it has not applied.
+    `lag_s` is -1 where it is not known; `versions` are those of the source that it has not applied. `global_s` is its
+    lag with that of all jobs before it.
     """
 
     row: JobRow
     lag_s: float
     versions: int
+    global_s: float = -1.0
 
 
 def whole_jobs(lags: Iterable[JobLag]) -> list[JobLag]:
@@ -41,13 +43,10 @@ def whole_jobs(lags: Iterable[JobLag]) -> list[JobLag]:
 
 
 def lag_readings(lags: list[JobLag], named_max: int, kind_of: Callable[[JobRow], str]) -> Iterator[MetricReading]:
-    """Yield the lags of the `named_max` jobs that lag most, and the sums of all others."""
-    most = set(nlargest(named_max, range(len(lags)), key=lambda place: (lags[place].lag_s, lags[place].versions)))
-    rest_s, rest_versions = 0.0, 0
-    for place, (row, lag_s, versions) in enumerate(lags):
-        if place not in most:
-            rest_s, rest_versions = rest_s + max(0.0, lag_s), rest_versions + versions
-            continue
+    """Yield the lags of the `named_max` jobs that lag most, globally, and the sums of all others."""
+    most = set(nlargest(named_max, range(len(lags)), key=lambda place: (lags[place].global_s, *lags[place][1:3])))
+    rest = [each for place, each in enumerate(lags) if place not in most]
+    for row, lag_s, versions, global_s in (lags[place] for place in most):
         named = {
             ACCOUNT.name: row.key.account,
             TABLE.name: row.table_uri,
@@ -56,10 +55,13 @@ def lag_readings(lags: list[JobLag], named_max: int, kind_of: Callable[[JobRow],
         }
         if lag_s >= 0.0:
             yield MetricReading(metrics.LAG, lag_s, named)
+        if global_s >= 0.0:
+            yield MetricReading(metrics.LAG_GLOBAL, global_s, named)
         yield MetricReading(metrics.VERSIONS, versions, named)
-    yield MetricReading(metrics.LAG_REST, rest_s)
-    yield MetricReading(metrics.VERSIONS_REST, rest_versions)
-    yield MetricReading(metrics.UNNAMED, len(lags) - len(most))
+    yield MetricReading(metrics.LAG_REST, sum(max(0.0, each.lag_s) for each in rest))
+    yield MetricReading(metrics.LAG_GLOBAL_REST, sum(max(0.0, each.global_s) for each in rest))
+    yield MetricReading(metrics.VERSIONS_REST, sum(each.versions for each in rest))
+    yield MetricReading(metrics.UNNAMED, len(rest))
     lag_max_s = max((each.lag_s for each in lags), default=-1.0)
     if lag_max_s >= 0.0:
         yield MetricReading(metrics.LAG_MAX, lag_max_s)

@@ -6,7 +6,7 @@ Lags are those that `job status` shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
@@ -15,8 +15,10 @@ from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.build.api_builds import BuildStage
 from iscp.core.build.build_progress import JobBuild, KnownBuilds, share_done
 from iscp.core.job.job_row import JobRow, JobState, Reason
+from iscp.core.job.several_tables import further_tables
 from iscp.core.metrics import build_metrics, job_metrics
 from iscp.core.metrics import owner_metrics as metrics
+from iscp.core.metrics.chain_lag import chain_lags
 from iscp.core.metrics.metric import MetricReading
 from iscp.core.metrics.most_behind import JobLag, lag_readings, whole_jobs
 from iscp.core.settings.config import ProbeConfig
@@ -87,6 +89,9 @@ class OwnerReadings:
             yield MetricReading(job_metrics.JOBS, jobs, names)
         rows, now_s = writer.read(lambda book: book.rows()), self._clock.now_s()
         lags = whole_jobs(self._lag(row, seen, now_s) for row in rows if row.drop_at_s is None)
+        inputs = writer.read(lambda book: _inputs(book, lags))
+        whole_s = chain_lags({each.row.registration: each.lag_s for each in lags}, inputs)
+        lags = [each._replace(global_s=whole_s[each.row.registration]) for each in lags]
         yield MetricReading(job_metrics.LATE, sum(is_late(each.row, each.lag_s, now_s) for each in lags))
         yield from lag_readings(lags, self._named_max, kind_of)
 
@@ -125,6 +130,16 @@ def _read(loop: OwnerLoop) -> _OwnedCluster:
         sources=dict(loop.sources.seen),
         assigned=assigned,
     )
+
+
+def _inputs(book: JobBook, lags: Sequence[JobLag]) -> dict[str, tuple[str, ...]]:
+    """Return by registration the jobs that make what each job reads; most jobs read what nobody here makes."""
+    made, found = book.targets(), dict[str, tuple[str, ...]]()
+    for row in (each.row for each in lags):
+        makers = [book.by_id(job_id) for uri in (row.table_uri, *further_tables(row)) for job_id in made.at(uri)]
+        if makers:
+            found[row.registration] = tuple(each.registration for each in makers if each is not None)
+    return found
 
 
 def _count_jobs(book: JobBook) -> dict[tuple[JobState, Reason], int]:

@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from iscp.adapters.telemetry.observed_readings import REST_FACTOR
 from iscp.adapters.telemetry.open_telemetry_meter import VALUES_MAX, OpenTelemetryMeter, metrics_url
 from iscp.core.metrics import iteration_metrics, job_metrics, node_metrics
 from iscp.core.metrics.declared_metrics import METRICS
@@ -85,6 +86,22 @@ def test_five_thousand_jobs_that_take_turns_to_lag_never_fill_the_metric(meter: 
         assert sum(each.value for each in found) + value(meter, job_metrics.LAG_REST) == sum(range(JOBS))
         assert value(meter, job_metrics.UNNAMED) == JOBS - NAMED
     assert len(named) == JOBS
+
+
+def test_what_takes_long_to_read_is_read_rarely_however_often_metrics_are_collected() -> None:
+    clock, reads = FakeClock(), list[float]()
+    meter = OpenTelemetryMeter({}, "1", clock)
+
+    def read() -> Iterator[MetricReading]:
+        clock.advance(0.5)
+        reads.append(clock.monotonic_s())
+        yield MetricReading(node_metrics.WAITING, len(reads))
+
+    meter.observe(read)
+    assert [value(meter, node_metrics.WAITING) for _ in range(3)] == [1, 1, 1]
+    clock.advance(0.5 * REST_FACTOR)
+    assert value(meter, node_metrics.WAITING) == 2
+    meter.close()
 
 
 def test_a_name_of_a_job_cannot_forge_other_metrics(meter: OpenTelemetryMeter) -> None:

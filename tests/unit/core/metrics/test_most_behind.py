@@ -15,7 +15,7 @@ def kind_of(row: JobRow) -> str:
 
 def lags(count: int = JOBS) -> list[JobLag]:
     """The first lags least, and the last most."""
-    return [JobLag(row(f"j-{n}", job_id=f"id-{n}"), float(n), 2 * n) for n in range(count)]
+    return [JobLag(row(f"j-{n}", job_id=f"id-{n}"), float(n), 2 * n, 3.0 * n) for n in range(count)]
 
 
 def readings(found: list[JobLag], named_max: int) -> dict[str, list[MetricReading]]:
@@ -37,6 +37,8 @@ def test_those_that_lag_most_are_named_and_the_rest_is_in_sums() -> None:
     assert only(found, metrics.UNNAMED) == JOBS - 500
     assert only(found, metrics.LAG_MAX) == JOBS - 1
     assert sum(named.values()) + only(found, metrics.LAG_REST) == sum(range(JOBS))
+    whole = sum(each.value for each in found[metrics.LAG_GLOBAL.name])
+    assert whole + only(found, metrics.LAG_GLOBAL_REST) == 3 * sum(range(JOBS))
     versions = sum(each.value for each in found[metrics.VERSIONS.name])
     assert versions + only(found, metrics.VERSIONS_REST) == 2 * sum(range(JOBS))
 

@@ -85,6 +85,26 @@ def test_the_lag_of_a_job_is_the_one_that_its_status_shows(world: OwnerWorld) ->
     assert of(read(world, 1), job_metrics.LAG).keys() == {("a", "/tables/t-1", "behind", "replica")}
 
 
+def test_a_job_on_the_target_of_another_lags_globally_by_both(world: OwnerWorld) -> None:
+    world.lead()
+    first, second = row("first"), row("second", "t-2")
+    second = second._replace(table_uri=first.spec.consumer.target)
+    register(world, first, second)
+    for each in (first, second):
+        world.report(each, 4)
+    world.pass_s(60.0)
+    world.see(9, lag_s=30.0)
+    world.see(7, lag_s=20.0, table_id="t-2")
+    until(lambda: len(of(read(world), job_metrics.LAG)) == 2)
+    found = read(world)
+    local, whole = (
+        {key[2]: value for key, value in of(found, metric).items()}
+        for metric in (job_metrics.LAG, job_metrics.LAG_GLOBAL)
+    )
+    assert local == {"first": 30.0, "second": 20.0}
+    assert whole == {"first": 30.0, "second": 50.0}
+
+
 def test_jobs_are_counted_by_state_and_late_ones_by_their_target_lag(world: OwnerWorld) -> None:
     world.lead()
     slow = row("slow")
