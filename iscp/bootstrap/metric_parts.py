@@ -12,7 +12,6 @@ from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.shard_parts import ShardEngine
-from iscp.core.values.access_roles import Credentials
 from iscp.runtime.builds.builder_access import BuilderAccess
 from iscp.runtime.builds.builder_loop import BuilderLoop
 from iscp.runtime.metrics.node_readings import NodeCounts, NodeReadings
@@ -66,14 +65,6 @@ def compose_metrics(
         config.metrics.listen,
         meter.registry,
         tls=foundation.tls,
-        allowed=lambda credentials: _may_read(access, credentials),
+        allowed=access.callers.sees_all if access.callers is not None else lambda credentials: True,
     )
     return MetricsSide(beside=[server], connections=closes)
-
-
-def _may_read(access: AccessSide, credentials: Credentials) -> bool:
-    """Return whether a caller may read what is of all accounts. Raises IscpError where its token cannot be checked."""
-    if access.callers is None:
-        return True
-    caller = access.callers.identify(credentials)
-    return caller is not None and caller.everywhere

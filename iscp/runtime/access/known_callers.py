@@ -57,6 +57,11 @@ class KnownCallers:
             return self._by_token(credentials.token)
         return self._by_certificate({name.lower() for name in credentials.names})
 
+    def sees_all(self, credentials: Credentials) -> bool:
+        """Return whether the caller may see what is of all accounts. Raises NotAuthenticated and Unavailable."""
+        caller = self.identify(credentials)
+        return caller is not None and caller.everywhere
+
     def still_valid(self, principal: Principal) -> bool:
         """Return whether a caller who was let in may stay: waiting calls are ended by it. The answer never changes for
         a certificate.

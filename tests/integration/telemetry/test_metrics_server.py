@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from iscp.adapters.gateway.pending_connections import PENDING_PER_HOST_MAX
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.metrics_server import ANSWERS_MAX, REQUEST_BYTES_MAX, MetricsServer
 from iscp.adapters.telemetry.open_telemetry_meter import OpenTelemetryMeter
@@ -90,6 +91,15 @@ def test_a_request_that_is_too_long_or_no_http_is_cut_off(served: Served) -> Non
                 answer = b""
         assert b"200 OK" not in answer
     assert served.get()[0] == 200
+
+
+def test_connections_that_say_nothing_hold_nobody_up(served: Served) -> None:
+    silent = [socket.create_connection((HOST, served.port), 10.0) for _ in range(PENDING_PER_HOST_MAX + 8)]
+    assert served.get()[0] == 200
+    silent[0].settimeout(10.0)
+    assert silent[0].recv(1) == b""  # the oldest has given way
+    for each in silent:
+        each.close()
 
 
 def test_more_readers_than_are_answered_at_a_time_are_refused(meter: OpenTelemetryMeter) -> None:

@@ -51,6 +51,20 @@ def test_a_node_that_calls_for_itself_sees_all_and_changes_nothing(access: Acces
     assert identify(Access(FakeClock()), NODE, "") is None  # without TLS nobody is known by that
 
 
+def test_what_is_of_all_accounts_is_seen_by_nodes_and_callers_of_the_cluster_account_alone(access: Access) -> None:
+    def sees_all(*names: str, token: str = "") -> bool:
+        return access.callers.sees_all(Credentials(token, frozenset(names)))
+
+    assert sees_all("root")
+    assert sees_all(NODE)
+    assert sees_all(token=access.token(Role.VIEWER, "system"))
+    assert not sees_all("ana")
+    assert not sees_all("root", token=access.token(Role.ADMIN, "acme"))
+    assert not sees_all()
+    with pytest.raises(NotAuthenticated):
+        sees_all(token="garbage")
+
+
 def test_a_token_counts_alone(access: Access) -> None:
     token = access.token(Role.VIEWER, "acme")
     found = identify(access, "root", token=token)
