@@ -45,13 +45,15 @@ the sums (`….rest`), and `iscp.job.unnamed` is their number. An attribute of w
 others are counted as `other`. What takes long to read, as it does with very many jobs, is read more rarely than metrics
 are collected: a twentieth of a core at most reads it.
 
+Figures of indexes are read every `metrics.interval_s`, more rarely where that takes long, of at most 200 indexes.
+
 The owner's metrics are absent at all other nodes, but for `iscp.owner.leads`. A metric with a condition is absent
 without it.
 """
 
 
 def page() -> str:
-    named = [each.name for each in METRICS if any(one.name == "iscp.job" for one in each.attributes)]
+    named = [each.name for each in CONCEPTS["Jobs"] if any(one.name == "iscp.job" for one in each.attributes)]
     listed = ", ".join(f"`{name}`" for name in named[:-1]) + f" and `{named[-1]}`"
     parts = [_HEAD.replace("NAMED", listed)]
     for concept, metrics in CONCEPTS.items():

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from iscp.adapters.delta.spark.jvm_heap import JvmHeap
 from iscp.adapters.system.process_memory import resident_bytes
-from iscp.bootstrap.access_parts import AccessSide
+from iscp.bootstrap.access_parts import AccessSide, compose_places
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.coordination_parts import Coordination
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.shard_parts import ShardEngine
+from iscp.runtime.admin.target_figures import FigureReader
 from iscp.runtime.builds.builder_access import BuilderAccess
 from iscp.runtime.builds.builder_loop import BuilderLoop
+from iscp.runtime.metrics.figure_sampler import FigureSampler
 from iscp.runtime.metrics.node_readings import NodeCounts, NodeReadings
 from iscp.runtime.metrics.owner_readings import OwnerReadings
 from iscp.runtime.node.node import Closes, RunsBesideOwner
@@ -58,13 +60,16 @@ def compose_metrics(
     owner = OwnerReadings(coordination.owner, builds.known, clock, config.probe, config.metrics.per_job_max)
     meter.observe(node.read)
     meter.observe(owner.read)
+    figures = FigureReader(foundation.kinds.kind, compose_places(config))
+    sampler = FigureSampler(coordination.owner, figures.read, clock, config.metrics.interval_s)
+    meter.observe(sampler.read)
     closes: list[Closes] = [meter, heap]
     if not config.metrics.listen:
-        return MetricsSide(connections=closes)
+        return MetricsSide([sampler], closes)
     server = MetricsServer(
         config.metrics.listen,
         meter.registry,
         tls=foundation.tls,
         allowed=access.callers.sees_all if access.callers is not None else lambda credentials: True,
     )
-    return MetricsSide(beside=[server], connections=closes)
+    return MetricsSide([sampler, server], closes)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp.adapters.system.free_port import free_port
-from iscp.core.metrics import iteration_metrics, job_metrics, node_metrics, owner_metrics, view_metrics
+from iscp.core.metrics import index_metrics, iteration_metrics, job_metrics, node_metrics, owner_metrics, view_metrics
 from iscp.core.metrics.declared_metrics import METRICS
 from iscp.core.metrics.metric import DeclaredMetric
 from iscp.core.values.errors import IscpError
@@ -23,8 +23,9 @@ PER_NAME = "SELECT name, sum(amount) AS total FROM o GROUP BY name"
 OF_THE_FORMAT = frozenset({"target_info"})
 """What OpenTelemetry's exporter adds: the node's attributes."""
 
-AUDITED = {metric.name for metric in METRICS if metric.condition == "`security.authentication`"}
-"""The metrics that a node without authentication does not have."""
+ABSENT = {each.name for each in METRICS if each.condition == "`security.authentication`"}
+ABSENT |= {index_metrics.UNEMBEDDED.name}
+"""The metrics that a node without authentication, and without an index of vectors, does not have."""
 
 Samples = Mapping[str, list[Sample]]
 
@@ -42,7 +43,7 @@ def family_of(metric: DeclaredMetric) -> str:
 
 
 def missing(samples: Samples) -> set[str]:
-    return {each.name for each in METRICS if family_of(each) not in samples} - AUDITED
+    return {each.name for each in METRICS if family_of(each) not in samples} - ABSENT
 
 
 def value(samples: Samples, metric: DeclaredMetric, **labels: str) -> float:
@@ -57,7 +58,11 @@ def value(samples: Samples, metric: DeclaredMetric, **labels: str) -> float:
 def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> None:
     address = f"127.0.0.1:{free_port()}"
     source, client = cluster.table("orders", ROWS), cluster.client
-    cluster.start(ISCP_METRICS__LISTEN=address, ISCP_NOTIFY__WEBHOOKS=f"http://127.0.0.1:{free_port()}/hook")
+    cluster.start(
+        ISCP_METRICS__LISTEN=address,
+        ISCP_METRICS__INTERVAL_S="1",
+        ISCP_NOTIFY__WEBHOOKS=f"http://127.0.0.1:{free_port()}/hook",
+    )
     copy = cluster.replica("copy", source, key=("id",))
     cluster.settle(copy)
     view, words = f"{cluster.derived}/per_name", f"{cluster.derived}/words"
@@ -84,6 +89,7 @@ def test_a_node_emits_what_is_declared_and_nothing_else(cluster: Cluster) -> Non
     failed = [each for each in found[family_of(iteration_metrics.DURATION)] if each.labels["error_type"]]
     assert {each.labels["iscp_kind"] for each in failed} == {"view"}
     assert value(found, view_metrics.REFRESHES, iscp_view_reason="first") == 1
+    assert value(found, index_metrics.ROWS, iscp_job="words") == 3
     assert 0 < value(found, node_metrics.HEAP_USED) <= value(found, node_metrics.HEAP_LIMIT)
     assert 0 < value(found, node_metrics.LEASE_VALID) <= 2
     append(source, pa.table({"id": [4], "name": ["c"], "amount": [4]}))

@@ -35,7 +35,11 @@ def prometheus(cluster: Cluster, tmp_path: Path) -> Iterator[Prometheus]:
     """Scrapes a node on which every metric has a value."""
     server, address = executable("prometheus"), f"127.0.0.1:{free_port()}"
     source, client = cluster.table("orders", ROWS), cluster.client
-    cluster.start(ISCP_METRICS__LISTEN=address, ISCP_NOTIFY__WEBHOOKS=f"http://127.0.0.1:{free_port()}/hook")
+    cluster.start(
+        ISCP_METRICS__LISTEN=address,
+        ISCP_METRICS__INTERVAL_S="1",
+        ISCP_NOTIFY__WEBHOOKS=f"http://127.0.0.1:{free_port()}/hook",
+    )
     copy = cluster.replica("copy", source, key=("id",))
     words = f"{cluster.derived}/words"
     client.create_view("per_name", PER_NAME, target=f"{cluster.derived}/per_name", tables={"o": source})

@@ -18,7 +18,7 @@ class MetricsConfig:
 
     listen: str = setting("", "Where the node serves its metrics to Prometheus, HOST:PORT; empty: nowhere")
     otlp_endpoint: str = setting("", "URL of an OpenTelemetry collector that takes OTLP by HTTP; empty: none")
-    interval_s: float = setting(60.0, "The collector is sent metrics so often", least=1.0)
+    interval_s: float = setting(60.0, "The collector is sent metrics so often, and indexes are measured", least=1.0)
     per_job_max: int = setting(
         500, "Jobs that metrics name, those that lag most; of all others they have sums; at most 10,000", least=0
     )
