@@ -20,6 +20,7 @@ from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.effects import ShardOrder
+from iscp.coordination.protocol.events import Reports
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.api.api_views import EventView
@@ -32,6 +33,7 @@ from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
+from iscp.runtime.metrics.history_meter import HistoryMeter
 from iscp.runtime.metrics.metered_runner import MeteredRunner
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.worker.executor import Executor
@@ -100,6 +102,8 @@ def compose_engine(
     scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, foundation.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
+    if config.metrics.used:
+        scheduler.reports.subscribe(HistoryMeter(foundation.meter).take, Reports)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     surviving = SurvivingRunner(runner, foundation.deaths)
     executor = Executor(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.usage import Usage, UsagePart
 from iscp.core.metrics import iteration_metrics as metrics
 from iscp.core.metrics import view_metrics
 from iscp.core.metrics.attributes import ERROR, KIND
@@ -51,10 +52,20 @@ class MeteredRunner:
         self._meter.record(metrics.DURATION, took_s, attributes | failed)
         self._meter.record(metrics.ROWS, outcome.rows, attributes)
         self._meter.record(metrics.IO, outcome.bytes, attributes)
+        if outcome.usage is not None:
+            self._record_usage(outcome.usage, attributes)
         if outcome.ok and outcome.strategy and attributes[KIND.name] == "view":
             why = view_metrics.reason_class(outcome.strategy, outcome.strategy_reason)
             given = {metrics.STRATEGY.name: outcome.strategy, view_metrics.REASON.name: why}
             self._meter.record(view_metrics.REFRESHES, 1, given)
+
+    def _record_usage(self, usage: Usage, attributes: Mapping[str, str]) -> None:
+        for part in (UsagePart.READ, UsagePart.COMPUTE, UsagePart.COMMIT):
+            took_s = usage.seconds()[part]
+            self._meter.record(metrics.PARTS, took_s, {**attributes, metrics.PART.name: part.value})
+        self._meter.record(metrics.ROWS_READ, usage.rows_read, attributes)
+        self._meter.record(metrics.IO_READ, usage.bytes_read, attributes)
+        self._meter.record(metrics.CONFLICTS, usage.conflicts, attributes)
 
 
 def _attributes(row: JobRow, strategy: str, code: int) -> dict[str, str]:

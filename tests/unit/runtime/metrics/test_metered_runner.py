@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.core.job.iteration import DataType, Iteration, JobOutcome, Purpose
+from iscp.core.job.usage import Usage
 from iscp.core.metrics import iteration_metrics as metrics
 from iscp.core.metrics.view_metrics import REFRESHES
 from iscp.core.values.errors import ErrorCode, StorageError
@@ -95,6 +96,19 @@ def test_codes_and_specs_that_nobody_knows_have_names() -> None:
     bench.run()
     ((_, attributes),) = bench.meter.of(metrics.DURATION)
     assert (attributes["iscp.kind"], attributes["error.type"]) == ("unknown", "INTERNAL")
+
+
+def test_the_parts_of_a_jobs_own_work_are_measured() -> None:
+    (copy, _) = applied(ITERATION, 3)
+    used = Usage(read_s=0.5, compute_s=1.0, commit_s=0.25, rows_read=9, bytes_read=90, conflicts=2)
+    bench = Bench(replace(copy, usage=used))
+    bench.run()
+    parts = {each["iscp.part"]: took_s for took_s, each in bench.meter.of(metrics.PARTS)}
+    assert parts == {"read": 0.5, "compute": 1.0, "commit": 0.25}
+    counted = {"iscp.kind": "replica", "iscp.strategy": "tail"}
+    assert bench.meter.of(metrics.ROWS_READ) == [(9, counted)]
+    assert bench.meter.of(metrics.IO_READ) == [(90, counted)]
+    assert bench.meter.of(metrics.CONFLICTS) == [(2, counted)]
 
 
 def test_a_cancel_goes_through() -> None:
