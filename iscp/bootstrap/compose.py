@@ -17,13 +17,14 @@ from iscp.bootstrap.coordination_parts import Coordination, Listeners, compose_c
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.metric_parts import compose_metrics
 from iscp.bootstrap.owner_parts import compose_alerts, compose_services
+from iscp.bootstrap.page_parts import compose_page
 from iscp.bootstrap.preflight import refuse_misfit
 from iscp.bootstrap.shard_parts import compose_engine, compose_iteration_ports, compose_target_probes
 from iscp.core.values.members import NodeRecord
 from iscp.ports.admin import AdminService
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.metrics.node_readings import NodeCounts
-from iscp.runtime.node.node import Node, NodeParts
+from iscp.runtime.node.node import Node, NodeParts, Server
 from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.node_clients import NodeClients
 
@@ -113,7 +114,7 @@ def _serve(
     services: Sequence[Service],
     forwarding: Forwarding,
     access: AccessSide,
-) -> AdminServer | GatewayServer:
+) -> Server:
     """Return all that the node listens with."""
     config = foundation.config
     server = AdminServer(
@@ -126,4 +127,5 @@ def _serve(
         health_address=config.health.listen,
     )
     gateway = config.gateway.listen
-    return GatewayServer(server, gateway, __version__, tls=foundation.tls) if gateway else server
+    others = GatewayServer(server, gateway, __version__, tls=foundation.tls) if gateway else server
+    return compose_page(foundation, others, lambda: server.address) if config.page.listen else others

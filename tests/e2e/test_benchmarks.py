@@ -58,6 +58,9 @@ SMALLEST = {
         "lost",
         spark=False,
     ),
+    "page": Smallest(
+        "--jobs 100 --requests 2 --pause-s 0", "jobs first_ms answer_ms worst_ms kib", spark=False, quick=True
+    ),
     "dispatch": Smallest(
         "--shards 20 --nodes 2",
         "shards_per_s bytes_per_shard growth",

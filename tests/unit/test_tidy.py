@@ -278,12 +278,12 @@ def test_nothing_is_patched() -> None:
 
 
 def test_no_test_is_skipped_but_for_the_platform() -> None:
-    """Namespaces and mounts are the kernel's to give, containers their engine's, and Prometheus a distribution's: not
-    every machine has them.
+    """Namespaces and mounts are the kernel's to give, containers their engine's, browsers and Prometheus a distribution's:
+    not every machine has them.
     """
     may = (
         *("tests/e2e/test_partitions.py:", "tests/containers/conftest.py:", "tests/e2e/test_poison_of_a_tenant.py:"),
-        "tests/e2e/test_monitoring.py:",
+        *("tests/e2e/test_monitoring.py:", "tests/integration/page/conftest.py:"),
     )
     skipped = [where for where in found(SKIPPING, "tests") if not where.startswith(may)]
     assert skipped == []

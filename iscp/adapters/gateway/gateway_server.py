@@ -19,7 +19,7 @@ from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
 from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
 from iscp.adapters.grpc.channel.call_metadata import open_channel
 from iscp.adapters.grpc.channel.client_watch import ClientWatch
-from iscp.adapters.tls.endpoint import split_address
+from iscp.adapters.tls.endpoint import reachable, split_address
 from iscp.adapters.tls.server_credentials import ServerContext
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.values.errors import ConfigurationError
@@ -147,7 +147,7 @@ class GatewayServer:
         self._admin.ready()
         if (listener := self._listener) is None:
             return
-        admin = _reachable(self._admin.address)
+        admin = reachable(self._admin.address)
         self._channel = open_channel(admin, self._tls)
         listener.calls = JsonCalls(self._channel, admin)
         self._admin.watch.add(listener.callers.end_gone)
@@ -166,9 +166,3 @@ class GatewayServer:
         self._admin.stop(grace_s)
         if self._channel is not None:
             self._channel.close()
-
-
-def _reachable(address: str) -> str:
-    """Return the address at which a server that listens on all interfaces is reached from here."""
-    host, port = split_address(address)
-    return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"

@@ -73,3 +73,9 @@ def split_address(address: str) -> tuple[str, int]:
             remedy=f"Give it as in {DEFAULT_ENDPOINT}, without http://",
         )
     return host, int(port)
+
+
+def reachable(address: str) -> str:
+    """Return the address, HOST:PORT, at which a server of this machine that listens on all interfaces is reached."""
+    host, port = split_address(address)
+    return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iscp.adapters.system.free_port import free_port, is_free
-from iscp.core.settings.config import ADMIN_PORT
+from iscp.core.settings.config import ADMIN_PORT, PAGE_PORT
 from iscp.core.values.errors import ConfigurationError, JobLogDamaged
 
 
@@ -150,6 +150,8 @@ class Ports:
     etcd_peer: int
     taken: int = 0
     """The port where the first node would listen if no other process did; 0 if none does."""
+    pages: tuple[int, ...] = ()
+    """The ports of the nodes' pages."""
 
 
 def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
@@ -165,12 +167,20 @@ def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
         raise ConfigurationError(f"{port} is in use", about="--port", remedy="Name another port, or 0 for any")
     before = [*before_ports.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
     wishes = [before[0] if port is None else port, *before[1:nodes]]
+    pages = [*before_ports.get("pages", [0 if port == 0 else PAGE_PORT]), *([0] * nodes)][:nodes]
     client, peer = (_port(before_ports.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
-    chosen = Ports(tuple(_port(wish) for wish in wishes), client, peer)
+    chosen = Ports(tuple(map(_port, wishes)), client, peer, pages=tuple(map(_port, pages)))
     if wishes[0] and chosen.nodes[0] != wishes[0]:
         chosen = replace(chosen, taken=wishes[0])
     layout.ports.write_text(
-        json.dumps({"nodes": chosen.nodes, "etcd_client": chosen.etcd_client, "etcd_peer": chosen.etcd_peer})
+        json.dumps(
+            {
+                "nodes": chosen.nodes,
+                "etcd_client": chosen.etcd_client,
+                "etcd_peer": chosen.etcd_peer,
+                "pages": chosen.pages,
+            }
+        )
     )
     return chosen
 

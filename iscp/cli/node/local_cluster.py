@@ -23,7 +23,7 @@ from iscp.bootstrap.settings import check_files, load_settings, to_toml, variabl
 from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_room
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.cli.node.wait_notice import awaited_of
-from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.settings.config import EtcdConfig, JobLogConfig, NodeConfig, PageConfig
 from iscp.core.values.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
 from iscp.ports.system import Clock
 
@@ -38,7 +38,7 @@ NODE_STOP_WAIT_S = 30.0
 HEALTH_TIMEOUT_S = 1.0
 """Seconds that a node may take to answer whether it serves; then it counts as one that does not."""
 
-_OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints")
+_OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints", "page.listen")
 
 
 @dataclass(slots=True)
@@ -164,6 +164,10 @@ class LocalCluster:
     def _address(self, number: int = 0) -> str:
         return f"{HOST}:{self.ports.nodes[number]}"
 
+    def page(self) -> str:
+        """Return the address of the first node's page for browsers."""
+        return f"{'http' if self._tls is None else 'https'}://{HOST}:{self.ports.pages[0]}/"
+
     def _start_etcd(self, *, wait: bool, on_wait: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
         ports = self.ports.etcd_client, self.ports.etcd_peer
         return EtcdServer.start(self.layout.etcd, *ports, clock=self.clock, wait=wait, on_wait=on_wait).child
@@ -182,6 +186,7 @@ def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> 
         data_dir=str(layout.scratch(node_id).absolute()),
         log=JobLogConfig(uri=str(layout.job_log.absolute())),
         etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",)),
+        page=PageConfig(listen=f"{HOST}:{ports.pages[number]}"),
     )
 
 

@@ -114,6 +114,7 @@ def _tell(stack: LocalCluster, as_json: bool) -> None:
         say(json.dumps(ready))
         return
     say(f"ready at {ready['endpoint']}   (iscp-admin --endpoint {ready['endpoint']} status)")
+    say(f"  page    {stack.page()}")
     say(f"  etcd    {ready['etcd']['address']}  pid {ready['etcd']['pid']}")
     for node in ready["nodes"]:
         say(f"  {node['id']}  {node['address']}  pid {node['pid']}")

@@ -22,6 +22,9 @@ from iscp.core.values.setting_fields import about, setting
 ADMIN_PORT = 7430
 """The port on which a node listens by default."""
 
+PAGE_PORT = 7432
+"""The port on which `iscp up` serves the page of its first node, if it is free."""
+
 RETAINED_BYTES_MAX = 64 * 1024**3
 """Bytes of change rows that are retained of a table while it is built, where `build.kept_bytes_max` is not given; what
 lands then is left to the tail, which may have to compare.
@@ -233,6 +236,16 @@ class GatewayConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageConfig:
+    """The page for browsers, on which a cluster is watched. See docs/page.md."""
+
+    listen: str = setting("", "Where the node serves the page by HTTP, HOST:PORT; empty: nowhere")
+    hosts: tuple[str, ...] = setting(
+        (), "Names, besides addresses and localhost, by which browsers may open it where callers are not authenticated"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
     """Health checks for callers that cannot do TLS, such as Kubernetes."""
 
@@ -294,6 +307,7 @@ class NodeConfig:
     waits: WaitBounds = field(default_factory=WaitBounds)
     search: SearchBounds = field(default_factory=SearchBounds)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    page: PageConfig = field(default_factory=PageConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

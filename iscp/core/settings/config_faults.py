@@ -70,7 +70,7 @@ def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
 
 def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
-    own = [(f"{each}.listen", getattr(config, each).listen) for each in ("gateway", "health", "metrics")]
+    own = [(f"{each}.listen", getattr(config, each).listen) for each in ("gateway", "page", "health", "metrics")]
     listed += [each for each in own if each[1]]
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
@@ -101,6 +101,7 @@ def _listens_elsewhere(config: NodeConfig) -> Iterator[tuple[str, str]]:
     listens = {
         "listen": config.listen,
         "gateway.listen": config.gateway.listen,
+        "page.listen": config.page.listen,
         "metrics.listen": config.metrics.listen,
     }
     for path, listen in listens.items():

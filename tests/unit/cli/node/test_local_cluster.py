@@ -99,7 +99,7 @@ def test_one_that_runs_is_left_alone() -> None:
 def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     first = choose_ports(layout, 0)
-    assert len({first.nodes[0], first.etcd_client, first.etcd_peer}) == 3
+    assert len({first.nodes[0], first.etcd_client, first.etcd_peer, first.pages[0]}) == 4
     assert choose_ports(layout, None) == first
     with socket.socket() as other:
         other.bind(("127.0.0.1", first.nodes[0]))

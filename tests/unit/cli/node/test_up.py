@@ -178,6 +178,7 @@ def test_ctrl_c_ends_it_and_people_are_shown_where_it_is(tmp_path: Path) -> None
     try:
         assert up.stdout is not None
         assert up.stdout.readline().startswith("ready at 127.0.0.1:")
+        assert up.stdout.readline().startswith("  page    http://127.0.0.1:")
         below = children(up.pid)
         assert len(below) == 2
         up.send_signal(signal.SIGINT)

@@ -1,0 +1,155 @@
+"""The boards: what each fetches in the viewer's name, and which template shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from iscp.client.admin_client import Client
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.api.api_requests import JobName
+from iscp.core.api.api_views import ClusterView, EventView
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized
+from iscp.page.boards.cluster_board import cluster_board
+from iscp.page.boards.freshness_board import freshness_board, read_filter
+from iscp.page.boards.job_board import ITERATIONS_MAX, job_board
+from iscp.page.boards.job_facts import JobFacts, all_facts
+from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
+from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
+from iscp.page.serving.viewer_calls import Query, Viewer
+
+NAME_CHARS_MAX = 4_000
+"""Characters of a name or a place in an address; a longer one is refused."""
+
+JOBS_MAX = 20_000
+"""Jobs of one list; of more the page shows so many, and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """All jobs that a viewer may see, as of `taken_at_s` (Unix seconds); `total` counts those that did not fit too.
+
+    `fault` says why there is no newer list; empty: there is nothing wrong.
+    """
+
+    jobs: tuple[JobFacts, ...]
+    total: int
+    taken_at_s: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request for a board: who makes it, when (Unix seconds), with which parameters."""
+
+    viewer: Viewer
+    client: Client
+    answers: HeldAnswers
+    query: Query
+    now_s: float
+
+    def jobs(self) -> JobSnapshot:
+        found = self.answers.newest(self.viewer, "jobs", _listed_jobs)
+        jobs, total = found.value
+        return JobSnapshot(jobs, total, found.taken_at_s, found.fault)
+
+    def cluster(self) -> HeldAnswer[ClusterView]:
+        return self.answers.newest(self.viewer, "cluster", lambda client: client.cluster())
+
+
+def _listed_jobs(client: Client) -> tuple[tuple[JobFacts, ...], int]:
+    jobs = client.jobs(limit=JOBS_MAX)
+    return all_facts(jobs), len(jobs) if len(jobs) < JOBS_MAX else client.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A board: its path and title, its template (and that of what stands above it and does not change), its content.
+
+    `listed`: in the list of all boards.
+    """
+
+    name: str
+    title: str
+    content: Callable[[Visit], Mapping[str, Any]]
+    controls: bool = False
+    listed: bool = True
+
+    @property
+    def path(self) -> str:
+        return "/" if self.name == "freshness" else f"/{self.name}"
+
+
+def named_job(query: Query) -> JobName:
+    """Return the job that an address names. Raises InvalidRequest."""
+    table, name, account = (query.get(field, "") for field in ("table", "name", "account"))
+    for field, value in (("table", table), ("name", name), ("account", account)):
+        if len(value) > NAME_CHARS_MAX:
+            raise InvalidRequest("is too long", field=field, remedy="Follow a link of the page")
+    if not table or not name:
+        raise InvalidRequest("is missing", field="name" if table else "table", remedy="Follow a link of the page")
+    return JobName(table, name, account)
+
+
+def _freshness(visit: Visit) -> Mapping[str, Any]:
+    snapshot = visit.jobs()
+    return {"board": freshness_board(snapshot.jobs, read_filter(visit.query)), "snapshot": snapshot}
+
+
+def _job(visit: Visit) -> Mapping[str, Any]:
+    job = named_job(visit.query)
+    view = visit.client.status(job.table, job.name, account=job.account)
+    history, fault = [], ""
+    try:
+        history = visit.client.history(job.table, job.name, account=job.account, limit=ITERATIONS_MAX)
+    except IscpError as error:  # the rest of the board is worth showing
+        fault = str(error)
+    return {"board": job_board(view, history, visit.now_s), "history_fault": fault}
+
+
+def _trouble(visit: Visit) -> Mapping[str, Any]:
+    snapshot = visit.jobs()
+    audit, fault = _audit(visit.client)
+    events = [each for each in _events(visit.client) if each.what in ("gone", "revoke", "term")][-20:]
+    board = trouble_board(snapshot.jobs, visit.now_s, audit, fault, list(reversed(events)))
+    return {"board": board, "snapshot": snapshot}
+
+
+def _audit(client: Client) -> tuple[list[AuditEntry], str]:
+    try:
+        return client.access.audit(limit=AUDIT_MAX), ""
+    except NotAuthorized:
+        return [], "Only an admin of an account may read the audit."
+    except IscpError as error:
+        return [], str(error)
+
+
+def _events(client: Client) -> list[EventView]:
+    try:
+        return client.operator.events()
+    except IscpError:  # what owners did is worth less than the rest of a board
+        return []
+
+
+def _cluster(visit: Visit) -> Mapping[str, Any]:
+    try:
+        found = visit.cluster()
+    except NotAuthorized as error:
+        raise NotAuthorized(
+            "the cluster's state is for those who act for all accounts",
+            remedy="See the other boards, which show what is yours",
+        ) from error
+    return {"board": cluster_board(found.value, _events(visit.client)), "answer": found}
+
+
+BOARDS: Mapping[str, Board] = {
+    board.name: board
+    for board in (
+        Board("freshness", "Freshness", _freshness, controls=True),
+        Board("trouble", "Trouble", _trouble),
+        Board("cluster", "Cluster", _cluster),
+        Board("job", "Job", _job, listed=False),
+    )
+}
+"""All boards by their names, in the order in which the page lists them."""

@@ -1,0 +1,123 @@
+"""A cluster in memory with something of everything that the page shows, as large as a test wants."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from iscp.core.access.audit_entry import AuditEntry
+from iscp.core.api.api_views import EventView, JobView, NodeView, ShardView
+from iscp.core.job.iteration import HistoryEntry
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.values.progress import RunProgress
+from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, cluster_view, history_entry, job_view
+
+SQL = "SELECT carrier, count(*) AS flights, sum(delay) AS delay\nFROM flights\nGROUP BY carrier"
+
+_TABLES = ("flights", "orders", "customers", "payments", "weather", "airports", "clicks", "devices")
+
+
+def busy_cluster(jobs: int = 24) -> ViewedCluster:
+    """Return a cluster with so many jobs, the same ones each time."""
+    draw = random.Random(7)
+    listed = [_job(number, draw) for number in range(jobs)]
+    nodes = tuple(
+        NodeView(f"iscp-{n}", 100 + n, f"10.0.0.{n}:7430", 3, "0.1.0", "ready", 0, n, 2, 0.4 + n) for n in range(3)
+    )
+    shards = tuple(
+        ShardView(job.table_id, job.table, nodes[n % 3].node_id, "draining" if n % 17 == 5 else "running", 1)
+        for n, job in enumerate(listed)
+    )
+    counted = tuple(replace(node, shards=sum(each.node_id == node.node_id for each in shards)) for node in nodes)
+    kinds = ("term", "join", "dispatch", "gone", "drain")
+    events = [
+        EventView(
+            5, n, NOW_S - 600 + 20 * n, kinds[n % 5], f"iscp-{n % 3}", f"id-{n}", "its lease ended" * (n % 5 == 3)
+        )
+        for n in range(1, 30)
+    ]
+    entries = [
+        AuditEntry(
+            NOW_S - 60 * n, "iscp-0", "acme", "acme", "editor", "ana", "token", "ipv4:10.0.0.9:5", verb, "{}", "", "OK"
+        )
+        for n, verb in enumerate(("Pause", "Resume", "Register", "UpdateJobs"))
+    ]
+    state = cluster_view(nodes=counted, shards=shards, jobs=jobs, moving=1, lag_max_s=320.0)
+    return ViewedCluster(
+        listed=listed,
+        histories={job.name: _history(draw) for job in listed[:200]},
+        state=state,
+        owner_events=events,
+        entries=entries,
+        explanation=QueryExplanation(
+            (
+                ExplainedOperator(0, "sum(delay), count(*) by carrier", OperatorUpkeep.STATE, "one row for each group"),
+                ExplainedOperator(1, "flights", OperatorUpkeep.LINEAR, costs=(ChangeCost("flights", 1000, 0),)),
+            )
+        ),
+    )
+
+
+def _job(number: int, draw: random.Random) -> JobView:
+    table = f"/lake/{_TABLES[number % len(_TABLES)]}_{number}"
+    lag_s = draw.choice((0.0, 0.0, 0.4, 2.5, 7.0))
+    changes: dict[str, Any] = {
+        "table": table,
+        "lag_s": lag_s,
+        "applied_version": 40 + number,
+        "source_version": 40 + number,
+    }
+    options: dict[str, Any] = {
+        "sql": SQL,
+        "tables": {"flights": table, "weather": f"/lake/weather_{number // 8 * 8 + 4}"},
+    }
+    consumer: dict[str, Any] = {"kind": "replica", "target": f"/lake/copies/{table[6:]}", "key": ["id"]}
+    match number % 12:
+        case 1:
+            consumer = {"kind": "view", "target": f"/lake/views/by_carrier_{number}", "options": options}
+        case 2:
+            consumer = {"kind": "changefeed", "target": f"/lake/feeds/{table[6:]}"}
+        case 3:
+            consumer = {"kind": "search", "target": f"/lake/indexes/{table[6:]}", "key": ["id"]}
+        case 4:
+            changes |= {"lag_s": 320.0, "late": True, "source_version": 60 + number}
+        case 5:
+            status = JobStatus(error_code=10_004, error_msg="key id = 17 is there twice. Make it unique at the source")
+            changes |= {"state": JobState.ERROR, "lag_s": 4000.0, "late": True, "status": status}
+        case 6:
+            status = JobStatus(error_code=9, error_msg="the store did not answer", failures=3, retry_at_s=NOW_S + 40)
+            changes |= {"reason": Reason.RETRYING, "status": status, "lag_s": 90.0, "late": True}
+        case 7:
+            changes |= {"reason": Reason.PAUSED, "lag_s": 1800.0}
+        case 8:
+            progress = RunProgress("apply", NOW_S - 20, 20.0, 10, 4, 40_000, 9_000_000, 30_000, 8_000_000, 100_000)
+            changes |= {"state": JobState.RUNNING, "progress": replace(progress, rows_per_s=2000.0, left_s=30.0)}
+        case 9:
+            changes |= {"status": JobStatus(dead_letters=12, warning="12 rows share a key with another")}
+    spec = {"iteration": {"consumer": consumer}, "target_lag": 60}
+    account = "acme" if number % 3 else "globex"
+    return job_view(number, spec, account=account, node_id=f"iscp-{number % 3}", **changes)
+
+
+def _history(draw: random.Random) -> list[HistoryEntry]:
+    found = []
+    for seq in range(30, 0, -1):
+        parts = {name: draw.uniform(0.05, 1.5) for name in ("wait", "read", "compute", "commit")}
+        end_s = NOW_S - (30 - seq) * 60
+        found.append(
+            history_entry(
+                seq,
+                start_at_s=end_s - sum(parts.values()),
+                end_at_s=end_s,
+                source_commit_at_s=end_s - draw.uniform(2.0, 30.0),
+                parts_s=parts,
+                rows=draw.randrange(1, 5000),
+                error_code=9 if seq == 12 else 0,
+                error_msg="the store did not answer" if seq == 12 else "",
+                data_type="incremental" if seq % 5 else "full",
+                reason="" if seq % 5 else "more than half of the rows changed",
+            )
+        )
+    return found

@@ -1,0 +1,274 @@
+"""The page over HTTP beside a real gRPC server: rights, live streams, bounds of connections, its start and its end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.tls.development_authority import CertificateKind
+from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.values.access_roles import Role
+from iscp.core.values.errors import ConfigurationError, Unavailable
+from iscp.page.serving.live_streams import STREAMS_PER_VIEWER_MAX
+from iscp.page.serving.page_connection import HEAD_BYTES_MAX, SILENT_MAX
+from iscp.page.serving.page_server import PageServer, PageSettings
+from iscp.runtime.access.known_callers import CertificateCaller
+from tests.fakes.access import Access
+from tests.fakes.admin import FakeAdmin
+from tests.fakes.certs import NODE_NAME, Certs
+from tests.fakes.served_page import NoServers, page_beside, page_of
+from tests.fakes.viewed_cluster import ViewedCluster, job_view
+from tests.fakes.waiting import until
+
+JOB = {"table": "/lake/t", "name": "copy", "account": "acme"}
+
+
+def register(admin: FakeAdmin, name: str = "copy", account: str = "acme") -> None:
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": f"/lake/{name}", "key": ["id"]}}}
+    admin.register([RegisterRequest(JobName("/lake/t", name, account), json.dumps(spec))])
+
+
+def get(page: PageServer, path: str, cookie: str = "", connection: HTTPConnection | None = None) -> tuple[int, str]:
+    made = connection or HTTPConnection(page.address, timeout=30)
+    made.request("GET", path, headers={"accept": "text/html", **({"cookie": cookie} if cookie else {})})
+    answer = made.getresponse()
+    text = answer.read().decode()
+    made.close()
+    return answer.status, text
+
+
+def post(page: PageServer, path: str, fields: dict[str, str], cookie: str = "") -> HTTPResponse:
+    connection = HTTPConnection(page.address, timeout=30)
+    body = urlencode({"form_key": "key", **fields})
+    origin = {"origin": f"http://{page.address}", "sec-fetch-site": "same-origin"}
+    cookies = "; ".join(filter(None, ("iscp_form=key", cookie)))
+    headers = {"content-type": "application/x-www-form-urlencoded", "cookie": cookies, **origin}
+    connection.request("POST", path, body, headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
+@pytest.fixture
+def page() -> Iterator[PageServer]:
+    with page_of(ViewedCluster([job_view(0)])) as made:
+        yield made
+
+
+def test_a_nodes_answers_are_shown_and_jobs_are_changed() -> None:
+    admin = FakeAdmin()
+    register(admin)
+    with page_beside(admin) as page:
+        assert "copy</a>" in get(page, "/")[1]
+        text = get(page, f"/job?{urlencode(JOB)}")[1]
+        assert "/lake/t" in text
+        answer = post(page, "/act", {"verb": "pause", **JOB})
+        assert (answer.status, answer.headers["location"]) == (
+            303,
+            "/job?table=%2Flake%2Ft&name=copy&account=acme&done=pause",
+        )
+        assert "It is paused" in get(page, answer.headers["location"])[1]
+        assert get(page, "/cluster")[0] == 200
+
+
+def test_a_token_sees_its_account_alone_and_may_what_its_role_may() -> None:
+    admin, access = FakeAdmin(), Access(SystemClock())
+    register(admin)
+    register(admin, "foreign", "other")
+    viewer, editor = (f"iscp_token={access.token(role)}" for role in (Role.VIEWER, Role.EDITOR))
+    with page_beside(admin, access) as page:
+        assert get(page, "/")[0] == 303
+        shown = get(page, "/", viewer)[1]
+        assert "copy</a>" in shown
+        assert "foreign" not in shown
+        assert get(page, f"/job?{urlencode({**JOB, 'name': 'foreign', 'account': 'other'})}", viewer)[0] == 404
+        assert get(page, "/cluster", viewer)[0] == 403
+        assert post(page, "/act", {"verb": "pause", **JOB}, viewer).status == 403
+        assert post(page, "/act", {"verb": "pause", **JOB}, editor).status == 303
+        assert post(page, "/act", {"verb": "drain", "node_id": "n1"}, editor).status == 403
+        assert get(page, "/", "iscp_token=garbage")[0] == 303
+    assert [(each.method.rpartition("/")[2], each.result) for each in access.audit.entries] == [
+        *(("Pause", "PERMISSION_DENIED"), ("Pause", "OK"), ("ChangeNode", "PERMISSION_DENIED"))
+    ]
+
+
+def test_a_login_makes_a_cookie_of_a_good_token_alone() -> None:
+    access = Access(SystemClock())
+    with page_beside(FakeAdmin(), access) as page:
+        assert post(page, "/login", {"token": "garbage", "next": "/"}).status == 401
+        answer = post(page, "/login", {"token": access.token(Role.VIEWER), "next": "/trouble"})
+        assert (answer.status, answer.headers["location"]) == (303, "/trouble")
+        cookie = str(answer.headers["set-cookie"]).partition(";")[0]
+        assert get(page, "/trouble", cookie)[0] == 200
+
+
+def test_a_certificate_says_who_views(tmp_path: Path) -> None:
+    certs = Certs(tmp_path / "certs")
+    certs.make(CertificateKind.CLIENT, "nobody")
+    access = Access(SystemClock(), {"client": CertificateCaller("acme", Role.VIEWER)}, NODE_NAME)
+    admin = FakeAdmin()
+    register(admin)
+
+    def by(page: PageServer, name: str, path: str) -> tuple[int, str]:
+        context = ssl.create_default_context(cafile=str(certs.directory / "ca.pem"))
+        context.load_cert_chain(certs.directory / f"{name}.pem", certs.directory / f"{name}.key")
+        return get(page, path, connection=HTTPSConnection(page.address, timeout=30, context=context))
+
+    with page_beside(admin, access, certs.files("node", NODE_NAME).read()) as page:
+        status, text = by(page, "client", "/")
+        assert (status, "copy</a>" in text) == (200, True)
+        assert (
+            by(page, "client", "/cluster")[0] == 403
+        )  # the page's own certificate is of a node, which counts for nothing
+        assert by(page, "nobody", "/")[0] == 303
+        assert by(page, "node", "/cluster")[0] in (303, 401, 403)
+        with pytest.raises(OSError, match=r"alert|reset|closed"):  # noqa: PT012  (by the system either of them says so)
+            context = ssl.create_default_context(cafile=str(certs.directory / "ca.pem"))
+            get(page, "/", connection=HTTPSConnection(page.address, timeout=30, context=context))
+
+
+class Stream:
+    """A live stream as a browser reads it."""
+
+    def __init__(self, page: PageServer, path: str = "/live/freshness") -> None:
+        self.connection = HTTPConnection(page.address, timeout=30)
+        self.connection.request("GET", path)
+        self.answer = self.connection.getresponse()
+
+    def next(self) -> tuple[str, str]:
+        """The name and the content of the next event."""
+        name = ""
+        while line := self.answer.readline():
+            if line.startswith(b"event: "):
+                name = line[7:].decode().strip()
+            if line.startswith(b"data: "):
+                return name, json.loads(line[6:])
+        return "end", ""
+
+    def close(self) -> None:
+        self.answer.close()
+        self.connection.close()
+
+
+def test_a_board_stays_as_the_cluster_is() -> None:
+    cluster = ViewedCluster([job_view(0)])
+    with page_of(cluster) as page:
+        stream = Stream(page)
+        assert stream.answer.headers["content-type"].startswith("text/event-stream")
+        name, content = stream.next()
+        assert (name, "c0</a>" in content, "c1</a>" in content) == ("board", True, False)
+        cluster.listed.append(job_view(1))
+        until(lambda: "c1</a>" in stream.next()[1])
+        stream.close()
+
+
+def test_while_the_owner_moves_the_stream_says_so_and_goes_on() -> None:
+    cluster = ViewedCluster([job_view(0)])
+    with page_of(cluster) as page:
+        stream = Stream(page)
+        assert "c0</a>" in stream.next()[1]
+        cluster.fault = Unavailable("no owner is elected")
+        until(lambda: "no owner is elected" in stream.next()[1])
+        cluster.fault = None
+        until(lambda: "no owner is elected" not in stream.next()[1])
+        stream.close()
+
+
+def test_a_stream_of_what_cannot_be_shown_says_why() -> None:
+    cluster = ViewedCluster([], fault=Unavailable("no owner is elected"))
+    with page_of(cluster) as page:
+        assert Stream(page, "/live/cluster").next() == ("fault", "no owner is elected")
+
+
+def test_the_number_of_streams_is_bounded_and_places_are_free_again(page: PageServer) -> None:
+    streams = [Stream(page) for _ in range(STREAMS_PER_VIEWER_MAX)]
+    assert {each.next()[0] for each in streams} == {"board"}
+    status, text = get(page, "/live/freshness")
+    assert (status, "too many live pages" in text) == (503, True)
+    assert get(page, "/")[0] == 200  # the page itself is still served
+    for each in streams:
+        each.close()
+
+    def free() -> bool:
+        stream = Stream(page)
+        opened = stream.answer.status == 200
+        stream.close()
+        return opened
+
+    until(free)
+
+
+def test_silent_connections_give_way_to_others(page: PageServer) -> None:
+    host, port = page.address.rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port))) for _ in range(SILENT_MAX + 20)]
+    assert get(page, "/")[0] == 200
+    silent[0].settimeout(20)
+    assert silent[0].recv(1) == b""  # the oldest was closed
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"x" * (40 * HEAD_BYTES_MAX) + b"\r\n\r\n",
+        b"\x16\x03\x01 garbage\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(page: PageServer, sent: bytes) -> None:
+    host, port = page.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        with suppress(OSError):  # it is cut off before it has sent all
+            connection.sendall(sent)
+        try:
+            answer = connection.recv(65_536)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert get(page, "/")[0] == 200
+
+
+def test_many_who_come_at_once_are_all_answered() -> None:
+    cluster = ViewedCluster([job_view(number) for number in range(500)])
+    found: list[int] = []
+    with page_of(cluster) as page:
+        threads = [threading.Thread(target=lambda: found.append(get(page, "/")[0])) for _ in range(40)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert found == [200] * 40
+
+
+def test_a_port_that_is_taken_ends_the_start_with_its_name() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = PageSettings(f"127.0.0.1:{taken.getsockname()[1]}")
+        server = PageServer(NoServers(), lambda: "", settings, SystemClock(), connect=lambda *_: ViewedCluster())
+        with pytest.raises(ConfigurationError) as caught:
+            server.start()
+    assert caught.value.field == "page.listen"
+
+
+def test_the_end_of_a_node_waits_for_no_browser() -> None:
+    cluster = ViewedCluster([job_view(0)])
+    with page_of(cluster) as page:
+        streams = [Stream(page) for _ in range(5)]
+        assert {each.next()[0] for each in streams} == {"board"}
+        begun_s = time.monotonic()
+        page.stop(0.0)
+        assert time.monotonic() - begun_s < 5.0
+        assert cluster.calls[-1] == "close"
+    with pytest.raises(OSError, match=r"refused"):
+        get(page, "/")

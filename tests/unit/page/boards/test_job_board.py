@@ -1,0 +1,129 @@
+"""The board of one job: why it waits, its iterations as bars, what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
+from iscp.core.values.progress import RunProgress
+from iscp.core.values.watermark import SourceMark, Watermark
+from iscp.page.boards.job_board import (
+    BAR_UNITS,
+    ITERATIONS_MAX,
+    SPARK_BARS,
+    SPARK_HEIGHT,
+    actions_of,
+    job_board,
+    sparkline,
+    why_it_waits,
+)
+from tests.fakes.viewed_cluster import NOW_S, history_entry, job_view
+
+RETRYING = JobStatus(failures=3, retry_at_s=NOW_S + 40)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"progress": RunProgress("verify", NOW_S - 30, 30.0)}, "It runs: verify, for 30 s"),
+        ({"reason": Reason.PAUSED}, "paused"),
+        ({"state": JobState.ERROR}, "has failed"),
+        ({"node_id": ""}, "No node has its table"),
+        ({"reason": Reason.QUARANTINED}, "tried rarely"),
+        ({"reason": Reason.RETRYING, "status": RETRYING}, "3 iterations failed; it is tried again in 40 s"),
+        ({"reason": Reason.RETRYING}, "Its last iteration failed; it is tried again."),
+        ({"reason": Reason.QUOTA}, "its account has used".capitalize()),
+        ({"reason": Reason.BUILDING}, "range by range"),
+        ({"state": JobState.RUNNING}, "It runs since"),
+        ({"state": JobState.PENDING}, "slot"),
+        ({"state": JobState.CANCELED}, "cancelled"),
+        ({"source_version": 9}, "2 versions are not applied yet"),
+        ({"status": JobStatus(due_at_s=NOW_S + 20)}, "in 20 s, as its rows depend on the time"),
+        ({"applied_version": -1}, "not run yet"),
+        ({}, "next commit of its source"),
+    ],
+)
+def test_it_says_why_it_waits(changes: dict[str, Any], words: str) -> None:
+    assert words in why_it_waits(job_view(**changes), NOW_S)
+
+
+def test_bars_have_the_parts_in_their_order_and_the_rest() -> None:
+    parts = {"commit": 1.0, "read": 2.0, "compute": 0.5, "wait": 4.0, "merge": 0.5}
+    long = history_entry(5, start_at_s=NOW_S, end_at_s=NOW_S + 4, parts_s=parts)
+    short = history_entry(4, start_at_s=NOW_S, end_at_s=NOW_S + 2)
+    first, second = job_board(job_view(), [long, short], NOW_S).bars
+    assert [part.name for part in first.parts] == ["wait", "read", "compute", "commit", "other"]
+    assert [part.width for part in first.parts] == [500, 250, 62, 125, 62]
+    assert [part.begin for part in first.parts] == [0, 500, 750, 812, 937]
+    # Nothing is known of its parts: one bar, in the scale of the longest.
+    assert [(part.name, part.width) for part in second.parts] == [("other", BAR_UNITS // 4)]
+
+
+def test_bars_of_nonsense_stay_in_their_drawing() -> None:
+    odd = [
+        history_entry(1, parts_s={"read": -5.0, "wait": float("nan")}),
+        history_entry(2, start_at_s=NOW_S, end_at_s=NOW_S - 50),
+        history_entry(3, parts_s={"read": float("inf")}),
+    ]
+    for bar in job_board(job_view(), odd, NOW_S).bars:
+        assert all(0 <= part.begin <= BAR_UNITS and 0 <= part.width <= BAR_UNITS for part in bar.parts)
+
+
+def test_iterations_say_strategy_reason_error_and_lag() -> None:
+    entry = history_entry(
+        7, error_code=10_001, error_msg="no table", data_type="incremental", reason="few rows", rows_in=99
+    )
+    (bar,) = job_board(job_view(), [entry], NOW_S).bars
+    assert (bar.strategy, bar.reason, bar.rows_in, bar.lag) == ("incremental", "few rows", "99", "5.0 s")
+    assert (bar.error, bar.error_msg, bar.took, bar.range) == ("TABLE_NOT_FOUND", "no table", "2.0 s", "7 → 8")
+    assert len(job_board(job_view(), [entry] * 99, NOW_S).bars) == ITERATIONS_MAX
+
+
+def test_faults_say_what_to_do() -> None:
+    status = JobStatus(error_code=9, error_msg="disk", warning="careful", dead_letters=12, doubted_at_s=NOW_S - 9)
+    upkeep = JobMaintenance(refresh=MaintenanceFigures(completed=2, failed=1, error_code=10, error_msg="spark"))
+    board = job_board(job_view(status=status, upkeep=upkeep, figures_fault="gone"), [], NOW_S)
+    assert [fault.what for fault in board.faults] == [
+        *("STORAGE", "warning", "dead letters", "in doubt", "refresh: ENGINE", "figures")
+    ]
+    assert "/lake/copies/c0_dead_letter" in board.faults[2].remedy
+    assert board.figures == {"refreshes": "2 done, 1 failed"}
+
+
+def test_progress_is_a_share_where_it_is_known() -> None:
+    def progress_share(**figures: int) -> float:
+        return job_board(job_view(progress=RunProgress("apply", 1.0, 2.0, **figures)), [], NOW_S).progress_share
+
+    assert progress_share(rows_read=5, rows_total=20) == 0.25
+    assert progress_share(bytes_read=50, bytes_total=100) == 0.5
+    assert progress_share(rows_read=5) == 0.0
+
+
+def test_positions_and_the_query_of_a_view() -> None:
+    options = {"sql": "select * from a", "tables": {"a": "/lake/t0"}}
+    spec = {"iteration": {"consumer": {"kind": "view", "target": "/lake/v", "options": options}}}
+    mark = SourceMark("id-9", Watermark(3, NOW_S))
+    board = job_board(job_view(0, spec, status=JobStatus(sources={"/lake/b": mark})), [], NOW_S)
+    assert board.sql == "select * from a"
+    assert [(each.uri, each.version) for each in board.positions] == [("/lake/b", 3)]
+    assert '"sql": "select * from a"' in board.spec
+
+
+def test_actions_are_those_that_make_sense() -> None:
+    assert actions_of(job_view()) == ("pause", "resync")
+    assert actions_of(job_view(reason=Reason.PAUSED)) == ("resume", "resync")
+    assert actions_of(job_view(state=JobState.ERROR))[0] == "retry"
+
+
+def test_a_sparkline_goes_from_old_to_new() -> None:
+    history = [history_entry(seq, end_at_s=NOW_S, source_commit_at_s=NOW_S - seq) for seq in range(30, 0, -1)]
+    spark = sparkline(history)
+    assert len(spark.bars) == SPARK_BARS
+    assert spark.bars[-1] == (4 * (SPARK_BARS - 1), SPARK_HEIGHT, False)  # seq 30 had the greatest lag
+    assert spark.bars[0][1] < SPARK_HEIGHT
+    assert "at most 30 s" in spark.text
+    assert sparkline([]).text == "no iterations yet"
+    assert sparkline([history_entry(error_code=9, source_commit_at_s=0.0)]).bars == [(0, 1, True)]

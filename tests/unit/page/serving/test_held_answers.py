@@ -1,0 +1,150 @@
+"""Answers: new enough, fetched while an old one is shown, and the last one while the cluster does not answer."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from iscp.core.api.api_views import JobView
+from iscp.core.values.errors import NotAuthenticated, Unavailable
+from iscp.page.serving.held_answers import ANSWERS_MAX, FRESH_S, STALE_S, HeldAnswer, HeldAnswers
+from iscp.page.serving.viewer_calls import Viewer
+from tests.fakes.clock import FakeClock
+from tests.fakes.viewed_cluster import ViewedCluster, job_view
+from tests.fakes.waiting import until
+
+ANA, BEN = Viewer("ana"), Viewer("ben")
+
+
+def made(**given: object) -> tuple[ViewedCluster, FakeClock, HeldAnswers]:
+    cluster, clock = ViewedCluster([job_view(1)], **given), FakeClock()  # type: ignore[arg-type]
+    return cluster, clock, HeldAnswers(cluster, clock)
+
+
+def jobs_of(answers: HeldAnswers, viewer: Viewer) -> HeldAnswer[list[JobView]]:
+    return answers.newest(viewer, "jobs", lambda client: client.jobs(limit=10))
+
+
+def test_a_list_is_fetched_once_while_it_is_new() -> None:
+    cluster, clock, answers = made()
+    first = jobs_of(answers, ANA)
+    clock.advance(FRESH_S / 2)
+    assert jobs_of(answers, ANA) is first
+    assert cluster.calls == ["jobs"]
+    assert (len(first.value), first.fault, first.taken_at_s) == (1, "", 1_700_000_000.0)
+
+
+def test_each_viewer_has_a_list_of_its_own() -> None:
+    cluster, _, answers = made(tokens={"ana"})
+    assert len(jobs_of(answers, ANA).value) == 1
+    with pytest.raises(NotAuthenticated):
+        jobs_of(answers, BEN)
+    assert [each.token for each in cluster.viewers] == ["ana", "ben"]
+
+
+def test_an_old_list_is_shown_while_the_next_one_is_fetched() -> None:
+    cluster, clock, answers = made()
+    jobs_of(answers, ANA)
+    cluster.listed.append(job_view(2))
+    clock.advance(FRESH_S + 1)
+    assert len(jobs_of(answers, ANA).value) == 1
+    until(lambda: len(jobs_of(answers, ANA).value) == 2)
+
+
+def test_a_very_old_list_is_not_shown() -> None:
+    cluster, clock, answers = made()
+    jobs_of(answers, ANA)
+    cluster.listed.append(job_view(2))
+    clock.advance(STALE_S + 1)
+    assert len(jobs_of(answers, ANA).value) == 2
+
+
+def test_a_list_that_took_long_counts_as_new_for_longer() -> None:
+    cluster, clock, answers = made()
+    slow = cluster.client
+
+    def client(viewer: Viewer) -> object:
+        clock.advance(1.0)  # fetching takes a second
+        return slow(viewer)
+
+    cluster.client = client  # type: ignore[method-assign, assignment]
+    first = jobs_of(answers, ANA)
+    clock.advance(9.0)
+    assert jobs_of(answers, ANA) is first
+
+
+def test_while_the_cluster_does_not_answer_the_last_list_is_shown_with_the_reason() -> None:
+    cluster, clock, answers = made()
+    jobs_of(answers, ANA)
+    cluster.fault = Unavailable("no owner is elected")
+    clock.advance(STALE_S + 1)
+    shown = jobs_of(answers, ANA)
+    assert (len(shown.value), shown.fault) == (1, "no owner is elected")
+    cluster.fault = None
+    clock.advance(STALE_S + 1)
+    assert jobs_of(answers, ANA).fault == ""
+
+
+def test_without_a_former_list_the_error_is_the_answer() -> None:
+    _, _, answers = made(fault=Unavailable("no owner"))
+    with pytest.raises(Unavailable):
+        jobs_of(answers, ANA)
+
+
+def test_who_is_no_longer_known_does_not_keep_the_list() -> None:
+    cluster, clock, answers = made(tokens={"ana"})
+    jobs_of(answers, ANA)
+    cluster.tokens = set()
+    clock.advance(FRESH_S + 1)
+
+    def refused() -> bool:
+        try:
+            jobs_of(answers, ANA)
+        except NotAuthenticated:
+            return True
+        return False
+
+    until(refused)
+
+
+def test_a_change_is_seen_at_once_when_the_list_is_forgotten() -> None:
+    cluster, _, answers = made()
+    jobs_of(answers, ANA)
+    cluster.listed.append(job_view(2))
+    answers.forget(ANA)
+    assert len(jobs_of(answers, ANA).value) == 2
+
+
+def test_the_number_of_lists_is_bounded() -> None:
+    cluster, _, answers = made()
+    for number in range(ANSWERS_MAX + 1):
+        jobs_of(answers, Viewer(f"t{number}"))
+    jobs_of(answers, Viewer("t1"))  # is held
+    assert len(cluster.calls) == ANSWERS_MAX + 1
+    jobs_of(answers, Viewer("t0"))  # was dropped
+    assert len(cluster.calls) == ANSWERS_MAX + 2
+
+
+def test_many_who_come_at_once_make_one_call() -> None:
+    cluster, _, answers = made()
+    begin = threading.Barrier(8)
+
+    def visit() -> None:
+        begin.wait()
+        jobs_of(answers, ANA)
+
+    threads = [threading.Thread(target=visit) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert cluster.calls == ["jobs"]
+
+
+def test_after_the_close_the_last_list_is_still_shown() -> None:
+    _, clock, answers = made()
+    first = jobs_of(answers, ANA)
+    answers.close()
+    clock.advance(FRESH_S + 1)
+    assert jobs_of(answers, ANA) is first

@@ -1,0 +1,347 @@
+"""The page's routes: boards, logins, actions, what is hostile, and what goes wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from iscp.core.api.api_views import JobView
+from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.values.errors import InvariantBroken, NotAuthorized, TimedOut, Unavailable
+from iscp.page.serving.held_answers import HeldAnswers
+from iscp.page.serving.page_app import FORM_BYTES_MAX, PageApp
+from iscp.page.serving.page_boards import BOARDS
+from iscp.page.serving.page_security import HEADERS
+from iscp.page.serving.page_viewers import COOKIE_CHARS_MAX, FORM_COOKIE, TOKEN_COOKIE, Viewers
+from tests.fakes.clock import FakeClock
+from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, history_entry, job_view
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}"
+ORIGIN = {"origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
+JOB = {"table": "id-0", "name": "copy0", "account": "acme"}
+
+
+def browser(cluster: ViewedCluster, authentication: bool = False, **given: Any) -> TestClient:
+    clock = FakeClock(NOW_S)
+    viewers = Viewers(authentication, ("lake.example",), tls=False)
+    app = PageApp(cluster, HeldAnswers(cluster, clock), viewers, clock, "demo", "iscp-0")
+    options: dict[str, Any] = {"base_url": "http://127.0.0.1", "headers": {"accept": "text/html"}, **given}
+    return TestClient(app.starlette, follow_redirects=False, **options)
+
+
+def hostile_job() -> JobView:
+    options = {"sql": HOSTILE, "tables": {HOSTILE: HOSTILE}}
+    spec = {"iteration": {"consumer": {"kind": "view", "target": f"/lake/{HOSTILE}", "options": options}}}
+    status = JobStatus(error_code=10_004, error_msg=HOSTILE, warning=HOSTILE, dead_letters=3)
+    named = {"account": HOSTILE, "table": HOSTILE, "name": "copy0", "node_id": HOSTILE}
+    return replace(job_view(0, spec, status=status, state=JobState.ERROR, **named), figures={HOSTILE: 1.0})
+
+
+def form_key(client: TestClient, path: str = "/cluster") -> str:
+    client.get(path)
+    return client.cookies[FORM_COOKIE]
+
+
+def post(client: TestClient, path: str, fields: dict[str, str], key: str | None = None, **headers: str) -> Any:
+    given = {"form_key": form_key(client) if key is None else key, **fields}
+    return client.post(path, data=given, headers={**ORIGIN, **headers})
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
+def test_every_board_is_a_page(board: Any) -> None:
+    cluster = ViewedCluster([job_view(0)], {"copy0": [history_entry(parts_s={"read": 1.0})]})
+    with browser(cluster) as client:
+        answer = client.get(board.path, params=JOB if board.name == "job" else {})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
+    assert f"<title>{board.title} · demo</title>" in answer.text
+    assert answer.text.count("<h1>") == 1
+    ids = re.findall(r' id="([^"]*)"', answer.text)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_freshness_board_shows_lag_against_target_lag() -> None:
+    cluster = ViewedCluster([job_view(1), job_view(0, lag_s=300.0, late=True)])
+    with browser(cluster) as client:
+        text = client.get("/").text
+        assert text.index("c0</a>") < text.index("c1</a>")  # the worst first
+        assert "<td>5 min</td>" in text
+        assert '<span class="tag late">late</span>' in text
+        assert "c1</a>" not in client.get("/", params={"condition": "late"}).text
+        assert "No target matches" in client.get("/", params={"words": "nothing"}).text
+    with browser(ViewedCluster()) as client:
+        assert "There are no jobs yet" in client.get("/").text
+
+
+@pytest.mark.parametrize("path", [*(board.path for board in BOARDS.values()), "/explain"])
+def test_no_script_of_a_tenant_runs(path: str) -> None:
+    """Nothing that a tenant writes becomes an element, an attribute or a template."""
+    entry = history_entry(error_code=9, error_msg=HOSTILE, reason=HOSTILE, data_type=HOSTILE, node_id=HOSTILE)
+    operator = ExplainedOperator(
+        99, HOSTILE, OperatorUpkeep.WHOLE, HOSTILE, HOSTILE, HOSTILE, (ChangeCost(HOSTILE, 1, 1),)
+    )
+    cluster = ViewedCluster(
+        [hostile_job()], {"copy0": [entry]}, explanation=QueryExplanation((operator,), notes=(HOSTILE,))
+    )
+    with browser(cluster) as client:
+        parameters = {"table": HOSTILE, "name": "copy0", "account": HOSTILE, "words": HOSTILE, "done": HOSTILE}
+        answer = client.get(path, params=parameters if path != "/" else {"account": HOSTILE})
+        answers = [answer.text, client.get(path, params={**JOB, "table": HOSTILE}).text]
+    for text in answers:
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert 'onerror=alert(1)>"' not in text
+        assert "49" not in re.sub(r"\d{3,}", "", text).replace("149", "")
+        assert re.findall(r"<script[^>]*>", text) == re.findall(r'<script src="/assets/live\.js\?\w+" defer>', text)
+        assert " style=" not in text
+        assert " onclick" not in text
+
+
+def test_a_job_says_why_it_waits_and_what_is_wrong() -> None:
+    status = JobStatus(error_code=10_004, error_msg="key 5 is there twice")
+    entry = history_entry(parts_s={"wait": 1.0, "read": 2.0})
+    cluster = ViewedCluster([job_view(0, state=JobState.ERROR, status=status)], {"copy0": [entry]})
+    with browser(cluster) as client:
+        text = client.get("/job", params=JOB).text
+    assert "waits for somebody" in text
+    assert "key 5 is there twice" in text
+    assert 'aria-label="wait 1.0 s, read 2.0 s"' in text
+    assert ">Retry</button>" in text
+
+
+def test_without_its_history_the_rest_of_a_job_is_shown() -> None:
+    cluster = ViewedCluster([job_view(0)], refused={"history": TimedOut("it took too long")})
+    with browser(cluster) as client:
+        answer = client.get("/job", params=JOB)
+    assert answer.status_code == 200
+    assert "it took too long" in answer.text
+
+
+def test_who_may_not_see_the_cluster_or_the_audit_is_led_on() -> None:
+    refused = {name: NotAuthorized("your role does not allow it") for name in ("cluster", "audit", "events")}
+    with browser(ViewedCluster([job_view(0)], refused=refused)) as client:
+        answer = client.get("/cluster")
+        assert answer.status_code == 403
+        assert "for those who act for all accounts" in answer.text
+        trouble = client.get("/trouble")
+        assert trouble.status_code == 200
+        assert "Only an admin of an account" in trouble.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fault", "status", "words"),
+    [
+        ("/", Unavailable("no owner is elected", remedy="Wait"), 503, "does not answer now"),
+        ("/cluster", TimedOut("it took too long"), 504, "did not answer in time"),
+        ("/job?table=id-0&name=nobody", None, 404, "There is no such job"),
+        ("/job", None, 400, "table is missing"),
+        ("/job?table=x&name=" + "n" * 5000, None, 400, "too long"),
+        ("/?" + "a" * 40_000, None, 400, "too long"),
+        ("/?" + "a=1&" * 60, None, 400, "too many fields"),
+        ("/nowhere", None, 404, "no such page"),
+        ("/assets/nothing.js", None, 404, "no such file"),
+        ("/assets/..%2fpage_app.py", None, 404, "no such"),
+        ("/act", None, 405, "no such page"),
+    ],
+)
+def test_what_goes_wrong_is_said(path: str, fault: Exception | None, status: int, words: str) -> None:
+    with browser(ViewedCluster([job_view(0)], fault=fault)) as client:
+        answer = client.get(path)
+    assert answer.status_code == status
+    assert words in answer.text
+    assert answer.headers["content-security-policy"] == HEADERS["content-security-policy"]
+
+
+def test_what_is_not_foreseen_ends_one_request_alone() -> None:
+    cluster = ViewedCluster([job_view(0)], refused={"cluster": InvariantBroken("?"), "status": ZeroDivisionError()})
+    with browser(cluster, raise_server_exceptions=False) as client:
+        assert client.get("/cluster").status_code == 500
+        answer = client.get("/job", params=JOB)
+        assert answer.status_code == 500
+        assert "unforeseen ZeroDivisionError" in answer.text
+        assert client.get("/").status_code == 200
+
+
+def test_a_foreign_name_of_the_page_is_refused() -> None:
+    """Another site may give its name this machine's address; then it could read the page as its own."""
+    cluster = ViewedCluster([job_view(0)])
+    with browser(cluster, base_url="http://evil.example") as client:
+        assert client.get("/").status_code == 403
+        assert client.get("/live/freshness").status_code == 403
+    with browser(cluster, base_url="http://lake.example:7432") as client:
+        assert client.get("/").status_code == 200
+    assert cluster.calls == ["jobs"]
+
+
+# --- logins ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_known_logs_in_and_comes_back() -> None:
+    cluster = ViewedCluster([job_view(0)], tokens={"good"})
+    with browser(cluster, authentication=True) as client:
+        led = client.get("/job", params=JOB)
+        assert led.status_code == 303
+        assert led.headers["location"].startswith("/login?next=%2Fjob%3Ftable%3Did-0")
+        assert cluster.calls == []
+        key = form_key(client, "/login")
+        wrong = post(client, "/login", {"token": "bad", "next": "/trouble"}, key)
+        assert wrong.status_code == 401
+        assert TOKEN_COOKIE not in client.cookies
+        right = post(client, "/login", {"token": " good ", "next": "/trouble"}, key)
+        assert (right.status_code, right.headers["location"]) == (303, "/trouble")
+        cookie = right.headers["set-cookie"]
+        assert all(each in cookie for each in ("iscp_token=good", "HttpOnly", "SameSite=strict", "Path=/", "Max-Age="))
+        assert client.get("/job", params=JOB).status_code == 200
+        assert cluster.viewers[-1].token == "good"
+        out = post(client, "/logout", {}, key)
+        assert out.headers["location"] == "/login"
+        assert TOKEN_COOKIE not in client.cookies
+
+
+@pytest.mark.parametrize("token", ["", "a b", "é", "x" * (COOKIE_CHARS_MAX + 1), "a;b", "a\nb"])
+def test_what_is_no_token_is_not_held(token: str) -> None:
+    cluster = ViewedCluster(tokens={token})
+    with browser(cluster, authentication=True) as client:
+        answer = post(client, "/login", {"token": token}, form_key(client, "/login"))
+    assert answer.status_code == 401
+    assert cluster.calls == []
+
+
+def test_a_login_leads_to_no_other_site() -> None:
+    with browser(ViewedCluster(tokens={"good"}), authentication=True) as client:
+        answer = post(client, "/login", {"token": "good", "next": "//evil.example"}, form_key(client, "/login"))
+    assert answer.status_code == 400
+
+
+def test_a_cookie_that_is_nonsense_is_none() -> None:
+    with browser(ViewedCluster(tokens={"good"}), authentication=True) as client:
+        client.cookies.set(TOKEN_COOKIE, '"a b"')
+        assert client.get("/").status_code == 303
+
+
+def test_a_script_that_is_not_known_is_refused_without_a_login() -> None:
+    with browser(ViewedCluster(tokens={"good"}), authentication=True) as client:
+        assert client.get("/live/freshness", headers={"accept": "text/event-stream"}).status_code == 401
+
+
+def test_behind_tls_cookies_never_go_without_it() -> None:
+    clock, cluster = FakeClock(), ViewedCluster(tokens={"good"})
+    app = PageApp(cluster, HeldAnswers(cluster, clock), Viewers(True, (), tls=True), clock, "", "n")
+    with TestClient(app.starlette, base_url="https://127.0.0.1", follow_redirects=False) as client:
+        answer = client.get("/login")
+    assert "Secure" in answer.headers["set-cookie"]
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"), [("pause", "pause"), ("resume", "resume"), ("retry", "resume"), ("resync", "resync")]
+)
+def test_a_job_is_changed_and_its_board_says_so(verb: str, call: str) -> None:
+    cluster = ViewedCluster([job_view(0)])
+    with browser(cluster) as client:
+        answer = post(client, "/act", {"verb": verb, **JOB})
+        assert answer.status_code == 303
+        assert cluster.done == [(call, "id-0", "copy0", "acme")]
+        shown = client.get(answer.headers["location"]).text
+    assert 'role="status">The job' in shown
+
+
+def test_what_was_so_already_is_said() -> None:
+    with browser(ViewedCluster([job_view(0)], changed=False)) as client:
+        answer = post(client, "/act", {"verb": "pause", **JOB})
+        assert "nothing has changed" in client.get(answer.headers["location"]).text
+
+
+@pytest.mark.parametrize("verb", ["drain", "uncordon"])
+def test_a_node_is_drained_and_taken_back(verb: str) -> None:
+    cluster = ViewedCluster()
+    with browser(cluster) as client:
+        answer = post(client, "/act", {"verb": verb, "node_id": "iscp-1"})
+    assert answer.headers["location"] == f"/cluster?done={verb}"
+    assert cluster.done == [(verb, "iscp-1")]
+
+
+def test_who_may_not_is_refused_by_the_cluster_in_words() -> None:
+    refused = {"pause": NotAuthorized("a viewer may not call Pause", remedy="An editor may")}
+    with browser(ViewedCluster([job_view(0)], refused=refused)) as client:
+        answer = post(client, "/act", {"verb": "pause", **JOB})
+    assert answer.status_code == 403
+    assert "a viewer may not call Pause" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"verb": "unregister", **JOB}, 400),
+        ({"verb": "", **JOB}, 400),
+        ({"verb": "pause"}, 400),
+        ({"verb": "drain"}, 400),
+        ({"verb": "drain", "node_id": "n" * 5000}, 400),
+        ({"verb": "x" * FORM_BYTES_MAX}, 400),
+    ],
+)
+def test_nonsense_changes_nothing(fields: dict[str, str], status: int) -> None:
+    cluster = ViewedCluster([job_view(0)])
+    with browser(cluster) as client:
+        assert post(client, "/act", fields).status_code == status
+    assert cluster.done == []
+
+
+@pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}])
+@pytest.mark.parametrize("path", ["/act", "/logout", "/login"])
+def test_forms_of_other_sites_do_nothing(path: str, headers: dict[str, str]) -> None:
+    cluster = ViewedCluster([job_view(0)], tokens=None)
+    with browser(cluster) as client:
+        answer = post(client, path, {"verb": "pause", "token": "good", **JOB}, **headers)
+        assert answer.status_code == 403
+        assert post(client, path, {"verb": "pause", **JOB}, key="guessed").status_code == 403
+    assert cluster.done == []
+
+
+# --- what is live, and what is drawn ---------------------------------------------------------------------------------
+
+
+def test_a_sparkline_is_held_by_the_browser_until_there_is_a_next_iteration() -> None:
+    cluster = ViewedCluster([job_view(0)], {"copy0": [history_entry()]})
+    with browser(cluster) as client:
+        text = client.get("/").text
+        (address,) = re.findall(r'src="(/spark\.svg[^"]*)"', text)
+        assert address.endswith("&amp;seq=4")
+        answer = client.get(address.replace("&amp;", "&"))
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.headers["cache-control"] == "private, max-age=3600"
+    assert "<rect" in answer.text
+
+
+def test_assets_are_addressed_by_their_content() -> None:
+    with browser(ViewedCluster()) as client:
+        text = client.get("/").text
+        (script,) = re.findall(r'src="(/assets/live\.js\?\w{12})"', text)
+        answer = client.get(script)
+    assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert answer.headers["cache-control"].startswith("public, max-age=")
+
+
+def test_an_explanation_is_a_tree() -> None:
+    operators = (
+        ExplainedOperator(0, "sum by name", OperatorUpkeep.STATE, state="one row for each group"),
+        ExplainedOperator(1, "orders", OperatorUpkeep.LINEAR, costs=(ChangeCost("orders", 1000, 0),)),
+    )
+    with browser(ViewedCluster(explanation=QueryExplanation(operators))) as client:
+        text = client.get("/explain", params=JOB).text
+    assert 'class="depth0"' in text
+    assert "1,000 changed rows of orders: 1,000 come here, 0 are read" in text
+
+
+def test_more_jobs_than_are_listed_are_counted() -> None:
+    cluster = ViewedCluster([job_view(0, reason=Reason.PAUSED)])
+    with browser(cluster) as client:
+        assert "are shown here" not in client.get("/").text
