@@ -28,6 +28,8 @@ BOARDS: Mapping[str, str] = {
     "filtered": "/?words=orders_77",
     "trouble": "/trouble",
     "cluster": "/cluster",
+    "lineage": "/lineage",
+    "one lineage": "/lineage?place=/lake/copies/orders_77",
 }
 
 

@@ -15,6 +15,8 @@ from iscp.page.boards.cluster_board import cluster_board
 from iscp.page.boards.freshness_board import freshness_board, read_filter
 from iscp.page.boards.job_board import ITERATIONS_MAX, job_board
 from iscp.page.boards.job_facts import JobFacts, all_facts
+from iscp.page.boards.lineage_board import lineage_board
+from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
 from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
 from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
 from iscp.page.serving.viewer_calls import Query, Viewer
@@ -53,6 +55,10 @@ class Visit:
         found = self.answers.newest(self.viewer, "jobs", _listed_jobs)
         jobs, total = found.value
         return JobSnapshot(jobs, total, found.taken_at_s, found.fault)
+
+    def lineage(self) -> HeldAnswer[LineageGraph]:
+        """Return the lineage of all jobs, which takes longer than a page may to compute for ten thousands."""
+        return self.answers.newest(self.viewer, "lineage", lambda client: lineage_graph(self.jobs().jobs))
 
     def cluster(self) -> HeldAnswer[ClusterView]:
         return self.answers.newest(self.viewer, "cluster", lambda client: client.cluster())
@@ -108,6 +114,11 @@ def _job(visit: Visit) -> Mapping[str, Any]:
     return {"board": job_board(view, history, visit.now_s), "history_fault": fault}
 
 
+def _lineage(visit: Visit) -> Mapping[str, Any]:
+    found = visit.lineage()
+    return {"board": lineage_board(found.value, visit.query), "answer": found}
+
+
 def _trouble(visit: Visit) -> Mapping[str, Any]:
     snapshot = visit.jobs()
     audit, fault = _audit(visit.client)
@@ -147,6 +158,7 @@ BOARDS: Mapping[str, Board] = {
     board.name: board
     for board in (
         Board("freshness", "Freshness", _freshness, controls=True),
+        Board("lineage", "Lineage", _lineage, controls=True),
         Board("trouble", "Trouble", _trouble),
         Board("cluster", "Cluster", _cluster),
         Board("job", "Job", _job, listed=False),
