@@ -26,6 +26,7 @@ BOARDS: Mapping[str, str] = {
     "freshness": "/",
     "last page": "/?page=100000",
     "filtered": "/?words=orders_77",
+    "time line": "/timeline",
     "trouble": "/trouble",
     "cluster": "/cluster",
     "lineage": "/lineage",

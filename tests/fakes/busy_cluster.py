@@ -8,6 +8,8 @@ from typing import Any
 
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import EventView, JobView, NodeView, ShardView
+from iscp.core.api.search_views import SearchAnswer, SearchHit
+from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
@@ -44,6 +46,18 @@ def busy_cluster(jobs: int = 24) -> ViewedCluster:
         )
         for n, verb in enumerate(("Pause", "Resume", "Register", "UpdateJobs"))
     ]
+    tasks = tuple(BuildTaskView(n, "copy10", f"iscp-{n % 3}", TaskState.RUNNING) for n in range(4))
+    build = BuildView(
+        "/lake/customers_10", "id-10", "acme", ("copy10",), 50, BuildStage.BUILDING, NOW_S - 60, tasks=tasks
+    )
+    by_node = tuple(BuildNodeView(f"iscp-{n}", 1_400_000, 90_000_000) for n in range(3))
+    build = replace(build, rows_total=10_000_000, rows_done=4_200_000, done_share=0.42, nodes=by_node)
+    hits = tuple(
+        SearchHit(
+            {"id": n}, 4.2 - n, {"carrier": "AA", "note": "x"}, {"text": (f"a <em>late</em> flight {n} from JFK",)}
+        )
+        for n in range(3)
+    )
     state = cluster_view(nodes=counted, shards=shards, jobs=jobs, moving=1, lag_max_s=320.0)
     return ViewedCluster(
         listed=listed,
@@ -51,6 +65,8 @@ def busy_cluster(jobs: int = 24) -> ViewedCluster:
         state=state,
         owner_events=events,
         entries=entries,
+        built=[replace(build, rows_per_s=70_000.0, left_s=83.0)],
+        found=SearchAnswer(hits, 42, NOW_S - 4, 9, took_ms=3.0),
         explanation=QueryExplanation(
             (
                 ExplainedOperator(0, "sum(delay), count(*) by carrier", OperatorUpkeep.STATE, "one row for each group"),
@@ -63,7 +79,9 @@ def busy_cluster(jobs: int = 24) -> ViewedCluster:
 def _job(number: int, draw: random.Random) -> JobView:
     table = f"/lake/{_TABLES[number % len(_TABLES)]}_{number}"
     lag_s = draw.choice((0.0, 0.0, 0.4, 2.5, 7.0))
+    times = JobStatus(start_at_s=NOW_S - 20 * number - 8, end_at_s=NOW_S - 20 * number)
     changes: dict[str, Any] = {
+        "status": times,
         "table": table,
         "lag_s": lag_s,
         "applied_version": 40 + number,
@@ -93,7 +111,12 @@ def _job(number: int, draw: random.Random) -> JobView:
             changes |= {"reason": Reason.PAUSED, "lag_s": 1800.0}
         case 8:
             progress = RunProgress("apply", NOW_S - 20, 20.0, 10, 4, 40_000, 9_000_000, 30_000, 8_000_000, 100_000)
-            changes |= {"state": JobState.RUNNING, "progress": replace(progress, rows_per_s=2000.0, left_s=30.0)}
+            times = JobStatus(start_at_s=NOW_S - 20)
+            changes |= {
+                "state": JobState.RUNNING,
+                "status": times,
+                "progress": replace(progress, rows_per_s=2000.0, left_s=30.0),
+            }
         case 9:
             changes |= {"status": JobStatus(dead_letters=12, warning="12 rows share a key with another")}
     spec = {"iteration": {"consumer": consumer}, "target_lag": 60}

@@ -10,6 +10,7 @@ from typing import Any, cast
 from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_views import ClusterView, EventView, JobView, NodeView, RegisterResult, ShardView
+from iscp.core.api.search_views import SearchAnswer
 from iscp.core.build.api_builds import BuildView
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
@@ -99,6 +100,8 @@ class ViewedCluster:
     viewers: list[Viewer] = field(default_factory=list)
     explanation: QueryExplanation = field(default_factory=lambda: QueryExplanation(()))
     changed: bool = True
+    found: SearchAnswer = field(default_factory=lambda: SearchAnswer((), 7, NOW_S, 3))
+    searched: list[tuple[str, str, str]] = field(default_factory=list)
 
     def client(self, viewer: Viewer) -> Client:
         self.viewers.append(viewer)
@@ -155,6 +158,11 @@ class _ViewedClient:
 
     def list(self) -> Sequence[BuildView]:
         return self._enter("builds").built
+
+    def search(self, uri: str, text: str, *, k: int, highlight: bool, account: str) -> SearchAnswer:
+        cluster = self._enter("search")
+        cluster.searched.append((uri, text, account))
+        return replace(cluster.found, hits=cluster.found.hits[:k])
 
     def pause(self, table: str, name: str, *, account: str) -> bool:
         return self._change("pause", table, name, account)

@@ -278,7 +278,7 @@ def test_nothing_is_patched() -> None:
 
 
 def test_no_test_is_skipped_but_for_the_platform() -> None:
-    """Namespaces and mounts are the kernel's to give, containers their engine's, browsers and Prometheus a distribution's:
+    """Namespaces and mounts are the kernel's to give, containers their engine's, others a distribution's:
     not every machine has them.
     """
     may = (

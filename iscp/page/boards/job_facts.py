@@ -52,6 +52,7 @@ class JobFacts:
     seq: int
     checked_at_s: float
     started_at_s: float
+    ended_at_s: float
     node_id: str
     error_code: int
     error_msg: str
@@ -112,6 +113,7 @@ def facts_of(job: JobView) -> JobFacts:
         seq=job.seq,
         checked_at_s=job.checked_at_s,
         started_at_s=status.start_at_s,
+        ended_at_s=status.end_at_s,
         node_id=job.node_id,
         error_code=int(status.error_code),
         error_msg=short(status.error_msg, TEXT_CHARS_MAX),

@@ -81,7 +81,7 @@ class PageApp:
             boards=[board for board in BOARDS.values() if board.listed], cluster=cluster, node_id=node_id, stamp=stamp
         )
         boards = [Route(board.path, partial(self._page, board)) for board in BOARDS.values()]
-        live = [Route(f"/live/{board.name}", partial(self._live, board)) for board in BOARDS.values()]
+        live = [Route(f"/live/{board.name}", partial(self._live, board)) for board in BOARDS.values() if board.live]
         self.starlette = Starlette(
             routes=[
                 *boards,

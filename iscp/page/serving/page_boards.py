@@ -10,13 +10,16 @@ from iscp.client.admin_client import Client
 from iscp.core.access.audit_entry import AuditEntry
 from iscp.core.api.api_requests import JobName
 from iscp.core.api.api_views import ClusterView, EventView
-from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthorized
+from iscp.core.values.errors import InvalidRequest, IscpError, NotAuthenticated, NotAuthorized
+from iscp.page.boards.builds_board import builds_board
 from iscp.page.boards.cluster_board import cluster_board
 from iscp.page.boards.freshness_board import freshness_board, read_filter
 from iscp.page.boards.job_board import ITERATIONS_MAX, job_board
 from iscp.page.boards.job_facts import JobFacts, all_facts
 from iscp.page.boards.lineage_board import lineage_board
 from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
+from iscp.page.boards.search_board import HITS, search_board, wanted_of
+from iscp.page.boards.time_line import time_line
 from iscp.page.boards.trouble_board import AUDIT_MAX, trouble_board
 from iscp.page.serving.held_answers import HeldAnswer, HeldAnswers
 from iscp.page.serving.viewer_calls import Query, Viewer
@@ -73,13 +76,14 @@ def _listed_jobs(client: Client) -> tuple[tuple[JobFacts, ...], int]:
 class Board:
     """A board: its path and title, its template (and that of what stands above it and does not change), its content.
 
-    `listed`: in the list of all boards.
+    `listed`: in the list of all boards. `live`: it stays as the cluster is.
     """
 
     name: str
     title: str
     content: Callable[[Visit], Mapping[str, Any]]
     controls: bool = False
+    live: bool = True
     listed: bool = True
 
     @property
@@ -112,6 +116,33 @@ def _job(visit: Visit) -> Mapping[str, Any]:
     except IscpError as error:  # the rest of the board is worth showing
         fault = str(error)
     return {"board": job_board(view, history, visit.now_s), "history_fault": fault}
+
+
+def _time_line(visit: Visit) -> Mapping[str, Any]:
+    snapshot = visit.jobs()
+    return {"board": time_line(snapshot.jobs, visit.query, snapshot.taken_at_s), "snapshot": snapshot}
+
+
+def _builds(visit: Visit) -> Mapping[str, Any]:
+    snapshot = visit.jobs()
+    found = visit.answers.newest(visit.viewer, "builds", lambda client: client.builds.list())
+    return {"board": builds_board(found.value, snapshot.jobs), "snapshot": snapshot, "answer": found}
+
+
+def _search(visit: Visit) -> Mapping[str, Any]:
+    snapshot = visit.jobs()
+    uri, text = wanted_of(visit.query)
+    answer, fault = None, ""
+    if uri and text:
+        accounts = {job.account for job in snapshot.jobs if job.target == uri}
+        account = accounts.pop() if len(accounts) == 1 else ""
+        try:
+            answer = visit.client.search(uri, text, k=HITS, highlight=True, account=account)
+        except NotAuthenticated:
+            raise
+        except IscpError as error:  # what was entered is shown with it
+            fault = str(error)
+    return {"board": search_board(snapshot.jobs, visit.query, answer, fault), "snapshot": snapshot}
 
 
 def _lineage(visit: Visit) -> Mapping[str, Any]:
@@ -159,8 +190,11 @@ BOARDS: Mapping[str, Board] = {
     for board in (
         Board("freshness", "Freshness", _freshness, controls=True),
         Board("lineage", "Lineage", _lineage, controls=True),
+        Board("timeline", "Time line", _time_line, controls=True),
+        Board("builds", "Builds", _builds),
         Board("trouble", "Trouble", _trouble),
         Board("cluster", "Cluster", _cluster),
+        Board("search", "Search", _search, controls=True, live=False),
         Board("job", "Job", _job, listed=False),
     )
 }

@@ -25,6 +25,8 @@ PATHS = {board.name: board.path for board in BOARDS.values() if board.listed} | 
     "job": "/job?table=id-1&name=copy1&account=acme",
     "failed": "/job?table=id-5&name=copy5&account=acme",
     "explain": "/explain?table=id-1&name=copy1",
+    "found": "/search?index=/lake/indexes/payments_3&text=late",
+    "one lineage": "/lineage?place=/lake/views/by_carrier_1",
     "nothing": "/nothing",
     "login": "/login",
 }

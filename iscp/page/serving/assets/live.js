@@ -3,7 +3,7 @@
 (() => {
   const live = document.getElementById("live");
   const state = document.getElementById("live-state");
-  if (!live || !state || !window.EventSource) return;
+  if (!live?.dataset.live || !state || !window.EventSource) return;
   let stream = null;
 
   const inUse = () => {

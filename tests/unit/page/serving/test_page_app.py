@@ -10,9 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from iscp.core.api.api_views import JobView
+from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
-from iscp.core.values.errors import InvariantBroken, NotAuthorized, TimedOut, Unavailable
+from iscp.core.values.errors import InvalidRequest, InvariantBroken, NotAuthorized, TimedOut, Unavailable
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import FORM_BYTES_MAX, PageApp
 from iscp.page.serving.page_boards import BOARDS
@@ -304,6 +305,32 @@ def test_forms_of_other_sites_do_nothing(path: str, headers: dict[str, str]) -> 
         assert answer.status_code == 403
         assert post(client, path, {"verb": "pause", **JOB}, key="guessed").status_code == 403
     assert cluster.done == []
+
+
+def test_an_index_is_searched_in_the_account_of_its_job() -> None:
+    spec = {"iteration": {"consumer": {"kind": "search", "target": "/lake/index"}}}
+    hit = SearchHit({"id": 7}, 1.5, {"note": [1, None]}, {"text": ("a <em>late</em> <b>flight</b>",)})
+    cluster = ViewedCluster([job_view(0, spec)], found=SearchAnswer((hit,), 42, NOW_S - 4, 9, took_ms=3.0))
+    with browser(cluster) as client:
+        assert "/lake/index" in client.get("/search").text
+        text = client.get("/search", params={"index": "/lake/index", "text": " late "}).text
+        cluster.refused = {"search": InvalidRequest("has no field day", field="text")}
+        refused = client.get("/search", params={"index": "/lake/index", "text": "day:1"}).text
+        assert "data-live" not in text  # a search is repeated by nobody
+        assert client.get("/live/search").status_code == 404
+    assert cluster.searched == [("/lake/index", "late", "acme")]
+    assert "a <mark>late</mark> &lt;b&gt;flight&lt;/b&gt;" in text
+    assert "at version 42 of the source, committed 4.0 s ago" in text
+    assert "text has no field day" in refused
+    assert 'value="day:1"' in refused
+
+
+def test_a_lineage_of_ten_thousand_is_a_choice() -> None:
+    with browser(ViewedCluster([job_view(number) for number in range(10_000)])) as client:
+        answer = client.get("/lineage")
+        assert "20,000 tables are too many for one drawing" in answer.text
+        assert len(answer.content) < 100_000
+        assert "There is no such table" in client.get("/lineage", params={"place": "/none"}).text
 
 
 # --- what is live, and what is drawn ---------------------------------------------------------------------------------

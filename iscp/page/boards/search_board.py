@@ -1,0 +1,92 @@
+"""The board that searches indexes, and says at which version of the source the answer is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from iscp.core.api.search_views import SEARCH_TEXT_CHARS_MAX, URI_CHARS_MAX, SearchAnswer, SearchHit
+from iscp.page.boards.job_facts import JobFacts
+from iscp.page.boards.shown_values import short
+
+INDEX_KINDS = frozenset({"fulltext", "vector", "search"})
+"""Kinds of jobs whose targets can be searched."""
+
+INDEXES_MAX = 500
+"""Indexes that the board offers; a further one can be written into the address."""
+
+HITS = 10
+"""Hits of one answer."""
+
+VALUE_CHARS_MAX = 400
+"""Characters of a column of a hit; the rest is cut."""
+
+COLUMNS_SHOWN_MAX = 12
+"""Columns of a hit; the others are left out."""
+
+
+_BEGIN, _END = "<em>", "</em>"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHit:
+    """A hit: its key in one line, its columns, and of columns in which words were found the texts of fragments, each
+    with whether it is marked.
+    """
+
+    key: str
+    score: str
+    columns: Sequence[tuple[str, str]]
+    fragments: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBoard:
+    """The board; `hits` are those of `answer`, which is None where nothing was searched for."""
+
+    uri: str
+    text: str
+    indexes: Sequence[JobFacts]
+    answer: SearchAnswer | None
+    hits: Sequence[ShownHit]
+    fault: str
+
+
+def wanted_of(query: Mapping[str, str]) -> tuple[str, str]:
+    """Return the index and the text of an address, cut to what a search may have."""
+    return query.get("index", "")[:URI_CHARS_MAX], query.get("text", "").strip()[:SEARCH_TEXT_CHARS_MAX]
+
+
+def search_board(
+    jobs: Sequence[JobFacts], query: Mapping[str, str], answer: SearchAnswer | None, fault: str = ""
+) -> SearchBoard:
+    """Return the board; `fault` says why there is no answer."""
+    uri, text = wanted_of(query)
+    indexes = sorted((job for job in jobs if job.kind in INDEX_KINDS and job.target), key=lambda job: job.target)
+    hits = [_hit(each) for each in answer.hits] if answer is not None else []
+    return SearchBoard(uri, text, indexes[:INDEXES_MAX], answer, hits, fault)
+
+
+def _hit(hit: SearchHit) -> ShownHit:
+    columns = [(name, _text(value)) for name, value in hit.columns.items() if name not in hit.highlights]
+    return ShownHit(
+        key=", ".join(f"{name} = {_text(value)}" for name, value in hit.key.items()),
+        score=f"{hit.score:.4g}",
+        columns=columns[:COLUMNS_SHOWN_MAX],
+        fragments=[(name, marked_parts(" … ".join(texts))) for name, texts in hit.highlights.items()],
+    )
+
+
+def marked_parts(text: str) -> Sequence[tuple[str, bool]]:
+    """Return a fragment in parts, each with whether it is marked; marks that do not close reach to the end."""
+    parts = []
+    for number, part in enumerate(short(text, 4 * VALUE_CHARS_MAX).split(_BEGIN)):
+        marked, _, plain = part.partition(_END)
+        parts += [(part, False)] if number == 0 else [(marked, True), (plain, False)]
+    return [(part, marked) for part, marked in parts if part]
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return short(text, VALUE_CHARS_MAX)
