@@ -89,15 +89,17 @@ def _job(number: int, draw: random.Random) -> JobView:
     }
     options: dict[str, Any] = {
         "sql": SQL,
-        "tables": {"flights": table, "weather": f"/lake/weather_{number // 8 * 8 + 4}"},
+        "tables": {"flights": table, "weather": f"/lake/copies/weather_{number // 8 * 8 + 4}"},
     }
     consumer: dict[str, Any] = {"kind": "replica", "target": f"/lake/copies/{table[6:]}", "key": ["id"]}
     match number % 12:
         case 1:
             consumer = {"kind": "view", "target": f"/lake/views/by_carrier_{number}", "options": options}
         case 2:
+            changes["table"] = f"/lake/views/by_carrier_{number - 1}"
             consumer = {"kind": "changefeed", "target": f"/lake/feeds/{table[6:]}"}
         case 3:
+            changes["table"] = f"/lake/views/by_carrier_{number - 2}"
             consumer = {"kind": "search", "target": f"/lake/indexes/{table[6:]}", "key": ["id"]}
         case 4:
             changes |= {"lag_s": 320.0, "late": True, "source_version": 60 + number}

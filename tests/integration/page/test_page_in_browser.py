@@ -103,7 +103,7 @@ def test_a_board_is_live_and_keeps_what_has_the_focus(chromium: Browser) -> None
     cluster = ViewedCluster([job_view(0), job_view(1)])
     with page_of(cluster) as page:
         tab = opened(chromium, page, "/")
-        tab.wait_for_function("document.getElementById('live-state').textContent === 'live'")
+        tab.wait_for_selector("#live-state:text-is('live')")
         first = f"job-{cluster.listed[0].job_id}"
         tab.focus(f"#{first}")
         cluster.listed.append(job_view(2, lag_s=500.0, late=True))
@@ -133,7 +133,7 @@ def test_no_script_of_a_tenant_runs(chromium: Browser) -> None:
         tab.on("console", lambda message: said.append(message.text))
         for path in ("/", "/trouble"):
             tab.goto(f"http://{page.address}{path}")
-            tab.wait_for_function("document.getElementById('live-state').textContent === 'live'")  # drawn by events too
+            tab.wait_for_selector("#live-state:text-is('live')")  # drawn by events too
             tab.wait_for_timeout(500)
             assert "taken" not in tab.title()
         tab.goto(f"http://{page.address}/")
@@ -158,8 +158,8 @@ def test_a_job_is_paused_by_its_button_and_a_viewer_without_rights_is_led_to_the
         tab.fill("input[name=token]", "good")
         tab.click("main button")
         tab.click("text=Pause")
-        assert "The job is paused." in tab.inner_text("main")
+        tab.wait_for_selector("text=The job is paused.")
         tab.click("text=Log out")
-        assert tab.title().startswith("Log in")
+        tab.wait_for_selector("h1:has-text('Log in')")
         tab.context.close()
     assert cluster.done == [("pause", "id-0", "copy0", "acme")]
