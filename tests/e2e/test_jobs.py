@@ -13,6 +13,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -470,3 +471,25 @@ def test_a_damaged_source_holds_up_no_neighbour(node: Cluster, source: str, job:
     append(damaged.source, rows(5, 5))
     node.settle(damaged)
     assert_equal(damaged.target, read(damaged.source))
+
+
+@pytest.mark.spark
+def test_the_page_shows_a_job_and_pauses_it(node: Cluster, job: Job) -> None:
+    def answer(method: str, path: str, body: str = "", **headers: str) -> tuple[int, str]:
+        with closing(HTTPConnection("127.0.0.1", node.ports.pages[0], timeout=60)) as connection:
+            form = {"content-type": "application/x-www-form-urlencoded"} if body else {}
+            connection.request(method, path, body or None, {"accept": "text/html", **form, **headers})
+            got = connection.getresponse()
+            return got.status, got.read().decode() + str(got.headers)
+
+    name = Path(job.target).name
+    assert f">{name}</a>" in answer("GET", f"/?words={name}")[1]
+    named = urlencode({"table": job.source, "name": job.name})
+    shown = answer("GET", f"/job?{named}")[1]
+    assert "All changes are applied" in shown
+    assert 'aria-label="' in shown.partition('class="bar"')[2]  # its first iteration, as a bar
+    origin = {"origin": f"http://127.0.0.1:{node.ports.pages[0]}", "cookie": "iscp_form=key"}
+    assert answer("POST", "/act", f"form_key=key&verb=pause&{named}", **origin)[0] == 303
+    assert "It is paused" in answer("GET", f"/job?{named}")[1]
+    for path in ("/lineage", "/timeline", "/builds", "/trouble", "/cluster", "/search"):
+        assert answer("GET", path)[0] == 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -69,6 +69,7 @@ class TwoReleases(ManyNodes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.ports = replace(self.ports, pages=())  # the release before serves no page
         self.before = unpack_release_before(self.root / "release-before")
 
     def settle(self, job: Job, version: int | None = None, timeout_s: float = SETTLED_S) -> JobView:

@@ -151,7 +151,7 @@ class Ports:
     taken: int = 0
     """The port where the first node would listen if no other process did; 0 if none does."""
     pages: tuple[int, ...] = ()
-    """The ports of the nodes' pages."""
+    """The ports of the nodes' pages; empty: they have none."""
 
 
 def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:

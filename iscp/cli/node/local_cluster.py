@@ -186,7 +186,7 @@ def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> 
         data_dir=str(layout.scratch(node_id).absolute()),
         log=JobLogConfig(uri=str(layout.job_log.absolute())),
         etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",)),
-        page=PageConfig(listen=f"{HOST}:{ports.pages[number]}"),
+        page=PageConfig(listen=f"{HOST}:{ports.pages[number]}" if ports.pages else ""),
     )
 
 

@@ -1,7 +1,8 @@
 """Place a graph in layers from left to right, so that few edges cross (after Sugiyama, Tagawa and Toda, 1981).
 
-Edges that would close a circle are turned. A node's layer is the longest way to it. Within layers nodes are ordered by
-the mean place of their neighbours, in a few sweeps to and fro.
+Edges that would close a circle are turned. A node's layer is the longest way to it. An edge over several layers has a
+bend in each of those between, which takes a place as a node does. Within layers all of them are ordered by the mean
+place of their neighbours, in a few sweeps to and fro.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ SWEEPS = 6
 NODE_WIDTH, NODE_HEIGHT = 190, 46
 """Size of a node's box, in pixels."""
 
+BENDS_MAX = 600
+"""Nodes and bends of one drawing; further edges over several layers go straight, behind what is in their way."""
+
 GAP_X, GAP_Y = 60, 14
 """Room between two layers, and between two nodes of a layer, in pixels."""
 
@@ -23,20 +27,25 @@ MARGIN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The upper left corners of the nodes' boxes, by key, and the size of the drawing, all in pixels."""
+class GraphLayout:
+    """The upper left corners of the nodes' boxes, by key, and the size of the drawing, all in pixels.
+
+    `bends` has the corners of what stands between an input and what is made of it, by both.
+    """
 
     corners: Mapping[str, tuple[int, int]]
+    bends: Mapping[tuple[str, str], Sequence[tuple[int, int]]]
     width: int
     height: int
 
 
-def layered_layout(keys: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> Layout:
+def layered_layout(keys: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> GraphLayout:
     """Return the layout of these nodes; inputs that are not among them are left out."""
     there = set(keys)
     before = _without_circles(keys, {key: [each for each in inputs.get(key, ()) if each in there] for key in keys})
     layers = _layers(keys, before)
-    after: dict[str, list[str]] = {key: [] for key in keys}
+    bends = _bend(layers, before)
+    after: dict[str, list[str]] = {key: [] for layer in layers for key in layer}
     for key, found in before.items():
         for each in found:
             after[each].append(key)
@@ -52,15 +61,47 @@ def layered_layout(keys: Sequence[str], inputs: Mapping[str, Sequence[str]]) -> 
         for row, key in enumerate(layer):
             corners[key] = MARGIN + column * (NODE_WIDTH + GAP_X), MARGIN + top + row * (NODE_HEIGHT + GAP_Y)
     width = 2 * MARGIN + max(0, len(layers) * (NODE_WIDTH + GAP_X) - GAP_X)
-    return Layout(corners, width, 2 * MARGIN + max(0, tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y))
+    corners_of_bends = {edge: [corners.pop(bend) for bend in found] for edge, found in bends.items()}
+    return GraphLayout(corners, corners_of_bends, width, 2 * MARGIN + max(0, tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y))
 
 
-def curve(begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """Return the SVG path of an edge from the right side of one box to the left side of another."""
-    x1, y1 = begin[0] + NODE_WIDTH, begin[1] + NODE_HEIGHT // 2
-    x2, y2 = end[0], end[1] + NODE_HEIGHT // 2
-    bend = max(GAP_X // 2, abs(x2 - x1) // 2)
-    return f"M {x1} {y1} C {x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+def curve(begin: tuple[int, int], end: tuple[int, int], bends: Sequence[tuple[int, int]] = ()) -> str:
+    """Return the SVG path of an edge from the right side of one box to the left side of another, through bends, each
+    of which is as wide as a box.
+    """
+    half = NODE_HEIGHT // 2
+    x1, y1 = begin[0] + NODE_WIDTH, begin[1] + half
+    path = f"M {x1} {y1}"
+    for x2, y2, width in [*((x, y + half, NODE_WIDTH) for x, y in bends), (end[0], end[1] + half, 0)]:
+        bend = max(GAP_X // 2, abs(x2 - x1) // 2)
+        path += f" C {x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}" + (f" H {x2 + width}" if width else "")
+        x1, y1 = x2 + width, y2
+    return path
+
+
+def _bend(layers: list[list[str]], before: dict[str, list[str]]) -> dict[tuple[str, str], list[str]]:
+    """Put a key of its own for each bend into the layers, and between the ends of its edge; return the bends of each
+    edge, from the input on.
+    """
+    depth = {key: number for number, layer in enumerate(layers) for key in layer}
+    found: dict[tuple[str, str], list[str]] = {}
+    for key in list(before):
+        for place, source in enumerate(before[key]):
+            if (source, key) in found or depth[key] - depth[source] < 2 or len(depth) + _count(found) >= BENDS_MAX:
+                continue
+            bends = [f"{source}\n{key}\n{layer}" for layer in range(depth[source] + 1, depth[key])]
+            found[source, key] = bends
+            for layer, bend, previous in zip(
+                range(depth[source] + 1, depth[key]), bends, [source, *bends], strict=False
+            ):
+                layers[layer].append(bend)
+                before[bend] = [previous]
+            before[key][place] = bends[-1]
+    return found
+
+
+def _count(bends: Mapping[tuple[str, str], Sequence[str]]) -> int:
+    return sum(map(len, bends.values()))
 
 
 def _without_circles(keys: Sequence[str], before: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -104,7 +104,10 @@ def _drawing(
         for key in keys
     ]
     edges = [
-        Edge(curve(layout.corners[each], layout.corners[key]), on_way=key in way and each in way)
+        Edge(
+            curve(layout.corners[each], layout.corners[key], layout.bends.get((each, key), ())),
+            on_way=key in way and each in way,
+        )
         for key in keys
         for each in inputs[key]
         if each in layout.corners

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from iscp.page.boards.layered_layout import GAP_X, MARGIN, NODE_HEIGHT, NODE_WIDTH, curve, layered_layout
+from iscp.page.boards.layered_layout import BENDS_MAX, GAP_X, MARGIN, NODE_HEIGHT, NODE_WIDTH, curve, layered_layout
 
 
 def crossings(inputs: Mapping[str, Sequence[str]], corners: Mapping[str, tuple[int, int]]) -> int:
@@ -64,5 +64,23 @@ def test_the_same_graph_is_drawn_the_same() -> None:
     assert layered_layout(list(inputs), inputs) == layered_layout(list(inputs), inputs)
 
 
+def test_an_edge_over_several_layers_goes_around_what_is_between() -> None:
+    inputs = {"a": (), "b": ("a",), "c": ("b",), "d": ("c", "a")}
+    layout = layered_layout(list(inputs), inputs)
+    first, second = layout.bends["a", "d"]
+    assert [first[0], second[0]] == [layout.corners["b"][0], layout.corners["c"][0]]
+    assert abs(first[1] - layout.corners["b"][1]) >= NODE_HEIGHT
+    assert set(layout.bends) == {("a", "d")}
+    assert set(layout.corners) == set(inputs)
+
+
+def test_bends_are_bounded() -> None:
+    keys = [str(number) for number in range(120)]
+    inputs = {key: keys[: int(key)] for key in keys}  # each is made of all before it
+    layout = layered_layout(keys, inputs)
+    assert sum(map(len, layout.bends.values())) <= BENDS_MAX + len(keys)
+
+
 def test_an_edge_goes_from_side_to_side() -> None:
+    assert curve((0, 0), (500, 0), [(250, 60)]).endswith("H 440 C 470 83 470 23 500 23")
     assert curve((0, 0), (250, 60)) == "M 190 23 C 220 23 220 83 250 83"
