@@ -33,11 +33,15 @@ class LiveStreams:
         self._by_viewer: Counter[str] = Counter()
         self._end = asyncio.Event()
 
+    def refuse_beyond(self, scope: str) -> None:
+        """Raise QueueFull where there is no place for one more stream of a viewer."""
+        if self._by_viewer.total() >= STREAMS_MAX or self._by_viewer[scope] >= STREAMS_PER_VIEWER_MAX:
+            raise QueueFull("there are too many live pages", remedy="Close others; this one can be reloaded")
+
     @contextmanager
     def place(self, scope: str) -> Iterator[None]:
         """Hold a place for a stream of a viewer. Raises QueueFull."""
-        if self._by_viewer.total() >= STREAMS_MAX or self._by_viewer[scope] >= STREAMS_PER_VIEWER_MAX:
-            raise QueueFull("there are too many live pages", remedy="Close others; this one can be reloaded")
+        self.refuse_beyond(scope)
         self._by_viewer[scope] += 1
         try:
             yield

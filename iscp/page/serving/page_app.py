@@ -122,19 +122,17 @@ class PageApp:
     async def _live(self, board: Board, request: Request) -> Response:
         async def answer() -> Response:
             viewer, query = self._viewers.viewer(request), _query_of(request)
-            place = self.streams.place(viewer.scope)
-            place.__enter__()  # a stream that does not fit is refused before it begins
+            self.streams.refuse_beyond(viewer.scope)
+            content = partial(run_in_threadpool, self._draw_live, board, viewer, query, request)
 
+            # The place is taken in here: of a stream that never begins nothing would give it back.
             async def events() -> AsyncIterator[str]:
                 try:
-                    content = partial(run_in_threadpool, self._draw_live, board, viewer, query, request)
-                    async for each in self.streams.events(content):
-                        yield each
+                    with self.streams.place(viewer.scope):
+                        async for each in self.streams.events(content):
+                            yield each
                 except IscpError as error:
-                    gone = isinstance(error, NotAuthenticated)
-                    yield event("gone" if gone else "fault", str(error))
-                finally:
-                    place.__exit__(None, None, None)
+                    yield event("gone" if isinstance(error, NotAuthenticated) else "fault", str(error))
 
             return StreamingResponse(events(), media_type="text/event-stream", headers=dict(HEADERS))
 
