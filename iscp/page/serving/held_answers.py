@@ -41,7 +41,7 @@ FETCHES_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class HeldAnswer(Generic[T]):
-    """What the cluster answered, as of `taken_at_s` (Unix seconds).
+    """An answer of the cluster, as of `taken_at_s` (Unix seconds).
 
     `fault` says why there is no newer answer; empty: there is nothing wrong.
     """
