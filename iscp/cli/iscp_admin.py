@@ -19,6 +19,7 @@ from iscp.cli.cluster.build_commands import build
 from iscp.cli.cluster.cluster_commands import events, node, rebalance, ring, shard
 from iscp.cli.cluster.context_commands import context
 from iscp.cli.cluster.token_commands import token
+from iscp.cli.cluster.top_command import top
 from iscp.cli.index.node_search import node_search
 from iscp.cli.job.explain_command import explain
 from iscp.cli.job.export_command import export
@@ -73,7 +74,7 @@ def cli() -> None:
 
 for command in (
     *(job, view, build, context, explain, apply, export, node_search, node, shard, ring, rebalance, events),
-    *(backup, token, audit),
+    *(top, backup, token, audit),
 ):
     cli.add_command(command)
 node.add_command(node_logs)

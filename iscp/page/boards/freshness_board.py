@@ -76,17 +76,19 @@ def page_of(query: Mapping[str, str]) -> int:
     return max(1, int(given)) if given.isascii() and given.isdecimal() and len(given) <= 9 else 1
 
 
-def freshness_board(jobs: Sequence[JobFacts], chosen: FreshnessFilter) -> FreshnessBoard:
+def freshness_board(
+    jobs: Sequence[JobFacts], chosen: FreshnessFilter, rows_per_page: int = ROWS_PER_PAGE
+) -> FreshnessBoard:
     """Return a page of the board; one beyond the last is the last."""
     matching = [job for job in jobs if _matches(job, chosen)]
     matching.sort(key=badness, reverse=True)
-    pages = max(1, -(-len(matching) // ROWS_PER_PAGE))
+    pages = max(1, -(-len(matching) // rows_per_page))
     number = min(chosen.page, pages)
-    begin = (number - 1) * ROWS_PER_PAGE
+    begin = (number - 1) * rows_per_page
     counts = Counter(job.condition for job in jobs)
     return FreshnessBoard(
         chosen=replace(chosen, page=number),
-        rows=matching[begin : begin + ROWS_PER_PAGE],
+        rows=matching[begin : begin + rows_per_page],
         found=len(matching),
         pages=pages,
         total=len(jobs),

@@ -120,3 +120,13 @@ def _lanes(
 
 def _place(at_s: float, begin_s: float, end_s: float) -> int:
     return round(WIDTH * min(1.0, max(0.0, (at_s - begin_s) / (end_s - begin_s))))
+
+
+def busy_lanes(node: NodeLanes, slots: int) -> Sequence[int]:
+    """Return how many iterations of a node there were in each of so many parts of the span, the newest part last."""
+    counts = [0] * slots
+    for bar in node.bars:
+        first, last = (min(slots - 1, at * slots // WIDTH) for at in (bar.x, bar.x + bar.width - 1))
+        for slot in range(first, last + 1):
+            counts[slot] += 1
+    return counts

@@ -6,7 +6,7 @@ from typing import Any
 
 from iscp.core.job.job_row import JobState, JobStatus
 from iscp.page.boards.job_facts import JobFacts, facts_of
-from iscp.page.boards.time_line import BARS_MAX, LANE_HEIGHT, LANES_MAX, WIDTH, TimeLine, time_line
+from iscp.page.boards.time_line import BARS_MAX, LANE_HEIGHT, LANES_MAX, WIDTH, TimeLine, busy_lanes, time_line
 from tests.fakes.viewed_cluster import NOW_S, job_view
 
 
@@ -47,6 +47,11 @@ def test_times_beneath_end_now() -> None:
     line = time_line([], {"window": "1 h"}, NOW_S)
     assert line.ticks[0] == (0, "-60 min")
     assert line.ticks[-1] == (WIDTH, "now")
+
+
+def test_the_busy_parts_of_a_span_are_counted() -> None:
+    (node,) = time_line([job(1, 450, 300), job(2, 400, 0), job(3, 1, 0)], {}, NOW_S).nodes
+    assert busy_lanes(node, 4) == [0, 2, 1, 2]
 
 
 def test_very_many_are_drawn_in_part_those_that_run_first() -> None:
