@@ -12,6 +12,7 @@ from iscp.core.api.search_views import SearchAnswer, SearchHit
 from iscp.core.build.api_builds import BuildNodeView, BuildStage, BuildTaskView, BuildView, TaskState
 from iscp.core.job.iteration import HistoryEntry
 from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.usage import Usage
 from iscp.core.query.query_explanation import ChangeCost, ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.core.values.progress import RunProgress
 from tests.fakes.viewed_cluster import NOW_S, ViewedCluster, cluster_view, history_entry, job_view
@@ -134,10 +135,10 @@ def _history(draw: random.Random) -> list[HistoryEntry]:
         found.append(
             history_entry(
                 seq,
-                start_at_s=end_s - sum(parts.values()),
+                start_at_s=end_s - sum(parts.values()) + parts["wait"],
                 end_at_s=end_s,
                 source_commit_at_s=end_s - draw.uniform(2.0, 30.0),
-                parts_s=parts,
+                usage=Usage(parts["wait"], parts["read"], parts["compute"], parts["commit"]),
                 rows=draw.randrange(1, 5000),
                 error_code=9 if seq == 12 else 0,
                 error_msg="the store did not answer" if seq == 12 else "",

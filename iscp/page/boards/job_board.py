@@ -19,7 +19,7 @@ SPEC_CHARS_MAX = 20_000
 """Characters of a spec that the board shows; the rest is cut."""
 
 PARTS = ("wait", "read", "compute", "commit")
-"""The parts of an iteration whose seconds the board draws, in the order in which they come; others follow."""
+"""The parts of an iteration that have a colour, in the order in which they come; others follow."""
 
 BAR_UNITS = 1_000
 """Width of the longest bar, in the units of its drawing."""
@@ -50,6 +50,7 @@ class IterationBar:
     bytes: str
     strategy: str
     reason: str
+    trials: str
     node_id: str
     error: str
     error_msg: str
@@ -209,28 +210,36 @@ def _faults(job: JobView, facts: JobFacts, now_s: float) -> Sequence[Fault]:
 
 
 def _bars(history: Sequence[HistoryEntry]) -> Sequence[IterationBar]:
-    longest = max((_length(each) for each in history), default=0.0)
+    longest = max((sum(_spans(each).values()) for each in history), default=0.0)
     return [_bar(each, longest) for each in history]
 
 
-def _length(entry: HistoryEntry) -> float:
-    """Return the seconds of an iteration's bar: its parts, or from begin to end where they are not known."""
-    return max(sum(max(0.0, each) for each in entry.parts_s.values()), entry.end_at_s - entry.start_at_s, 0.0)
+def _spans(entry: HistoryEntry) -> dict[str, float]:
+    """Return the seconds of an iteration's parts, in the order in which they come: those of its usage, or, of a node
+    that measures none, those of a query's refresh; `other` is the rest of its time.
+    """
+    if entry.usage is not None:
+        spans = {part.value: max(0.0, seconds) for part, seconds in entry.usage.seconds().items()}
+    else:
+        known = [name for name in PARTS if name in entry.parts_s]
+        known += sorted(name for name in entry.parts_s if name not in PARTS)
+        spans = {name: max(0.0, entry.parts_s[name]) for name in known}
+    # It waits before it begins.
+    rest = entry.end_at_s - entry.start_at_s - sum(spans.values()) + spans.get("wait", 0.0)
+    if rest > 0.0:
+        spans["other"] = rest
+    return spans
 
 
 def _bar(entry: HistoryEntry, longest: float) -> IterationBar:
-    known = [name for name in PARTS if name in entry.parts_s]
-    known += sorted(name for name in entry.parts_s if name not in PARTS)
-    spans = {name: max(0.0, entry.parts_s[name]) for name in known}
-    rest = _length(entry) - sum(spans.values())
-    if rest > 0.001 * max(longest, 0.001):
-        spans["other"] = rest
     parts, begin = [], 0
-    for name, seconds in spans.items():
+    for name, seconds in _spans(entry).items():
         width = round(BAR_UNITS * share(seconds, longest))
-        parts.append(BarPart(name if name in PARTS else "other", begin, max(width, 2), seconds))
+        if width > 0 and begin < BAR_UNITS:
+            parts.append(BarPart(name if name in PARTS else "other", begin, min(width, BAR_UNITS - begin), seconds))
         begin += width
     lag_s = entry.end_at_s - entry.source_commit_at_s
+    rows_in = entry.usage.rows_read if entry.usage is not None else entry.rows_in
     return IterationBar(
         seq=entry.seq,
         range=f"{entry.from_version} → {entry.to_version}",
@@ -239,14 +248,23 @@ def _bar(entry: HistoryEntry, longest: float) -> IterationBar:
         lag=span(lag_s) if entry.source_commit_at_s > 0 else "",
         parts=parts,
         rows=count(entry.rows),
-        rows_in=count(entry.rows_in) if entry.rows_in else "",
+        rows_in=count(rows_in) if rows_in else "",
         bytes=size(entry.bytes),
         strategy=entry.data_type,
         reason=entry.reason,
+        trials=_trials(entry),
         node_id=entry.node_id,
         error=error_name(int(entry.error_code)) if entry.error_code else "",
         error_msg=short(entry.error_msg, 1_000),
     )
+
+
+def _trials(entry: HistoryEntry) -> str:
+    """Return what stood in the way of an iteration; empty where nothing did."""
+    if entry.usage is None:
+        return ""
+    counts = (("retries", entry.usage.retries), ("conflicts", entry.usage.conflicts))
+    return ", ".join(f"{count(number)} {name}" for name, number in counts if number)
 
 
 def _upkeep(job: JobView, now_s: float) -> dict[str, str]:

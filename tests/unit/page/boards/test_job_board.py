@@ -8,6 +8,7 @@ import pytest
 
 from iscp.core.job.job_row import JobState, JobStatus, Reason
 from iscp.core.job.maintenance_figures import JobMaintenance, MaintenanceFigures
+from iscp.core.job.usage import Usage
 from iscp.core.values.progress import RunProgress
 from iscp.core.values.watermark import SourceMark, Watermark
 from iscp.page.boards.job_board import (
@@ -60,6 +61,17 @@ def test_bars_have_the_parts_in_their_order_and_the_rest() -> None:
     assert [part.begin for part in first.parts] == [0, 500, 750, 812, 937]
     # Nothing is known of its parts: one bar, in the scale of the longest.
     assert [(part.name, part.width) for part in second.parts] == [("other", BAR_UNITS // 4)]
+
+
+def test_bars_are_drawn_of_what_an_iteration_cost() -> None:
+    usage = Usage(wait_s=4.0, read_s=2.0, compute_s=0.5, commit_s=1.0, rows_read=1234, retries=2, conflicts=1)
+    entry = history_entry(5, start_at_s=NOW_S, end_at_s=NOW_S + 4, usage=usage, parts_s={"merge": 3.0})
+    (bar,) = job_board(job_view(), [entry], NOW_S).bars
+    # It waits before it begins: half a second of the four is nobody's.
+    assert [(part.name, part.seconds) for part in bar.parts] == [
+        *(("wait", 4.0), ("read", 2.0), ("compute", 0.5), ("commit", 1.0), ("other", 0.5))
+    ]
+    assert (bar.rows_in, bar.trials, bar.took) == ("1,234", "2 retries, 1 conflicts", "4.0 s")
 
 
 def test_bars_of_nonsense_stay_in_their_drawing() -> None:
