@@ -11,7 +11,7 @@ import pytest
 from iscp.bootstrap.settings import load_settings, to_toml
 from iscp.core.access.account_roots import ROOTS_MAX
 from iscp.core.access.security_config import AccountConfig, SecurityConfig, TlsConfig
-from iscp.core.settings.config import GatewayConfig, JobLogConfig, NodeConfig, S3Config, StorageConfig
+from iscp.core.settings.config import GatewayConfig, JobLogConfig, NodeConfig, PageConfig, S3Config, StorageConfig
 from iscp.core.settings.config_faults import faults
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ConfigurationError
@@ -32,6 +32,7 @@ def test_loopback_is_this_machine_alone() -> None:
     [
         ({"listen": "0.0.0.0:7430"}, ["listen"]),
         ({"listen": "n0.lake:7430", "gateway": GatewayConfig(listen="[::]:80")}, ["listen", "gateway.listen"]),
+        ({"page": PageConfig(listen="0.0.0.0:7432")}, ["page.listen"]),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(insecure=True)}, []),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES)}, ["security.authentication"]),
         ({"listen": "0.0.0.0:7430", "security": SecurityConfig(tls=FILES, authentication=True)}, []),
