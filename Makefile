@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 100000
-.PHONY: help setup test test-fast test-full simulate demo lint types generate limits bench
+.PHONY: help setup test test-fast test-full simulate demo lint types generate limits docs bench
 
 help:  ## Explains the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ generate: setup  ## Generates the wire code and the diagrams, and builds the log
 
 limits: setup  ## Writes docs/limits.md, every bound of the code
 	@scripts/generate-limits
+
+docs: setup  ## The site of the documents, into build/site
+	@scripts/docs
 
 bench: setup  ## One benchmark, as JSON: make bench NAME=startup
 	@.venv/bin/python -m benchmarks.$(NAME) --json
