@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from functools import cache
 
 from tests import limits
+from tests.site import command_page, error_page, python_page, setting_page, wire_page
 
 
-def _limits() -> str:
-    return limits.document(limits.sources())
-
-
-GENERATED: Mapping[str, Callable[[], str]] = {"limits.md": _limits}
-"""What writes each page, by its path on the site."""
+@cache
+def generated() -> dict[str, str]:
+    """Return the text of each page, by its path on the site."""
+    return {
+        "limits.md": limits.document(limits.sources()),
+        "reference/commands.md": command_page.page(),
+        "reference/errors.md": error_page.page(),
+        "reference/grpc.md": wire_page.grpc_page(),
+        "reference/http.md": wire_page.http_page(),
+        "reference/openapi.json": wire_page.openapi_text(),
+        "reference/settings.md": setting_page.page(),
+        **python_page.pages(),
+    }

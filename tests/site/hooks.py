@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from tests.site.drawing import PICTURES, ROOT
-from tests.site.generated_pages import GENERATED
+from tests.site.generated_pages import generated
 from tests.site.page_text import HOSTED, MissingPictureError, drawn, site_text
 
 _HOSTED_FROM = {page: path for path, page in HOSTED.items()}
@@ -35,7 +35,8 @@ def _present(nav: Any) -> Any:
             inner = {title: _present(each) for title, each in nav.items()}
             return {title: each for title, each in inner.items() if each is not None} or None
         case str() if nav.endswith("/"):
-            pages = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / nav).glob("*.md"))
+            pages = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs" / nav).glob("*.md"))]
+            pages += [page for page in generated() if page.startswith(nav)]
             return sorted(pages, key=lambda page: not page.endswith("README.md"))
         case _:
             return None if nav in OPTIONAL and not (ROOT / "docs" / nav).exists() else nav
@@ -44,7 +45,7 @@ def _present(nav: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Return the files with those of the project that lie out of docs/, and with the generated pages."""
     texts = {page: (ROOT / path).read_text() for path, page in HOSTED.items()}
-    texts |= {page: write() for page, write in GENERATED.items()}
+    texts |= generated()
     for name in ("README.md", *texts):
         if known := files.get_file_from_path(name):
             files.remove(known)
