@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tests import limits
-from tests.site import command_page, error_page, python_page, setting_page, wire_page
+from tests.site import benchmark_page, command_page, error_page, python_page, setting_page, wire_page
 
 
 @cache
@@ -13,6 +13,7 @@ def generated() -> dict[str, str]:
     """Return the text of each page, by its path on the site."""
     return {
         "limits.md": limits.document(limits.sources()),
+        "reference/benchmarks.md": benchmark_page.page(),
         "reference/commands.md": command_page.page(),
         "reference/errors.md": error_page.page(),
         "reference/grpc.md": wire_page.grpc_page(),

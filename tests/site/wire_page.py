@@ -36,7 +36,7 @@ texts in answers, and texts or numbers in requests.
 
 _ITEM = re.compile(r"(?P<kind>service|message|enum|oneof) (?P<name>\w+) \{")
 _METHOD = re.compile(
-    r"rpc (?P<name>\w+)\((?P<asks>stream )?(?P<request>[\w.]+)\) returns \((?P<flows>stream )?(?P<answer>[\w.]+)\);"
+    r"rpc (?P<name>\w+)\((?P<sends>stream )?(?P<request>[\w.]+)\) returns \((?P<flows>stream )?(?P<answer>[\w.]+)\);"
 )
 _FIELD = re.compile(
     r"(?P<label>repeated |optional )?(?P<type>map<[\w, .]+>|[\w.]+) (?P<name>\w+) = (?P<number>\d+)( \[.*\])?;"
@@ -97,7 +97,7 @@ def _member(kind: str, line: str, text: str, choice: str) -> Member:
     text = f"{text} {behind.strip()}".strip()
     if kind == "service" and (found := _METHOD.fullmatch(line.strip())):
         request, answer = found["request"], found["answer"]
-        return Member(found["name"], f"{found['asks'] or ''}{request} → {found['flows'] or ''}{answer}", text)
+        return Member(found["name"], f"{found['sends'] or ''}{request} → {found['flows'] or ''}{answer}", text)
     if kind == "enum" and (found := _VALUE.fullmatch(line.strip())):
         return Member(found["name"], found["number"], text)
     if kind == "message" and (found := _FIELD.fullmatch(line.strip())):

@@ -14,7 +14,7 @@ from iscp.adapters.gateway.json_calls import METHODS
 from iscp.core.access.service_table import SERVICES
 from iscp.core.settings.setting_list import settings
 from iscp.core.values.errors import ErrorCode
-from tests.site import command_page, error_page, python_page, setting_page, tables, wire_page
+from tests.site import benchmark_page, command_page, error_page, python_page, setting_page, tables, wire_page
 
 
 def leaves(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
@@ -125,6 +125,14 @@ def test_the_pages_of_python_describe_each_class_and_function_once() -> None:
     for package in python_page.PACKAGES:
         for name, value in python_page.public(package):
             assert f"{value.__module__}.{value.__qualname__}" in described, f"{package}.{name}"
+
+
+def test_the_page_of_benchmarks_has_each_that_a_test_runs() -> None:
+    page = benchmark_page.page()
+    run = {path.stem for path in benchmark_page.FOLDER.glob("*.py") if "__main__" in path.read_text()}
+    parts = {"bare_node", "feed_writer"}  # what benchmarks start
+    assert set(benchmark_page.benchmarks()) == run - parts
+    assert [name for name in run - parts if f"python -m benchmarks.{name} " not in page] == []
 
 
 def test_texts_of_the_code_are_shown_as_they_are() -> None:
