@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[3] / "docs/changefeed.md").read_text()
+from iscp import changefeed
+from tests.page_blocks import blocks_of
+from tests.page_run import PageRun
+
+PAGE = Path(__file__).parents[3] / "docs/changefeed.md"
+TEXT = PAGE.read_text()
 
 
 def test_the_examples_run_as_they_are(tmp_path: Path, etcd: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +30,9 @@ def test_the_examples_run_as_they_are(tmp_path: Path, etcd: str, capsys: pytest.
     assert shown[3][-1] == "1"
     assert shown[5][0].endswith("['billing']")
     assert shown[7][-1] == "1"
+    with changefeed.open(str(tmp_path / "orders_feed"), etcd=etcd) as feed:
+        # The last example has purged what the stored cursor would read next.
+        feed.cursors.store("billing", feed.first_cursor(), feed.cursors.get("billing"))
+    run = PageRun({"/lake": str(tmp_path), "127.0.0.1:2379": etcd}, dict(os.environ), tmp_path)
+    commands = [each for each in blocks_of(PAGE) if each.heading == "Commands" and each.language == "sh"]
+    assert "billing" in run.run(commands)["Commands"]
