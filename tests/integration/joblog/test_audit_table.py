@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.joblog.appended_table import APPENDS_PER_COMPACTION
+from iscp.adapters.delta.joblog.appended_table import SMALL_FILES_MAX
 from iscp.adapters.delta.joblog.audit_table import AUDIT_TABLE, ROWS_AT_ONCE, AuditTable
 from iscp.core.access.audit_entry import AuditEntry, AuditQuery
 from iscp.core.values.errors import InvalidRequest, StorageError
@@ -94,10 +94,10 @@ def test_nodes_that_make_the_table_at_once_and_append_to_it_lose_nothing(tmp_pat
 
 def test_small_files_are_merged_and_nothing_is_deleted(tmp_path: Path) -> None:
     table = AuditTable(str(tmp_path))
-    for number in range(APPENDS_PER_COMPACTION):
+    for number in range(SMALL_FILES_MAX):
         table.append([replace(ENTRY, request_id=str(number))])
     assert len(DeltaTable(str(tmp_path / AUDIT_TABLE)).file_uris()) == 1
-    assert len(table.read(AuditQuery(limit=1_000))) == APPENDS_PER_COMPACTION
+    assert len(table.read(AuditQuery(limit=1_000))) == SMALL_FILES_MAX
 
 
 def test_a_directory_that_is_gone_is_not_made_again(tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ APPENDED_TABLE = {
 }
 """Properties of the tables that are appended to all the time, and read now and then."""
 
-APPENDS_PER_COMPACTION = 200
-"""Appends of a node to the audit, or to the history, after which it merges small files, and deletes old entries of the
-history and files that are no longer needed. Entries of the audit are never deleted.
+SMALL_FILES_MAX = 200
+"""Small files of the audit, or of the history, at which the node that appends merges them, and deletes old entries of
+the history and files that are no longer needed. Entries of the audit are never deleted.
 """
+
+SMALL_FILE_BYTES = 1 << 20
+"""Bytes below which a file of them is a small one."""
 
 ATTEMPTS_MAX = 8
 """Attempts to append to the audit, each after another node's commit was in the way; then it is tried again later."""
@@ -61,7 +64,7 @@ class AppendedTable:
         self._fault = fault
         self._expired = expired
         self._table: DeltaTable | None = None
-        self._appends = 0
+        self._small_files = 0
 
     def append(self, rows: pa.Table) -> None:
         """Raises StorageError where nothing was written."""
@@ -77,8 +80,9 @@ class AppendedTable:
                 self._table, cause = None, error
         else:
             raise self._fault(cause or OSError(), f"cannot write the {self._name}") from cause
-        self._appends += 1
-        if self._appends % APPENDS_PER_COMPACTION == 0:
+        self._small_files += 1
+        if self._small_files >= SMALL_FILES_MAX:
+            self._small_files = 0
             self._compact(table)
 
     def _open(self) -> DeltaTable:
@@ -88,6 +92,9 @@ class AppendedTable:
             # an owner that starts then would find no log there, and begin an empty one.
             self._table = None
             self._table = self._open_table()
+            # Those of other nodes, and of this one's terms before, too: a cluster whose owners do not last for so many
+            # appends would never merge them.
+            self._small_files = small_files(self._table)
         return self._table
 
     def _compact(self, table: DeltaTable) -> None:
@@ -103,3 +110,9 @@ class AppendedTable:
             # Of several nodes that compact, whoever comes second has nothing to do, or fails.
             level = logging.INFO if self._shared else logging.WARNING
             log.log(level, self._not_compacted, extra={"error": str(self._fault(error, "cannot compact"))})
+
+
+def small_files(table: DeltaTable) -> int:
+    """Return how many files of the table's version have less than SMALL_FILE_BYTES."""
+    sizes = pa.table(table.get_add_actions()).column("size_bytes").to_pylist()
+    return sum(size < SMALL_FILE_BYTES for size in sizes)
