@@ -1,0 +1,1 @@
+"""How a release is made: scripts/release, of which docs/releasing.md is the manual."""
