@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from obstore.store import from_url
 
+from iscp.cli.demo.lake import read
 from iscp.cli.iscp_admin import PROGRAM, cli
 
 ADMIN = str(Path(sys.executable).parent / "iscp-admin")
@@ -111,6 +113,16 @@ def assert_in_order(target: str) -> None:
     for before, after in itertools.pairwise(commits):
         if after.job_id == before.job_id:
             assert after.to >= before.to, f"{target}: {before} is followed by {after}"
+
+
+def assert_feed_holds(target: str, rows: pa.Table) -> None:
+    """No change is there twice, and what all of them come to, one after the other, are the rows."""
+    changes = sorted(read(target).to_pylist(), key=itemgetter("ulid"))
+    marks = [(change["version"], change["key"]["id"], change["operation"]) for change in changes]
+    assert len(set(marks)) == len(marks)
+    last = {change["key"]["id"]: change for change in changes}
+    there = [change["row"] for change in last.values() if change["operation"] != "delete"]
+    assert sorted(there, key=itemgetter("id")) == sorted(rows.to_pylist(), key=itemgetter("id"))
 
 
 def job_log_rows(job_log: Path) -> list[dict[str, Any]]:

@@ -10,17 +10,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.system.free_port import free_port
 from iscp.client.admin_client import Client
 from iscp.core.values.errors import ErrorCode
-from tests.e2e.evidence import assert_watermarks_never_went_back, job_log_rows, sink_commits
+from tests.e2e.evidence import assert_feed_holds, assert_watermarks_never_went_back, job_log_rows, sink_commits
 from tests.e2e.harness import NODE_ID, SETTLE_WAIT_S, Cluster, Job, assert_equal, read, upsert, wait_for
 from tests.e2e.load import writing
 from tests.e2e.recovery_page import Operator, sections
@@ -205,16 +203,6 @@ def test_jobs_of_all_kinds_go_on_after_etcd_and_the_job_log_were_lost(site: Site
         rows.group_by("state").aggregate([("id", "count"), ("amount", "sum")]).rename_columns(["state", "n", "total"]),
     )
     assert_feed_holds(feed.target, rows)
-
-
-def assert_feed_holds(target: str, rows: pa.Table) -> None:
-    """No change is there twice, and what all of them come to, one after the other, are the rows."""
-    changes = sorted(read(target).to_pylist(), key=itemgetter("ulid"))
-    marks = [(change["version"], change["key"]["id"], change["operation"]) for change in changes]
-    assert len(set(marks)) == len(marks)
-    last = {change["key"]["id"]: change for change in changes}
-    there = [change["row"] for change in last.values() if change["operation"] != "delete"]
-    assert sorted(there, key=itemgetter("id")) == sorted(rows.to_pylist(), key=itemgetter("id"))
 
 
 @pytest.mark.full

@@ -1,0 +1,105 @@
+"""Whether anything grows beyond what is live: criteria with names, each of which says what it found and its bound.
+
+- `slope`: the median of the slopes between all pairs of samples after the warm-up (Theil and Sen), times the time
+  between the first and the last of them, is at most a share of the median plus an allowance. A leak that is slow for
+  ten minutes is over this bound in a longer run, as the bound does not grow with the time.
+- `ceiling`: no sample is over what the settings allow.
+- `at rest`: as many after all faults, when all is applied, as there were before the first one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tests.soak.sampling import ProcessSample, StoreSample
+
+WARM_UP_SHARE = 1 / 3
+"""The share of a process's life that is not judged: caches and pools fill."""
+
+JUDGED_MIN_S = 180.0
+"""Seconds after the warm-up that samples have to cover; a process that lived for less is not judged by its slope."""
+
+POINTS_MAX = 200
+"""Points of a series that are compared in pairs; of longer ones every so many are taken."""
+
+MIB = 1 << 20
+SHARE = 0.10
+ALLOWANCES = {"memory_bytes": 32.0 * MIB, "handles": 16.0, "threads": 8.0}
+JVM_BEYOND_HEAP_BYTES = 768.0 * MIB
+"""What a JVM may take beside its heap: classes, code, threads, Arrow's buffers."""
+
+LOG_FILES_BEYOND = 50
+"""Commits that may come to the job log between the one that makes a compaction due and the compaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was judged, by which criterion, and how it came out."""
+
+    what: str
+    criterion: str
+    found: float
+    bound: float
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        return self.found <= self.bound
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the slopes between all pairs of (x, y); 0 where there are fewer than two."""
+    some = points[:: max(1, len(points) // POINTS_MAX)]
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in itertools.combinations(some, 2) if x2 > x1]
+    return median(slopes) if slopes else 0.0
+
+
+def judge_slope(what: str, points: Sequence[tuple[float, float]], allowance: float, unit: str) -> Verdict | None:
+    """Return the verdict by `slope`; None where there are too few after the warm-up."""
+    begin_s, end_s = points[0][0], points[-1][0]
+    judged = [each for each in points if each[0] >= begin_s + WARM_UP_SHARE * (end_s - begin_s)]
+    if not judged or judged[-1][0] - judged[0][0] < JUDGED_MIN_S:
+        return None
+    grown = slope(judged) * (judged[-1][0] - judged[0][0])
+    return Verdict(what, "slope", grown, SHARE * median(y for _, y in judged) + allowance, unit)
+
+
+def judge_processes(samples: Sequence[ProcessSample], heap_bytes: float) -> list[Verdict]:
+    """Judge each process by itself: one that was started again is another one."""
+    found = []
+    for (role, whose, pid), each in _by_process(samples):
+        name = f"{whose} ({role} {pid})" if role != whose else role
+        if role == "jvm":
+            most = max(one.memory_bytes for one in each)
+            found.append(Verdict(f"memory of {name}", "ceiling", most, heap_bytes + JVM_BEYOND_HEAP_BYTES, "bytes"))
+        for quantity, allowance in ALLOWANCES.items():
+            if role == "jvm" and quantity == "memory_bytes":
+                continue  # a heap grows up to what it may be, whether it needs it or not
+            points = [(one.at_s, float(getattr(one, quantity))) for one in each]
+            what, unit = quantity.removesuffix("_bytes"), "bytes" if quantity.endswith("bytes") else ""
+            verdict = judge_slope(f"{what} of {name}", points, allowance, unit)
+            if verdict is not None:
+                found.append(verdict)
+    return found
+
+
+def _by_process(
+    samples: Sequence[ProcessSample],
+) -> Iterable[tuple[tuple[str, str, int], list[ProcessSample]]]:
+    key: Callable[[ProcessSample], tuple[str, str, int]] = lambda each: (each.role, each.whose, each.pid)  # noqa: E731
+    for name, group in itertools.groupby(sorted(samples, key=lambda each: (key(each), each.at_s)), key=key):
+        yield name, list(group)
+
+
+def judge_stores(
+    stores: Sequence[StoreSample], keys_before: int, keys_after: int, compact_commits: int
+) -> list[Verdict]:
+    """Judge etcd and the job log; each commit of that is a file until the next compaction."""
+    files = max((each.log_files for each in stores), default=0)
+    return [
+        Verdict("keys in etcd", "at rest", keys_after, keys_before, ""),
+        Verdict("files of the job log", "ceiling", files, compact_commits + LOG_FILES_BEYOND, ""),
+    ]
