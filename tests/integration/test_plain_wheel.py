@@ -45,7 +45,7 @@ def wheel(programs: Path) -> Path:
     """Built by the build backend, as pip does it."""
     out = programs.parent.parent
     succeed(programs / "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT)
-    (built,) = out.glob("iscp-*.whl")
+    (built,) = out.glob("iscp_delta-*.whl")
     return built
 
 

@@ -19,7 +19,6 @@ EXTRA_MODULES = (
         "pydantic",
         "pyspark",
         "rapidfuzz",
-        "sqlglot",
         "starlette",
         "tenacity",
         "tokenizers",

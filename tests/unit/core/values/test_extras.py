@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +22,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["iscp.changefeed", "iscp.changefeed.spark", "iscp.consumers.custom"])
-def test_each_name_is_there_or_says_what_to_install(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "needs_extras"),
+    [("iscp.changefeed", True), ("iscp.changefeed.spark", True), ("iscp.consumers.custom", False)],
+)
+def test_each_name_is_there_or_says_what_to_install(module: str, needs_extras: bool) -> None:
     code = (
         f"import {module} as module\n"
         "for name in module.__all__:\n"
@@ -33,7 +38,7 @@ def test_each_name_is_there_or_says_what_to_install(module: str) -> None:
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     refused = [line for line in lines if " " in line]
-    assert refused
+    assert bool(refused) is needs_extras
     for line in refused:
         assert re.fullmatch(
             rf"{module}\.\w+: the Python module [\w.]+ is not installed\. Run: pip install 'iscp-delta\[node\]'", line
@@ -57,3 +62,10 @@ def test_a_module_of_another_program_is_reported_as_it_is() -> None:
     ended = run("sys.modules['json'] = None\nfrom iscp import changefeed\nchangefeed.Cursor")
     assert "ModuleNotFoundError: import of json halted" in ended.stderr
     assert "pip install" not in ended.stderr
+
+
+def test_no_module_of_an_extra_comes_without_it() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    always = {re.split(r"[\[<>=~! ]", each)[0] for each in project["dependencies"]}
+    assert len(always) >= 5
+    assert always.isdisjoint(EXTRA_MODULES)
