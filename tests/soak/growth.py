@@ -1,8 +1,9 @@
 """Whether anything grows beyond what is live: criteria with names, each of which says what it found and its bound.
 
-- `slope`: the median of the slopes between all pairs of samples after the warm-up (Theil and Sen), times the time
-  between the first and the last of them, is at most a share of the median plus an allowance. A leak that is slow for
-  ten minutes is over this bound in a longer run, as the bound does not grow with the time.
+- `slope`: of the samples after the warm-up the least of each half minute counts, as a leak raises the floor, and work
+  that is under way the peaks. The median of the slopes between all pairs of them (Theil and Sen), times the time
+  between the first and the last, is at most a share of their median plus an allowance. A leak that is slow for ten
+  minutes is over this bound in a longer run, as the bound does not grow with the time.
 - `ceiling`: no sample is over what the settings allow.
 - `at rest`: as many after all faults, when all is applied, as there were before the first one.
 """
@@ -22,12 +23,17 @@ WARM_UP_SHARE = 1 / 3
 JUDGED_MIN_S = 180.0
 """Seconds after the warm-up that samples have to cover; a process that lived for less is not judged by its slope."""
 
+FLOOR_S = 30.0
+"""Seconds of samples of which the least counts."""
+
 POINTS_MAX = 200
 """Points of a series that are compared in pairs; of longer ones every so many are taken."""
 
 MIB = 1 << 20
 SHARE = 0.10
-ALLOWANCES = {"memory_bytes": 32.0 * MIB, "handles": 16.0, "threads": 8.0}
+ALLOWANCES = {"memory_bytes": 32.0 * MIB, "handles": 16.0, "threads": 32.0}
+"""What may come besides: pools of threads that fill only by and by have bounds, and are larger than a warm-up shows."""
+
 JVM_BEYOND_HEAP_BYTES = 768.0 * MIB
 """What a JVM may take beside its heap: classes, code, threads, Arrow's buffers."""
 
@@ -63,8 +69,15 @@ def judge_slope(what: str, points: Sequence[tuple[float, float]], allowance: flo
     judged = [each for each in points if each[0] >= begin_s + WARM_UP_SHARE * (end_s - begin_s)]
     if not judged or judged[-1][0] - judged[0][0] < JUDGED_MIN_S:
         return None
-    grown = slope(judged) * (judged[-1][0] - judged[0][0])
-    return Verdict(what, "slope", grown, SHARE * median(y for _, y in judged) + allowance, unit)
+    lowest = floor(judged)
+    grown = slope(lowest) * (lowest[-1][0] - lowest[0][0])
+    return Verdict(what, "slope", grown, SHARE * median(y for _, y in lowest) + allowance, unit)
+
+
+def floor(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the least of (x, y) in each FLOOR_S, in the order of x."""
+    spans = itertools.groupby(points, key=lambda point: int((point[0] - points[0][0]) // FLOOR_S))
+    return [min(each, key=lambda point: point[1]) for _, each in spans]
 
 
 def judge_processes(samples: Sequence[ProcessSample], heap_bytes: float) -> list[Verdict]:

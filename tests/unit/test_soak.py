@@ -117,6 +117,16 @@ def test_what_fills_while_it_warms_up_is_no_growth_and_a_short_life_is_not_judge
     assert judge_slope("handles", [each for each in filled if each[0] < JUDGED_MIN_S], 1.0, "") is None
 
 
+def test_peaks_are_work_and_a_floor_that_rises_is_a_leak() -> None:
+    peaks = [(float(at_s), 100.0 + (at_s if at_s % 30 else 0.0)) for at_s in MINUTES_S]
+    verdict = judge_slope("threads", peaks, 8.0, "")
+    assert verdict is not None
+    assert verdict.found == pytest.approx(0.0)
+    rising = judge_slope("threads", [(at_s, y + at_s / 10) for at_s, y in peaks], 8.0, "")
+    assert rising is not None
+    assert not rising.holds
+
+
 def sample(at_s: float, role: str, pid: int, memory_bytes: int, handles: int) -> ProcessSample:
     return ProcessSample(at_s, role, "iscp-0", pid, memory_bytes, handles, 20)
 
