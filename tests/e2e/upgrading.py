@@ -17,11 +17,10 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.settings import load_settings
 from iscp.core.api.api_views import JobView
-from tests.e2e.evidence import assert_in_order
+from tests.e2e.evidence import assert_feed_holds, assert_in_order
 from tests.e2e.harness import Job, append, delete, read, upsert
 from tests.e2e.load import Load
 from tests.e2e.many_nodes import ManyNodes
-from tests.e2e.test_disasters import assert_feed_holds
 from tests.e2e.writer import events, orders
 
 BEFORE = Path(__file__).parents[1] / "data/release-before"
