@@ -6,79 +6,33 @@ Threads: one for each connection while its request is read and answered, and one
 from __future__ import annotations
 
 import logging
-import socket
-import socketserver
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 
+from iscp.adapters.gateway.bounded_listener import ACCEPT_LOOK_S, BoundedListener
 from iscp.adapters.gateway.caller_watch import CallerWatch
 from iscp.adapters.gateway.json_calls import JsonCalls
 from iscp.adapters.gateway.json_request import GatewayBounds, JsonRequest
-from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
 from iscp.adapters.grpc.channel.call_metadata import open_channel
 from iscp.adapters.grpc.channel.client_watch import ClientWatch
-from iscp.adapters.tls.endpoint import reachable, split_address
-from iscp.adapters.tls.server_credentials import ServerContext
+from iscp.adapters.tls.endpoint import reachable
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.values.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-ACCEPT_LOOK_S = 0.5
-"""How often the thread that accepts checks whether it is to end."""
 
+class _GatewayListener(BoundedListener):
+    """The port of the gateway, with what its requests need."""
 
-class _Listener(socketserver.ThreadingTCPServer):
-    """A socket that accepts; each connection has a thread."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = PENDING_MAX
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        family: socket.AddressFamily,
-        bounds: GatewayBounds,
-        version: str,
-        tls: TlsSource | None,
-    ) -> None:
-        self.address_family = family
+    def __init__(self, address: str, bounds: GatewayBounds, version: str, tls: TlsSource | None) -> None:
         self.bounds = bounds
         self.version = version
         self.calls: JsonCalls | None = None
-        self.pending = PendingConnections()
         self.callers = CallerWatch()
-        self._tls = ServerContext(tls) if tls is not None else None
-        super().__init__(address, JsonRequest)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.pending.enter(client_address, request)
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # the thread did not start
-            self.pending.leave(client_address)
-            raise
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        try:
-            if self._tls is not None:
-                request.settimeout(self.bounds.read_timeout_s)
-                request = self._tls.current().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-                self.pending.enter(client_address, request)
-                request.do_handshake()
-            super().finish_request(request, client_address)
-        finally:
-            self.pending.leave(client_address)
-            if self._tls is not None:
-                request.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called where an exception is being handled."""
-        log.info("gateway.failed", exc_info=True)
+        super().__init__("gateway.listen", address, JsonRequest, tls, bounds.read_timeout_s)
 
 
 class AdminEndpoint(Protocol):
@@ -118,7 +72,7 @@ class GatewayServer:
         self._version = version
         self._tls = tls
         self._bounds = bounds
-        self._listener: _Listener | None = None
+        self._listener: _GatewayListener | None = None
         self._channel: grpc.Channel | None = None
         self._thread: threading.Thread | None = None
 
@@ -129,18 +83,12 @@ class GatewayServer:
     def start(self) -> None:
         """Take the port; nobody is answered yet. Raises ConfigurationError if it cannot be had."""
         self._admin.start()
-        host, port = split_address(self._address)
-        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         try:
-            self._listener = _Listener((host.strip("[]"), port), family, self._bounds, self._version, self._tls)
-        except OSError as error:
+            self._listener = _GatewayListener(self._address, self._bounds, self._version, self._tls)
+        except ConfigurationError:
             self._admin.stop(0.0)
-            raise ConfigurationError(
-                f"cannot listen on {self._address} ({error.strerror or error})",
-                field="gateway.listen",
-                remedy="Is the port taken? Choose another",
-            ) from error
-        self._address = f"{host}:{self._listener.server_address[1]}"
+            raise
+        self._address = self._listener.bound_address
 
     def ready(self) -> None:
         """Serve users."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import io
 import logging
-import socket
-import socketserver
 import ssl
 import threading
 from collections.abc import Callable
@@ -19,19 +17,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from iscp.adapters.gateway.pending_connections import PENDING_MAX, PendingConnections
+from iscp.adapters.gateway.bounded_listener import ACCEPT_LOOK_S, BoundedListener
 from iscp.adapters.system.bounded_reader import BoundedReader
 from iscp.adapters.tls.certificate_names import shown_names
-from iscp.adapters.tls.endpoint import split_address
-from iscp.adapters.tls.server_credentials import ServerContext
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.values.access_roles import Credentials
-from iscp.core.values.errors import ConfigurationError, IscpError
+from iscp.core.values.errors import IscpError
 
 log = logging.getLogger(__name__)
-
-ACCEPT_LOOK_S = 0.5
-"""How often the thread that accepts checks whether it is to end."""
 
 REQUEST_S = 10.0
 """How long a request for metrics may take to come in, and its answer to be taken; then the connection is closed."""
@@ -48,59 +41,22 @@ Allowed = Callable[[Credentials], bool]
 """Return whether such a caller may read metrics. May raise IscpError."""
 
 
-class _MetricsListener(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = PENDING_MAX
+class _MetricsListener(BoundedListener):
+    """The port of a node's metrics, with what its requests need."""
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        family: socket.AddressFamily,
-        registry: CollectorRegistry,
-        tls: TlsSource | None,
-        allowed: Allowed,
-    ) -> None:
-        self.address_family = family
+    def __init__(self, address: str, registry: CollectorRegistry, tls: TlsSource | None, allowed: Allowed) -> None:
         self.registry = registry
         self.allowed = allowed
-        self.pending = PendingConnections()
         self.answering = threading.BoundedSemaphore(ANSWERS_MAX)
         self.collecting = threading.Lock()
-        self._tls = ServerContext(tls) if tls is not None else None
-        super().__init__(address, _ScrapeRequest)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.pending.enter(client_address, request)
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # the thread did not start
-            self.pending.leave(client_address)
-            raise
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        try:
-            request.settimeout(REQUEST_S)
-            if self._tls is not None:
-                request = self._tls.current().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-                self.pending.enter(client_address, request)
-                request.do_handshake()
-            super().finish_request(request, client_address)
-        finally:
-            self.pending.leave(client_address)
-            if self._tls is not None:
-                request.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called where an exception is being handled."""
-        log.info("metrics.request_failed", exc_info=True)
+        super().__init__("metrics.listen", address, _ScrapeRequest, tls, REQUEST_S)
 
 
 class _ScrapeRequest(BaseHTTPRequestHandler):
     """Answers one request of a connection."""
 
     server: _MetricsListener
+    timeout = REQUEST_S
     protocol_version = "HTTP/1.1"
     server_version = "iscp"
     sys_version = ""
@@ -182,17 +138,8 @@ class MetricsServer:
         allowed: Allowed = lambda credentials: True,
     ) -> None:
         """Raises ConfigurationError if the port cannot be had."""
-        host, port = split_address(address)
-        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-        try:
-            self._listener = _MetricsListener((host.strip("[]"), port), family, registry, tls, allowed)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {address} ({error.strerror or error})",
-                field="metrics.listen",
-                remedy="Is the port taken? Choose another, or leave metrics.listen empty",
-            ) from error
-        self.address = f"{host}:{self._listener.server_address[1]}"
+        self._listener = _MetricsListener(address, registry, tls, allowed)
+        self.address = self._listener.bound_address
         self._thread = threading.Thread(
             target=lambda: self._listener.serve_forever(ACCEPT_LOOK_S), name="iscp-metrics", daemon=True
         )
