@@ -58,7 +58,9 @@ def compose(foundation: Foundation) -> Node:
     ports, target_probes = compose_iteration_ports(foundation, lambda: keeper.epoch), compose_target_probes(foundation)
     engine = compose_engine(foundation, ports, target_probes, keeper, worker)
     build_worker = compose_build_worker(foundation, cluster, ports, keeper)
-    counts = NodeCounts([*engine.counters, quarantined, lambda: alerts.counters(), access.counters])
+    counts = NodeCounts(
+        [*engine.counters, quarantined, lambda: alerts.counters(), access.counters, foundation.tracing.counters]
+    )
     local_calls = engine.answer_calls(foundation.node_log, build_worker, owner.decisions.of_other_terms, counts)
     served = _serve_owners(foundation, coordination, local_calls)
     nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
@@ -67,14 +69,9 @@ def compose(foundation: Foundation) -> Node:
     services = compose_services(foundation, cluster, coordination, nodes, target_probes, builder)
     forwarding = _forward(foundation, coordination)
     metrics = compose_metrics(foundation, cluster, coordination, engine, builder, counts, access)
+    others: list[Service] = [served, services.operator, services.builds, services.search]
     parts = NodeParts(
-        server=_serve(
-            foundation,
-            services.admin,
-            [served, services.operator, services.builds, services.search],
-            forwarding,
-            access,
-        ),
+        server=_serve(foundation, services.admin, others, forwarding, access),
         keeper=keeper,
         owner=owner,
         worker=worker,
@@ -82,7 +79,10 @@ def compose(foundation: Foundation) -> Node:
         executor=engine.executor,
         maintenance=engine.maintenance,
         progress=coordination.progress,
-        connections=[*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd],
+        connections=[
+            *(*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd),
+            *foundation.tracing.connections,
+        ],
         beside_owner=[alerts, build_worker, builder, *access.beside, *metrics.beside],
     )
     preflight = partial(refuse_misfit, config, coordination.record, cluster.membership, foundation.tls)
@@ -123,7 +123,7 @@ def _serve(
         waits=config.waits,
         tls=foundation.tls,
         services=[*services, access.server],
-        interceptors=[*access.interceptors, forwarding],
+        interceptors=[*access.interceptors, *foundation.tracing.interceptors, forwarding],
         health_address=config.health.listen,
     )
     gateway = config.gateway.listen

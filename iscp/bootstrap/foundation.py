@@ -16,6 +16,7 @@ from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.index_parts import index_services
 from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.tracing_parts import TracingSide, compose_tracing
 from iscp.consumers.index.index_services import IndexServices
 from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
@@ -44,6 +45,7 @@ class Foundation:
     deaths: JobDeaths
     analysis: SqlAnalysis
     indexes: Callable[[], IndexServices]
+    tracing: TracingSide
     tls: CertificateWatch | None = None
     meter: Meter = NO_METER
 
@@ -60,7 +62,7 @@ class Foundation:
         deaths: JobDeaths,
         analysis: SqlAnalysis,
     ) -> Foundation:
-        """Raises ConfigurationError where the files of TLS cannot be used."""
+        """Raises ConfigurationError where the files of TLS cannot be used, or nothing can be traced."""
         clock = SystemClock()
         indexes = cache(lambda: index_services(config, clock, failpoints))
         kinds = ConsumerRegistry(config.consumers.allow, indexes)
@@ -78,6 +80,7 @@ class Foundation:
             deaths=deaths,
             analysis=analysis,
             indexes=indexes,
+            tracing=compose_tracing(config),
             tls=certificate_watch(config),
             meter=node_meter(config, __version__, clock),
         )

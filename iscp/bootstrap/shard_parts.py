@@ -99,7 +99,8 @@ def compose_engine(
         random.random,
         evaluate_trigger=TriggerRegistry(config.triggers.allow).evaluate,
     )
-    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, foundation.on_broken)
+    tracing = foundation.tracing
+    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, foundation.on_broken, noticed=tracing.noticed(clock))
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     if config.metrics.used:
@@ -107,7 +108,7 @@ def compose_engine(
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     surviving = SurvivingRunner(runner, foundation.deaths)
     executor = Executor(
-        MeteredRunner(surviving, foundation.meter, clock) if config.metrics.used else surviving,
+        tracing.traced(MeteredRunner(surviving, foundation.meter, clock) if config.metrics.used else surviving),
         clock,
         config.scheduler,
         lease_check=keeper.check,
@@ -158,6 +159,7 @@ def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) ->
         require_places=compose_places(foundation.config).require_job,
         deaths=foundation.deaths,
         holds=HoldPlacer(DeltaRetentionHold(source.properties, property_setter(spark.root))),
+        tracer=foundation.tracing.tracer,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from iscp.core.values.totals import NO_TOTALS
+from iscp.core.values.trace_context import is_sampled
 from iscp.core.values.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag
@@ -37,4 +38,5 @@ def commit_tag(
         sources=context.position.sources if sources is None else sources,
         as_of_s=context.position.as_of_s if sources is None else as_of_s,
         totals=context.position.totals if sources is None else NO_TOTALS,
+        trace=context.trace if is_sampled(context.trace) else "",
     )

@@ -121,7 +121,8 @@ class Retriever(Protocol):
 class ConsumeContext:
     """A consumer works with these: a session of its own, and the guard that it checks right before the commit.
 
-    `column_ids` are those of the source's rows that it is handed.
+    `column_ids` are those of the source's rows that it is handed. `trace` is the context of this work, which the
+    commit is to say (iscp.core.values.trace_context); empty if nothing is traced.
     """
 
     session: SparkSession
@@ -131,6 +132,7 @@ class ConsumeContext:
     position: Position
     guard: Guard
     column_ids: ColumnIds = field(default_factory=dict)
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class CommitTag:
     `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead` describes the
     rows that the target leaves out as of this commit. `column_ids` are those of the source at the watermark. `sources`,
-    `as_of_s` and `totals` mean the same as in Position.
+    `as_of_s` and `totals` mean the same as in Position. `trace` is the context of the work that commits, if that is
+    recorded.
     """
 
     seq: int
@@ -48,6 +49,7 @@ class CommitTag:
     sources: SourceMarks = field(default_factory=dict)
     as_of_s: float = 0.0
     totals: QueryTotals = NO_TOTALS
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

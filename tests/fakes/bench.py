@@ -11,6 +11,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.spec.spec import ConsumerSpec, JobSpec, schema_of_spec
 from iscp.core.values.ids import JobKey
 from iscp.ports.engine import NO_DEATHS, JobDeaths
+from iscp.ports.tracing import NO_TRACER, Tracer
 from iscp.runtime.worker.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
@@ -26,7 +27,11 @@ class Bench:
     """A source with rows at version 1, and a runner over it."""
 
     def __init__(
-        self, bounds: Bounds | None = None, deaths: JobDeaths = NO_DEATHS, clock: FakeClock | None = None
+        self,
+        bounds: Bounds | None = None,
+        deaths: JobDeaths = NO_DEATHS,
+        clock: FakeClock | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), clock or FakeClock()
@@ -40,6 +45,7 @@ class Bench:
                 require_places=lambda row: self.require_places(row),
                 deaths=deaths,
                 holds=self.holds,
+                tracer=tracer,
             ),
             bounds or Bounds(),
             on_committed=lambda outcome: self.on_committed(outcome),

@@ -43,6 +43,7 @@ from iscp.ports.rows import Rows as SinkRows
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 from iscp.ports.system import Clock, Failpoints
+from iscp.ports.tracing import NO_TRACER, Tracer
 from iscp.ports.work_timer import charged_as
 from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.iteration.hold_placer import HoldPlacer
@@ -430,6 +431,7 @@ def fake_ports(
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job,
     deaths: JobDeaths = NO_DEATHS,
     holds: RetentionHold | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> IterationPorts:
     """Consumers of fakes open no sinks: their environment holds none."""
     environment = cast(ConsumerEnvironment, None)
@@ -445,4 +447,5 @@ def fake_ports(
         require_places=require_places,
         deaths=deaths,
         holds=HoldPlacer(holds or NothingHeld()),
+        tracer=tracer,
     )

@@ -60,6 +60,8 @@ class Iteration:
 
     Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
     the node's life under which it may write; not under a later one, for by then another node may have the shard.
+    `trace` is the context of what led to it (iscp.core.values.trace_context), and `submitted_at_s` when it was queued;
+    only where traces are recorded.
     """
 
     number: int
@@ -71,6 +73,8 @@ class Iteration:
     deadline_s: float = 0.0
     purpose: Purpose = Purpose.APPLY
     epoch: int = 0
+    trace: str = ""
+    submitted_at_s: float = 0.0
 
     @property
     def account(self) -> str:

@@ -16,6 +16,7 @@ from iscp.core.job.iteration import Bounds
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
 from iscp.core.settings.metrics_config import MetricsConfig
 from iscp.core.settings.search_bounds import SearchBounds
+from iscp.core.settings.tracing_config import TracingConfig
 from iscp.core.settings.wait_bounds import WaitBounds
 from iscp.core.values.setting_fields import about, setting
 
@@ -310,6 +311,7 @@ class NodeConfig:
     page: PageConfig = field(default_factory=PageConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property

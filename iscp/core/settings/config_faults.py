@@ -11,6 +11,7 @@ from iscp.core.settings.config import BUCKETS_MAX, EtcdConfig, NodeConfig, Notif
 from iscp.core.settings.embedder_faults import embedder_faults
 from iscp.core.settings.metrics_config import metrics_faults
 from iscp.core.settings.setting_list import Setting
+from iscp.core.settings.tracing_config import tracing_faults
 from iscp.core.values.access_roles import is_account
 from iscp.core.values.setting_faults import URL, SettingFault, is_loopback, url_fault
 
@@ -51,6 +52,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_order_faults(config),
         *_notify_faults(config.notify),
         *metrics_faults(config.metrics),
+        *tracing_faults(config.tracing),
         *embedder_faults(config.embedders, config.embedding.allow),
         *_security_faults(config),
         *access_faults(config),

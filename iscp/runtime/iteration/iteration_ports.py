@@ -17,6 +17,7 @@ from iscp.ports.range_builder import NothingRetained, RetainedCommits
 from iscp.ports.retention_hold import NothingHeld
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.ports.tracing import NO_TRACER, Tracer, current_trace
 from iscp.runtime.access.place_guard import ANYWHERE
 from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.job_run import JobRun, reconciled
@@ -57,6 +58,7 @@ class IterationPorts:
     require_places: Callable[[JobRow], None] = ANYWHERE.require_job
     deaths: JobDeaths = NO_DEATHS
     holds: HoldPlacer = field(default_factory=lambda: HoldPlacer(NothingHeld()))
+    tracer: Tracer = NO_TRACER
 
     def open(self, row: JobRow) -> Consumer:
         """Return the job's consumer, which every iteration needs. Raises InvalidRequest as `require_places` does."""
@@ -80,7 +82,9 @@ class IterationPorts:
     ) -> ConsumeContext:
         """Return the context of a consumer at `position`, or, if that is None, at the position of `job_run`."""
         at = job_run.position if position is None else position
-        return ConsumeContext(session, job_run.row, span.table_id, self.epoch(), at, guard, span.column_ids)
+        return ConsumeContext(
+            session, job_run.row, span.table_id, self.epoch(), at, guard, span.column_ids, current_trace()
+        )
 
     def place_holds(self, job_run: JobRun, guard: Guard) -> None:
         """Have the job hold the tables that its kind says. Raises as RetentionHold, and as the guard."""

@@ -21,6 +21,7 @@ from iscp.core.values.ids import ShardId
 from iscp.core.values.members import NodeRecord
 from iscp.core.values.progress import RunProgress
 from iscp.ports.cluster import NodeCalls
+from iscp.ports.tracing import carried
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class NodeClients:
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         """Notify the shard's node that its source may have changed, or its `targets` too."""
-        self._hint(shard, lambda node: node.notify(shard, targets))
+        self._hint(shard, carried(lambda node: node.notify(shard, targets)))
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         """Have the node end what runs of this job by another spec."""

@@ -21,6 +21,7 @@ from iscp.coordination.schedule.schedule_events import (
     IterationRejected,
     Notified,
     Probe,
+    ProbeAnswered,
     ScheduleEffect,
     ScheduleEvent,
     Submit,
@@ -36,6 +37,7 @@ from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
 from iscp.runtime.loop.subscriptions import Subscriptions
 from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.noticed_commits import NoticedCommits
 from iscp.runtime.worker.probe_pool import ProbePool
 from iscp.runtime.worker.table_prober import Prober
 
@@ -65,8 +67,11 @@ class Scheduler:
         clock: Clock,
         on_broken: Callable[[Exception], None],
         inbox_max: int = INBOX_MAX,
+        noticed: NoticedCommits | None = None,
     ) -> None:
+        """If `noticed` is None, nothing is traced."""
         self._schedule = schedule
+        self._noticed = noticed
         self._clock = clock
         self.reports = Subscriptions()
         self._on_broken = on_broken
@@ -117,6 +122,8 @@ class Scheduler:
         """Note that the shard's source may have changed, or its `targets` too; never waits, and many at once count as
         one.
         """
+        if self._noticed is not None:
+            self._noticed.note_caller(shard)
         with self._lock:
             self._notified[shard] = targets or self._notified.get(shard, False)
         self._wake.notify()
@@ -183,6 +190,8 @@ class Scheduler:
 
     def _step(self, event: ScheduleEvent) -> None:
         """Carry out what the event leads to, and what that leads to at once, in order."""
+        if self._noticed is not None and isinstance(event, ProbeAnswered):
+            self._noticed.note_answer(event)
         effects = self._schedule.step(event, self._clock.monotonic_s(), self._clock.now_s())
         if not effects:
             return
@@ -200,12 +209,16 @@ class Scheduler:
             case Probe():
                 self._probes.append(effect)
             case Submit(iteration):
+                if self._noticed is not None:
+                    iteration = self._noticed.traced(iteration)
                 turned_away = self._running.submit(iteration)
                 return IterationRejected(turned_away.number) if turned_away else None
             case CancelIteration(number):
                 over = self._running.cancel(number)
                 return IterationEnded(number, error=Canceled("cancelled before it ran")) if over else None
             case ShardStarted() | ShardStopped() | Reports() | Seen() | VerifyAnswered():
+                if self._noticed is not None and isinstance(effect, ShardStopped):
+                    self._noticed.forget(effect.shard)
                 self.reports.publish(effect)
             case _:
                 assert_never(effect)

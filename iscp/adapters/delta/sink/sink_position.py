@@ -27,6 +27,7 @@ from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import Conflict, StorageError, TableNotFound
 from iscp.core.values.exact_watermarks import parse_sources, sources_document
 from iscp.core.values.totals import NO_TOTALS, parse_totals, totals_document
+from iscp.core.values.trace_context import TRACE_KEY
 from iscp.core.values.untrusted_values import exact_float
 from iscp.core.values.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
@@ -57,6 +58,7 @@ def tag_json(tag: CommitTag) -> str:
             **({"sources": sources_document(tag.sources)} if tag.sources else {}),
             **({"as_of": tag.as_of_s} if tag.as_of_s else {}),
             **({"totals": totals_document(tag.totals)} if tag.totals.totals else {}),
+            **({TRACE_KEY: tag.trace} if tag.trace else {}),
             **({REPAIR_MARK: True} if tag.kind == "repair" else {}),  # for jobs that have this target as their table
         },
         separators=(",", ":"),

@@ -12,6 +12,7 @@ from struct import Struct
 
 from iscp.adapters.delta.log.actions import is_count, text_of
 from iscp.adapters.delta.log.checkpointed import HINT, HINT_BYTES_MAX
+from iscp.adapters.delta.log.commit_head import read_commit_info
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.delta_errors import storage_error
@@ -26,11 +27,6 @@ FORWARD_MAX = 64
 
 REPAIR_COMMITS_MAX = 64
 """New commits of which a probe reads whether one is a repair, the newest first; those before them are not read."""
-
-COMMIT_INFO_BYTES_MAX = 65_536
-"""Bytes at the beginning of a commit's file where it has to say what it is: writers put that first."""
-
-_COMMIT_INFO = b'{"commitInfo":'
 
 _STAMP = Struct("=QQQ")
 _WORD = (1 << 64) - 1
@@ -81,16 +77,8 @@ def _is_repair(log: str, version: int) -> bool:
     """Return whether a commit is a repair; False if it cannot be read, as the iteration, which reads it whole, reports
     that.
     """
-    try:
-        head = files.read_head(f"{log}/{commit_name(version)}", COMMIT_INFO_BYTES_MAX)
-    except FileNotFoundError:
-        return False
-    line = next((line for line in head.splitlines() if line.startswith(_COMMIT_INFO)), b"")
-    try:
-        about = json.loads(line)["commitInfo"]
-        return is_repair(text_of(about, "operation"), text_of(about, "userMetadata"))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return False
+    about = read_commit_info(log, version)
+    return is_repair(text_of(about, "operation"), text_of(about, "userMetadata"))
 
 
 def _packed(stamp: tuple[int, ...]) -> bytes:

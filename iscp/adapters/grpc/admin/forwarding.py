@@ -27,6 +27,7 @@ from tenacity import (
 from iscp.adapters.grpc.access.guarded_context import said_of_caller
 from iscp.adapters.grpc.channel.call_metadata import CALLER_KEY, FORWARDED_KEY, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
+from iscp.adapters.grpc.channel.trace_metadata import with_trace
 from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.access.service_table import methods_that
 from iscp.core.values.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
@@ -87,7 +88,7 @@ class _Caller:
         passed_on = [
             (key, value) for key, value in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")
         ]
-        return (*passed_on, (FORWARDED_KEY, said_of_caller(self._context)))
+        return with_trace((*passed_on, (FORWARDED_KEY, said_of_caller(self._context))))
 
     def follow(self, call: Any) -> Any:
         # `_leave` sets `gone` and reads the call, this the other way round: whichever comes second cancels.

@@ -25,6 +25,7 @@ from iscp.adapters.grpc.channel.caller_token import (
 )
 from iscp.adapters.grpc.channel.endpoints import EndpointChannel, Endpoints
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc, never_sent, nobody_there, said_by_node
+from iscp.adapters.grpc.channel.trace_metadata import traced_metadata
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.endpoint import MESSAGE_BYTES_MAX, Tls, endpoint_or_default
@@ -108,7 +109,8 @@ class Attempts:
         self._tried.add(self._endpoint)
         self._cut = self._bounds.shared and self._others_left
         left_s = max(0.0, self._end_s - now_s)
-        return {"endpoint": self._endpoint, "timeout": left_s / 2 if self._cut else left_s}
+        how: dict[str, Any] = {"endpoint": self._endpoint, "timeout": left_s / 2 if self._cut else left_s}
+        return how | {"metadata": traced} if (traced := traced_metadata()) else how
 
     def pause_s(self, cause: grpc.RpcError, now_s: float) -> float:
         """Return for how many seconds to wait before the next attempt; raises the call's error where there is to be

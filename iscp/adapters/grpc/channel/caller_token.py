@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,9 @@ class TokenChannel:
         return self._channel.close()
 
     def _with_token(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(request: Any, **given: Any) -> Any:
-            return method(request, metadata=(("authorization", f"Bearer {self._token.current()}"),), **given)
+        def call(request: Any, *, metadata: Sequence[tuple[str, str]] = (), **given: Any) -> Any:
+            shown = "authorization", f"Bearer {self._token.current()}"
+            return method(request, metadata=(shown, *metadata), **given)
 
         return call
 

@@ -13,6 +13,7 @@ import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.grpc.channel.trace_metadata import Pairs, with_trace
 from iscp.adapters.grpc.codec.build_messages import finished_from_wire
 from iscp.adapters.grpc.codec.cluster_messages import EVENT
 from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
@@ -82,7 +83,11 @@ class RemoteNode:
         self._stub = pb_grpc.NodeStub(channel)
         self._address = address
         self._meant = meant
-        self._metadata = meant.to_metadata()
+        self._own = meant.to_metadata()
+
+    @property
+    def _metadata(self) -> Pairs:
+        return with_trace(self._own)
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._request(self._stub.Notify, pb.NotifyRequest(shard=SHARD.to_wire(shard), targets=targets))

@@ -20,6 +20,7 @@ import grpc
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.adapters.grpc.channel.method_kinds import handlers_of
+from iscp.adapters.grpc.channel.trace_metadata import trace_in
 from iscp.adapters.grpc.codec.cluster_messages import event_pages
 from iscp.adapters.grpc.codec.job_messages import PROGRESS, UPKEEP, VERIFY_REPORT
 from iscp.adapters.grpc.codec.log_messages import LOG_PAGE, query_from_wire
@@ -34,6 +35,7 @@ from iscp.core.values.ids import ShardId
 from iscp.core.values.members import WIRE_FORMAT
 from iscp.core.values.untrusted_values import error_text
 from iscp.ports.cluster import NodeCalls
+from iscp.ports.tracing import within_trace
 from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
 
@@ -262,9 +264,11 @@ class NodeServer:
         node.
         """
         with translate_errors(context, verb, "node_call"):
-            meant = meant_of(context.invocation_metadata())
+            metadata = context.invocation_metadata()
+            meant = meant_of(metadata)
             refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
-            yield meant
+            with within_trace(trace_in(metadata)):
+                yield meant
 
 
 def _shard(wire: pb.ShardId) -> ShardId:

@@ -16,6 +16,7 @@ from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard
+from iscp.ports.tracing import current_trace
 from iscp.ports.work_timer import charge_by_now, count_work, working_for
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever, Snapshot
 from iscp.runtime.iteration.apply.side_by_side import run_side_by_side
@@ -23,6 +24,7 @@ from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_outcomes import applied, record_failure
 from iscp.runtime.iteration.job_run import JobRun
+from iscp.runtime.iteration.job_spans import job_attributes, note_outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,10 +54,14 @@ class ApplyRun:
 
     def run_each(self, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]) -> list[JobOutcome]:
         """Have `consume` called for each, side by side, and return their outcomes in order."""
+        parent = current_trace()  # threads of their own do not know it
 
         def consume_for(job_run: JobRun) -> JobOutcome:
-            with self.working_for([job_run.row]):
-                return consume(job_run)
+            attributes, tracer = job_attributes(job_run), self.ports.tracer
+            with self.working_for([job_run.row]), tracer.span("iscp.consume", attributes, parent=parent) as span:
+                outcome = consume(job_run)
+                note_outcome(span, outcome)
+                return outcome
 
         with self.working_for(()):  # what others do meanwhile, or before its turn comes, is no job's work
             return run_side_by_side(self.ports.engine, self.iteration, works, consume_for, self.ports.deaths.at_work)

@@ -22,6 +22,7 @@ from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.change_reader import Snapshot
 from iscp.runtime.iteration.apply.range_build import RunningBuild, go_on, remove_build, request_build
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
+from iscp.runtime.iteration.job_spans import read_attributes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +85,8 @@ def _rebuild(run: ApplyRun, session: SparkSession, job_run: JobRun, span: Source
     from_nothing = job_run.data_type is DataType.SNAPSHOT or not job_run.kind.needs.compares
     if from_nothing and len(run.meter.iteration.jobs) == 1 and not job_run.row.conditions:
         run.meter.note_snapshot(partial(run.ports.source.size, uri, span.to.version))
-    rows = _open_snapshot(run, session, job_run, span)
+    with run.ports.tracer.span("iscp.read", read_attributes(uri, span, "snapshot")):
+        rows = _open_snapshot(run, session, job_run, span)
     if job_run.position.job_id != job_run.row.job_id:
         # Before anything is written: what a former registration has under way fails at the sink from here on.
         job_run = replace(

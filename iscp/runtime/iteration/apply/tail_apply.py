@@ -21,6 +21,7 @@ from iscp.runtime.iteration.apply.full_apply import apply_full, apply_full_to_al
 from iscp.runtime.iteration.apply.position_renewal import renew_position
 from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun, Netted, netted
+from iscp.runtime.iteration.job_spans import read_attributes
 from iscp.runtime.iteration.read_policy import Reading
 
 if TYPE_CHECKING:
@@ -123,13 +124,14 @@ def _apply_changes(
             run.ports.failpoints.reach("read.before")
             # Only avoids a useless read: a run is fenced at its commit.
             run.guard.check()
-            available = changes.columns()
-            wanted, lost = _collect_columns(group, span, available)
-            if span.steps and any(not job_run.row.spec.consumer.key for job_run in group):
-                wanted = set(available)  # rows without a key are distinguished by all that they hold
-            feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
-            count_work(bytes_read=span.bytes)
-            able, unnetted = _net_changes(feed, [job_run for job_run in group if job_run.row.job_id not in lost])
+            with run.ports.tracer.span("iscp.read", read_attributes(run.uri, span, way.name.lower())):
+                available = changes.columns()
+                wanted, lost = _collect_columns(group, span, available)
+                if span.steps and any(not job_run.row.spec.consumer.key for job_run in group):
+                    wanted = set(available)  # rows without a key are distinguished by all that they hold
+                feed = changes.read(way, session, [name for name in available if name in wanted], len(group))
+                count_work(bytes_read=span.bytes)
+                able, unnetted = _net_changes(feed, [job_run for job_run in group if job_run.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             opened = feed
             done = run.run_each(able, lambda job_run: _consume_tail(run, job_run, span, opened, changes))

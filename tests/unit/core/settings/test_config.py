@@ -23,7 +23,7 @@ from iscp.core.settings.setting_list import Setting, settings
 
 VALID = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake/iscp"))
 UNITLESS = {  # counts, and what is no number
-    *("compact_commits", "tables_at_once", "quarantine_after", "concurrency"),
+    *("compact_commits", "tables_at_once", "quarantine_after", "concurrency", "sample_ratio"),
 }
 UNITS = ("_s", "_mb", "_max", "_min", "_bytes")
 

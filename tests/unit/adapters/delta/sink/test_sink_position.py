@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iscp.adapters.delta.log.commit_head import read_commit_trace
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
 from iscp.core.job.job_row import JobRow, JobStatus
@@ -24,6 +25,7 @@ from iscp.core.values.ids import JobKey
 from iscp.core.values.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.sink import CommitTag
 from tests.fakes.commit_files import commit_path
+from tests.fakes.tracing import traceparent
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 METADATA = {
@@ -113,6 +115,17 @@ def log(tmp_path: Path) -> Log:
 
 def read(log: Log, row: JobRow | None = None) -> Position:
     return PositionReader(log.uri).read(row or job())
+
+
+def test_the_trace_of_a_commit_is_in_its_metadata_and_changes_nothing_else(log: Log) -> None:
+    log.ours()
+    tag = replace(log.tags[1], trace=traceparent(7))
+    assert json.loads(tag_json(tag)) == {**json.loads(tag_json(log.tags[1])), "traceparent": traceparent(7)}
+    txn = {"txn": {"appId": APP_ID, "version": 1}}
+    log.version, log.seq = -1, 1
+    log.commit("MERGE", [txn, add()], tag_json(tag))
+    assert read(log) == log.expected()
+    assert read_commit_trace(log.uri, 0) == traceparent(7)
 
 
 def test_a_target_that_was_never_there_is_free(log: Log) -> None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from iscp.adapters.delta.log.commit_head import COMMIT_INFO_BYTES_MAX
 from iscp.adapters.delta.source.commit_probe import (
-    COMMIT_INFO_BYTES_MAX,
     FORWARD_MAX,
     REPAIR_COMMITS_MAX,
     DeltaProbe,

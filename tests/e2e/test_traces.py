@@ -1,0 +1,137 @@
+"""One commit is one trace: from the program that made it, over two nodes, to the commits of all that is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from iscp.adapters.delta.log.commit_head import read_commit_trace
+from iscp.adapters.delta.log.commits import newest_version
+from iscp.client.admin_client import Client
+from iscp.ports.tracing import within_trace
+from tests.e2e.harness import SETTLE_WAIT_S, append, read, wait_for
+from tests.e2e.many_nodes import ManyNodes
+from tests.fakes.tracing import ReceivedSpan, received_spans, traceparent
+from tests.fakes.webhooks import HttpReceiver
+
+NEVER = {"ISCP_PROBE__INTERVAL_MIN_S": "3600", "ISCP_PROBE__INTERVAL_MAX_S": "3600"}
+CALLER, CALLER_SPAN = traceparent(0xC0FFEE, 0xBEEF), f"{0xBEEF:016x}"
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[ManyNodes]:
+    with ManyNodes(tmp_path, count=2) as made:
+        yield made
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    receiver = HttpReceiver()
+    yield receiver
+    receiver.close()
+
+
+class Chain:
+    """base → copy, a replica → sums, a view → large, a view on a view."""
+
+    def __init__(self, nodes: ManyNodes) -> None:
+        self.base = nodes.table("base", pa.table({"id": [1, 2, 3], "g": [1, 1, 2], "x": [1, 2, 3]}))
+        self.copy, self.sums, self.large = (f"{nodes.derived}/{name}" for name in ("copy", "sums", "large"))
+        client = nodes.client
+        client.register(self.base, "copy", target=self.copy, key=("id",))
+        client.wait(self.base, "copy", timeout_s=SETTLE_WAIT_S)
+        sql = "SELECT g, sum(x) AS s FROM copy GROUP BY g"
+        client.create_view("sums", sql, target=self.sums, tables={"copy": self.copy})
+        client.wait(self.copy, "sums", timeout_s=SETTLE_WAIT_S)
+        client.create_view("large", "SELECT g, s FROM sums WHERE s > 2", target=self.large, tables={"sums": self.sums})
+        client.wait(self.sums, "large", timeout_s=SETTLE_WAIT_S)
+
+    def change(self, client: Client, number: int) -> None:
+        """Add a row, which is to reach all of the chain."""
+        append(self.base, pa.table({"id": [number], "g": [number], "x": [7]}))
+        assert client.notify(self.base) == 1
+        wait_for("the change is in the last view", lambda: number in read(self.large)["g"].to_pylist())
+
+
+class Received:
+    def __init__(self, receiver: HttpReceiver) -> None:
+        self._receiver = receiver
+
+    def spans(self, wanted: Callable[[ReceivedSpan], bool]) -> list[ReceivedSpan]:
+        return [span for span in received_spans([each.body for each in self._receiver.received]) if wanted(span)]
+
+    def of_caller(self) -> dict[str, list[ReceivedSpan]]:
+        by_name: dict[str, list[ReceivedSpan]] = {}
+        for span in self.spans(lambda span: span.trace_id == CALLER.split("-")[1]):
+            by_name.setdefault(span.name, []).append(span)
+        return by_name
+
+    def consume_of(self, trace: str) -> ReceivedSpan:
+        """The span that a commit says."""
+        _, trace_id, span_id, _ = trace.split("-")
+        wait_for("the span of a commit comes in", lambda: self.spans(lambda span: span.span_id == span_id))
+        (found,) = self.spans(lambda span: span.span_id == span_id)
+        assert (found.name, found.trace_id) == ("iscp.consume", trace_id)
+        return found
+
+    def iteration_above(self, part: ReceivedSpan) -> ReceivedSpan:
+        wait_for("its iteration comes in", lambda: self.spans(lambda span: span.span_id == part.parent_id))
+        (found,) = self.spans(lambda span: span.span_id == part.parent_id)
+        assert found.name == "iscp.iteration"
+        return found
+
+
+def newest_trace(table: str) -> str:
+    return read_commit_trace(table, newest_version(table))
+
+
+def ids(trace: str) -> tuple[str, str]:
+    _, trace_id, span_id, _ = trace.split("-")
+    return trace_id, span_id
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(nodes: ManyNodes, receiver: HttpReceiver) -> None:
+    nodes.start(**NEVER, ISCP_TRACING__ENDPOINT=receiver.url)
+    chain, received = Chain(nodes), Received(receiver)
+    owner = nodes.owner()
+    (other,) = {"iscp-0", "iscp-1"} - {owner}
+    for table, node in ((chain.base, other), (chain.copy, owner), (chain.sums, other)):
+        nodes.client.operator.move(table, node)
+        wait_for(f"{node} runs {table}", lambda table=table, node=node: nodes.holder(table) == node)  # type: ignore[misc]
+    chain.change(nodes.client, 4)  # the nodes have seen all tables then
+    with within_trace(CALLER), Client(nodes.address(other)) as client:
+        chain.change(client, 5)
+
+    # The trace of who has made the commit: over the node that was called, and the owner, to the node that runs it.
+    wait_for("the trace is whole", lambda: "iscp.iteration" in received.of_caller())
+    trace = received.of_caller()
+    calls = {span.parent_id: span for span in trace["iscp.wire.v1.Admin/Notify"]}
+    entry = calls[CALLER_SPAN]
+    passed_on = calls[entry.span_id]
+    (notice,), (iteration,) = trace["iscp.notice"], trace["iscp.iteration"]
+    assert (entry.node, passed_on.node, notice.node) == (other, owner, other)
+    assert (notice.parent_id, iteration.parent_id) == (passed_on.span_id, notice.span_id)
+    assert notice.attributes["iscp.table"] == chain.base
+    parts = {name: trace[name] for name in ("iscp.queue", "iscp.read", "iscp.consume")}
+    assert {span.parent_id for spans in parts.values() for span in spans} == {iteration.span_id}
+    (queue,), (read,), (consume,) = parts.values()
+    assert iteration.start_ns == queue.start_ns <= queue.end_ns <= read.start_ns <= read.end_ns <= consume.end_ns
+    assert consume.end_ns <= iteration.end_ns
+    assert (consume.attributes["iscp.job"], consume.attributes["iscp.rows"]) == ("copy", 1)
+
+    # The commits say whose they are, and each view points to the commit that woke it.
+    assert ids(newest_trace(chain.copy)) == (consume.trace_id, consume.span_id)
+    for woken, node, table in ((chain.sums, owner, chain.copy), (chain.large, other, chain.sums)):
+        made_by = received.iteration_above(received.consume_of(newest_trace(woken)))
+        assert made_by.node == node
+        assert made_by.trace_id != consume.trace_id
+        assert ids(newest_trace(table)) in made_by.links
+
+    counters = nodes.client.cluster().counters
+    assert counters["spans_sent"] > 0
+    assert counters["spans_dropped"] == 0
