@@ -59,7 +59,7 @@ def compose(foundation: Foundation) -> Node:
     engine = compose_engine(foundation, ports, target_probes, keeper, worker)
     build_worker = compose_build_worker(foundation, cluster, ports, keeper)
     counts = NodeCounts(
-        [*engine.counters, quarantined, lambda: alerts.counters(), access.counters, foundation.tracing.counters]
+        [*engine.counters, quarantined, lambda: alerts.counters(), access.counters, foundation.counters]
     )
     local_calls = engine.answer_calls(foundation.node_log, build_worker, owner.decisions.of_other_terms, counts)
     served = _serve_owners(foundation, coordination, local_calls)
@@ -81,7 +81,7 @@ def compose(foundation: Foundation) -> Node:
         progress=coordination.progress,
         connections=[
             *(*metrics.connections, nodes, collector, coordination.peers, forwarding, cluster.etcd),
-            *foundation.tracing.connections,
+            *foundation.connections,
         ],
         beside_owner=[alerts, build_worker, builder, *access.beside, *metrics.beside],
     )

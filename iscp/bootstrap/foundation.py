@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,6 +15,7 @@ from iscp.adapters.telemetry.node_meter import node_meter
 from iscp.adapters.tls.certificate_watch import CertificateWatch
 from iscp.adapters.tls.node_certificates import certificate_watch
 from iscp.bootstrap.index_parts import index_services
+from iscp.bootstrap.lineage_parts import LineageSide, compose_lineage
 from iscp.bootstrap.registry import ConsumerRegistry
 from iscp.bootstrap.tracing_parts import TracingSide, compose_tracing
 from iscp.consumers.index.index_services import IndexServices
@@ -22,6 +23,7 @@ from iscp.core.settings.config import NodeConfig
 from iscp.ports.engine import JobDeaths
 from iscp.ports.node_log import NodeLog
 from iscp.ports.system import NO_METER, Failpoints, Meter
+from iscp.runtime.node.node import Closes
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Foundation:
     analysis: SqlAnalysis
     indexes: Callable[[], IndexServices]
     tracing: TracingSide
+    lineage: LineageSide
     tls: CertificateWatch | None = None
     meter: Meter = NO_METER
 
@@ -81,6 +84,16 @@ class Foundation:
             analysis=analysis,
             indexes=indexes,
             tracing=compose_tracing(config),
+            lineage=compose_lineage(config, clock),
             tls=certificate_watch(config),
             meter=node_meter(config, __version__, clock),
         )
+
+    @property
+    def connections(self) -> Sequence[Closes]:
+        """Return what is to be closed last."""
+        return [*self.lineage.connections, *self.tracing.connections]
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what is counted of telemetry; empty where nothing is sent."""
+        return {**self.tracing.counters(), **self.lineage.counters()}

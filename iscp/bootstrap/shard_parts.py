@@ -107,8 +107,9 @@ def compose_engine(
         scheduler.reports.subscribe(HistoryMeter(foundation.meter).take, Reports)
     runner = Runner(ports, config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
     surviving = SurvivingRunner(runner, foundation.deaths)
+    metered = MeteredRunner(surviving, foundation.meter, clock) if config.metrics.used else surviving
     executor = Executor(
-        tracing.traced(MeteredRunner(surviving, foundation.meter, clock) if config.metrics.used else surviving),
+        tracing.traced(foundation.lineage.observed(metered, clock)),
         clock,
         config.scheduler,
         lease_check=keeper.check,

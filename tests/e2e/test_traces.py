@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,10 +16,15 @@ from iscp.client.admin_client import Client
 from iscp.ports.tracing import within_trace
 from tests.e2e.harness import SETTLE_WAIT_S, append, read, wait_for
 from tests.e2e.many_nodes import ManyNodes
+from tests.fakes.lineage import official_document
 from tests.fakes.tracing import ReceivedSpan, received_spans, traceparent
 from tests.fakes.webhooks import HttpReceiver
 
 NEVER = {"ISCP_PROBE__INTERVAL_MIN_S": "3600", "ISCP_PROBE__INTERVAL_MAX_S": "3600"}
+WHOLE = {
+    "iscp.wire.v1.Admin/Notify": 2,
+    **dict.fromkeys(("iscp.notice", "iscp.iteration", "iscp.queue", "iscp.read", "iscp.consume"), 1),
+}
 CALLER, CALLER_SPAN = traceparent(0xC0FFEE, 0xBEEF), f"{0xBEEF:016x}"
 
 
@@ -93,10 +100,35 @@ def ids(trace: str) -> tuple[str, str]:
     return trace_id, span_id
 
 
+def assert_reported(chain: Chain, events: Path) -> None:
+    """Each job's runs are there, begun and ended, with tables and columns that lead from one job to the next."""
+
+    def completed() -> dict[str, Any]:
+        found = [json.loads(line) for line in events.read_text().splitlines()]
+        return {each["job"]["name"].rpartition(":")[2]: each for each in found if each["eventType"] == "COMPLETE"}
+
+    wait_for("all jobs are reported", lambda: {"copy", "sums", "large"} <= completed().keys())
+    runs = completed()
+    for name, source, target in (
+        ("copy", chain.base, chain.copy),
+        ("sums", chain.copy, chain.sums),
+        ("large", chain.sums, chain.large),
+    ):
+        assert [each["name"] for each in runs[name]["inputs"]] == [source]
+        assert [each["name"] for each in runs[name]["outputs"]] == [target]
+        official_document(runs[name])
+    made_of = runs["sums"]["outputs"][0]["facets"]["columnLineage"]["fields"]["s"]["inputFields"]
+    assert [(each["name"], each["field"]) for each in made_of] == [(chain.copy, "x")]
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(nodes: ManyNodes, receiver: HttpReceiver) -> None:
-    nodes.start(**NEVER, ISCP_TRACING__ENDPOINT=receiver.url)
+def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(
+    nodes: ManyNodes, receiver: HttpReceiver, tmp_path: Path
+) -> None:
+    """The same jobs are reported as runs of OpenLineage: a cluster of its own would cost as much once more."""
+    events = tmp_path / "events"
+    nodes.start(**NEVER, ISCP_TRACING__ENDPOINT=receiver.url, ISCP_OPENLINEAGE__PATH=str(events))
     chain, received = Chain(nodes), Received(receiver)
     owner = nodes.owner()
     (other,) = {"iscp-0", "iscp-1"} - {owner}
@@ -108,14 +140,16 @@ def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(nodes: ManyNod
         chain.change(client, 5)
 
     # The trace of who has made the commit: over the node that was called, and the owner, to the node that runs it.
-    wait_for("the trace is whole", lambda: "iscp.iteration" in received.of_caller())
+    wait_for("the trace comes in", lambda: WHOLE.keys() <= received.of_caller().keys())
     trace = received.of_caller()
+    assert {name: len(spans) for name, spans in trace.items()} == WHOLE
     calls = {span.parent_id: span for span in trace["iscp.wire.v1.Admin/Notify"]}
     entry = calls[CALLER_SPAN]
     passed_on = calls[entry.span_id]
     (notice,), (iteration,) = trace["iscp.notice"], trace["iscp.iteration"]
     assert (entry.node, passed_on.node, notice.node) == (other, owner, other)
-    assert (notice.parent_id, iteration.parent_id) == (passed_on.span_id, notice.span_id)
+    # Who notifies has targets checked too, at once: the iteration does not wait for the probe that finds the commit.
+    assert (notice.parent_id, iteration.parent_id) == (passed_on.span_id, passed_on.span_id)
     assert notice.attributes["iscp.table"] == chain.base
     parts = {name: trace[name] for name in ("iscp.queue", "iscp.read", "iscp.consume")}
     assert {span.parent_id for spans in parts.values() for span in spans} == {iteration.span_id}
@@ -130,8 +164,12 @@ def test_one_commit_is_one_trace_and_views_link_to_what_woke_them(nodes: ManyNod
         made_by = received.iteration_above(received.consume_of(newest_trace(woken)))
         assert made_by.node == node
         assert made_by.trace_id != consume.trace_id
+        (woken_by,) = received.spans(lambda span, made_by=made_by: span.span_id == made_by.parent_id)  # type: ignore[misc]
+        assert (woken_by.name, woken_by.attributes["iscp.table"]) == ("iscp.notice", table)
         assert ids(newest_trace(table)) in made_by.links
 
+    assert_reported(chain, events)
     counters = nodes.client.cluster().counters
+    assert counters["events_dropped"] == 0
     assert counters["spans_sent"] > 0
     assert counters["spans_dropped"] == 0

@@ -15,6 +15,7 @@ from iscp.core.access.security_config import AccountConfig, SecurityConfig
 from iscp.core.job.iteration import Bounds
 from iscp.core.settings.embedder_config import EmbedderConfig, EmbeddingConfig
 from iscp.core.settings.metrics_config import MetricsConfig
+from iscp.core.settings.openlineage_config import OpenLineageConfig
 from iscp.core.settings.search_bounds import SearchBounds
 from iscp.core.settings.tracing_config import TracingConfig
 from iscp.core.settings.wait_bounds import WaitBounds
@@ -312,6 +313,7 @@ class NodeConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
+    openlineage: OpenLineageConfig = field(default_factory=OpenLineageConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property

@@ -10,6 +10,7 @@ from iscp.core.access.oidc_faults import oidc_faults
 from iscp.core.settings.config import BUCKETS_MAX, EtcdConfig, NodeConfig, NotifyConfig, S3Config
 from iscp.core.settings.embedder_faults import embedder_faults
 from iscp.core.settings.metrics_config import metrics_faults
+from iscp.core.settings.openlineage_config import openlineage_faults
 from iscp.core.settings.setting_list import Setting
 from iscp.core.settings.tracing_config import tracing_faults
 from iscp.core.values.access_roles import is_account
@@ -53,6 +54,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_notify_faults(config.notify),
         *metrics_faults(config.metrics),
         *tracing_faults(config.tracing),
+        *openlineage_faults(config.openlineage),
         *embedder_faults(config.embedders, config.embedding.allow),
         *_security_faults(config),
         *access_faults(config),

@@ -1,0 +1,183 @@
+"""Find of which columns of its tables each column of a query's result is made, by the text of the query alone.
+
+Every subquery is resolved once, however often it is named, and columns of one name are one: following each name by
+itself, or writing all stars out, would take time and memory that grow exponentially with the query. A query that cannot
+be read so has no lineage, which is never a fault of its job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+from sqlglot.optimizer.qualify_tables import qualify_tables
+from sqlglot.optimizer.scope import Scope, build_scope
+
+log = logging.getLogger(__name__)
+
+SQL_CHARS_MAX = 20_000
+"""Characters of a query whose columns are followed; a longer one has no lineage of columns."""
+
+ORIGINS_MAX = 500
+"""Columns of tables that are named as those which one column is made of; further ones are left out."""
+
+Origin = tuple[str, str]
+"""A table's name in the query, and a column of it."""
+
+_KINDS = ("IDENTITY", "TRANSFORMATION", "AGGREGATION")
+_CLAUSES = (("where", "FILTER"), ("having", "FILTER"), ("qualify", "FILTER"), ("group", "GROUP_BY"), ("order", "SORT"))
+_Made = dict[Origin, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLineage:
+    """For each column of the result, what it is made of, and how; and what the rows follow, and how."""
+
+    columns: Mapping[str, Mapping[Origin, str]] = field(default_factory=dict)
+    rows: Mapping[Origin, str] = field(default_factory=dict)
+
+
+def find_lineage(sql: str, tables: Mapping[str, Mapping[str, str]]) -> QueryLineage:
+    """Return the lineage of a query over `tables`, types by columns by names; an empty one where it is not found."""
+    if len(sql) > SQL_CHARS_MAX:
+        return QueryLineage()
+    try:
+        found = _Resolver(tables).lineage(sql)
+    except (Exception, RecursionError) as error:  # noqa: BLE001  (sqlglot may not know what Spark knows)
+        log.info("lineage.not_found", extra={"error": type(error).__name__})
+        return QueryLineage()
+    return found
+
+
+class _Resolver:
+    """Follows columns down to the tables. Names are compared without case, and given as the tables have them."""
+
+    def __init__(self, tables: Mapping[str, Mapping[str, str]]) -> None:
+        self._tables = {
+            name.lower(): {column.lower(): {(name, column): 0} for column in columns}
+            for name, columns in tables.items()
+        }
+        self._outputs_of: dict[int, dict[str, _Made]] = {}
+
+    def lineage(self, sql: str) -> QueryLineage:
+        tree = normalize_identifiers(sqlglot.parse_one(sql, dialect="spark"), dialect="spark")
+        root = build_scope(qualify_tables(tree, dialect="spark"))
+        if root is None:
+            return QueryLineage()
+        columns = {
+            name: {origin: _KINDS[kind] for origin, kind in made.items()} for name, made in self._outputs(root).items()
+        }
+        rows: dict[Origin, str] = {}
+        for scope in root.traverse():
+            for clause, way in _row_clauses(scope.expression):
+                for origin in self._made_of(scope, clause):
+                    rows.setdefault(origin, way)
+        return QueryLineage(columns, rows)
+
+    def _outputs(self, source: Any) -> dict[str, _Made]:
+        """Return what each column of a source, a subquery or a table, is made of."""
+        if isinstance(source, exp.Table):
+            return self._tables.get(source.name.lower(), {})
+        if not isinstance(source, Scope):
+            return {}
+        if (known := self._outputs_of.get(id(source))) is not None:
+            return known
+        found = self._outputs_of[id(source)] = {}  # a recursive query comes back to itself
+        if source.set_operation_scopes:
+            first, *others = ([*self._outputs(each).items()] for each in source.set_operation_scopes)
+            for number, (name, made) in enumerate(first):
+                found[name] = dict(made)
+                for other in others:
+                    _add(found[name], other[number][1] if number < len(other) else {}, 0)
+            return found
+        for projection in getattr(source.expression, "selects", ()):
+            if projection.is_star:
+                self._add_star(source, projection, found)
+            else:
+                made = found.setdefault(projection.alias_or_name, {})
+                _add(made, self._made_of(source, projection), _kind_of(projection.unalias()))
+        return found
+
+    def _add_star(self, scope: Scope, projection: Any, found: dict[str, _Made]) -> None:
+        star = projection.find(exp.Star)
+        left_out = {each.name for each in star.args.get("except_") or star.args.get("except") or ()}
+        for alias, source in _sources(scope):
+            if projection.name == "*" and getattr(projection, "table", "") in ("", alias):
+                for name, made in self._outputs(source).items():
+                    if name not in left_out:
+                        _add(found.setdefault(name, {}), made, 0)
+
+    def _made_of(self, scope: Scope, part: Any) -> _Made:
+        """Return what the columns in a part of a query, and in the subqueries within it, are made of."""
+        made: _Made = {}
+        for column in part.find_all(exp.Column):
+            _add(made, self._resolve(scope, column, part), 0)
+        if isinstance(part, exp.Group):
+            selects = getattr(scope.expression, "selects", ())
+            for literal in (each for each in part.expressions if each.is_int):
+                if 0 < int(literal.this) <= len(selects):
+                    _add(made, self._made_of(scope, selects[int(literal.this) - 1]), 0)
+        return made
+
+    def _resolve(self, scope: Scope, column: exp.Column, part: Any) -> _Made:
+        # What is before a dot may be a table, or a column whose field is meant.
+        names = [each.name for each in column.parts]
+        for at in range(len(names) - 1, -1, -1):
+            alias = names[at - 1] if at else ""
+            if (found := self._find(scope, alias, names[at])) is not None:
+                field = 0 if at == len(names) - 1 else 1
+                return {origin: max(field, kind) for origin, kind in found.items()}
+        if len(names) > 1 or isinstance(part, exp.Alias):
+            return {}
+        # The name of a column of the result, in GROUP BY, HAVING or ORDER BY.
+        named = (each for each in getattr(scope.expression, "selects", ()) if each.alias == names[0])
+        return next((self._made_of(scope, each) for each in named), {})
+
+    def _find(self, scope: Scope, alias: str, name: str) -> _Made | None:
+        """Return what a column is made of, of the scope, of what is around it, or of a subquery within it."""
+        around: Scope | None = scope
+        while around is not None:
+            if (found := self._find_here(around, alias, name)) is not None:
+                return found
+            around = around.parent
+        within = (self._find_here(each, alias, name) for each in scope.traverse() if each is not scope)
+        return next((found for found in within if found is not None), None)
+
+    def _find_here(self, scope: Scope, alias: str, name: str) -> _Made | None:
+        for known, source in _sources(scope):
+            if alias in ("", known) and (found := self._outputs(source).get(name)) is not None:
+                return found
+        return None
+
+
+def _sources(scope: Scope) -> list[tuple[str, Any]]:
+    """Return the sources of FROM and JOIN, by their aliases, in order."""
+    return [(alias, source) for alias, (_, source) in scope.selected_sources.items()]
+
+
+def _row_clauses(expression: Any) -> Iterator[tuple[Any, str]]:
+    for name, way in _CLAUSES:
+        if (clause := expression.args.get(name)) is not None:
+            yield clause, way
+    for join in expression.args.get("joins") or ():
+        if (on := join.args.get("on")) is not None:
+            yield on, "JOIN"
+        for name in join.args.get("using") or ():
+            yield exp.column(name.name), "JOIN"
+
+
+def _kind_of(projected: Any) -> int:
+    if isinstance(projected, exp.Column):
+        return 0
+    return 2 if projected.find(exp.AggFunc) is not None else 1
+
+
+def _add(made: _Made, more: Mapping[Origin, int], kind: int) -> None:
+    for origin, before in more.items():
+        if origin in made or len(made) < ORIGINS_MAX:
+            made[origin] = max(kind, before, made.get(origin, 0))

@@ -1,0 +1,127 @@
+"""Which columns a query's result is made of, by its text alone, and that no query costs more than it is worth."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from iscp.views.analysis.column_lineage import ORIGINS_MAX, SQL_CHARS_MAX, QueryLineage, find_lineage
+
+TABLES = {
+    "Orders": {"Id": "long", "cust": "long", "amount": "double", "day": "date"},
+    "customers": {"id": "long", "Name": "string"},
+}
+LIMIT_S = 20.0
+
+
+def columns(sql: str) -> dict[str, dict[str, str]]:
+    found = find_lineage(sql, TABLES).columns
+    return {name: {f"{table}.{column}": how for (table, column), how in made.items()} for name, made in found.items()}
+
+
+def rows(sql: str) -> dict[str, str]:
+    return {f"{table}.{column}": how for (table, column), how in find_lineage(sql, TABLES).rows.items()}
+
+
+def test_columns_are_followed_through_joins_and_groups() -> None:
+    sql = (
+        "SELECT c.Name, sum(o.amount) AS total, o.day + 1 AS d FROM orders o JOIN customers c ON o.cust = c.id "
+        "GROUP BY 1, 3"
+    )
+    assert columns(sql) == {
+        "name": {"customers.Name": "IDENTITY"},
+        "total": {"Orders.amount": "AGGREGATION"},
+        "d": {"Orders.day": "TRANSFORMATION"},
+    }
+
+
+def test_rows_follow_what_they_are_filtered_joined_and_grouped_by() -> None:
+    sql = "SELECT count(*) AS n FROM orders o JOIN customers c ON o.cust = c.id WHERE amount > 0 GROUP BY day"
+    assert rows(sql) == {
+        "Orders.amount": "FILTER",
+        "Orders.day": "GROUP_BY",
+        "Orders.cust": "JOIN",
+        "customers.id": "JOIN",
+    }
+
+
+def test_rows_follow_names_of_the_result_and_positions_too() -> None:
+    assert rows("SELECT day + 1 AS d, cust FROM orders GROUP BY d, 2") == {
+        "Orders.day": "GROUP_BY",
+        "Orders.cust": "GROUP_BY",
+    }
+    assert rows("SELECT name FROM orders JOIN customers USING (id)") == {"Orders.Id": "JOIN"}
+
+
+def test_the_way_of_a_column_is_the_furthest_on_its_whole_path() -> None:
+    sql = "SELECT t AS total, n FROM (SELECT sum(amount) AS t, upper(name) AS n FROM orders, customers GROUP BY name)"
+    assert columns(sql) == {"total": {"Orders.amount": "AGGREGATION"}, "n": {"customers.Name": "TRANSFORMATION"}}
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT * FROM customers", {"id": {"customers.id": "IDENTITY"}, "name": {"customers.Name": "IDENTITY"}}),
+        (
+            "SELECT id FROM orders UNION ALL SELECT id FROM customers EXCEPT SELECT cust FROM orders",
+            {"id": {"Orders.Id": "IDENTITY", "customers.id": "IDENTITY", "Orders.cust": "IDENTITY"}},
+        ),
+        (
+            "WITH a AS (SELECT * FROM orders), b AS (SELECT x.id, y.amount FROM a x JOIN a y ON x.id = y.id) "
+            "SELECT * FROM b",
+            {"id": {"Orders.Id": "IDENTITY"}, "amount": {"Orders.amount": "IDENTITY"}},
+        ),
+        ("SELECT 1 AS one FROM orders", {"one": {}}),
+        ("SELECT * EXCEPT (id) FROM customers", {"name": {"customers.Name": "IDENTITY"}}),
+        (
+            "SELECT cust.city AS city, o.cust.zip FROM orders o",
+            {
+                "city": {"Orders.cust": "TRANSFORMATION"},
+                "zip": {"Orders.cust": "TRANSFORMATION"},
+            },
+        ),
+        (
+            "SELECT id, n FROM (SELECT id, count(*) OVER (PARTITION BY name) AS n FROM customers) WHERE id IN "
+            "(SELECT cust FROM orders)",
+            {"id": {"customers.id": "IDENTITY"}, "n": {"customers.Name": "AGGREGATION"}},
+        ),
+    ],
+)
+def test_stars_unions_and_subqueries(sql: str, expected: dict[str, dict[str, str]]) -> None:
+    assert columns(sql) == expected
+
+
+@pytest.mark.parametrize(
+    "sql", ["", "SELECT nonsense(", "(" * 5_000, "SELECT " + "x" * SQL_CHARS_MAX, "DROP TABLE orders"]
+)
+def test_what_cannot_be_read_has_no_lineage(sql: str) -> None:
+    assert find_lineage(sql, TABLES) in (QueryLineage(), QueryLineage({}, {}))
+
+
+def test_a_column_of_a_table_that_nobody_knows_has_no_origin() -> None:
+    assert columns("SELECT nowhere.x FROM nowhere") == {"x": {}}
+
+
+def test_stars_are_not_written_out() -> None:
+    """Each step has twice as many columns as the one before: 2 to the power of 40 in all."""
+    steps = ["c0 AS (SELECT * FROM orders)"]
+    steps += [f"c{n} AS (SELECT a.*, b.* FROM c{n - 1} a CROSS JOIN c{n - 1} b)" for n in range(1, 41)]
+    began_s = time.monotonic()
+    assert set(columns(f"WITH {', '.join(steps)} SELECT * FROM c40")) == {"id", "cust", "amount", "day"}
+    assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_a_column_that_is_made_of_very_many_names_some_of_them() -> None:
+    wide = {"t": {f"c{number}": "long" for number in range(3 * ORIGINS_MAX)}}
+    sql = f"SELECT {'+'.join(wide['t'])} AS s FROM t"
+    assert len(find_lineage(sql, wide).columns["s"]) == ORIGINS_MAX
+
+
+def test_a_subquery_that_is_named_again_and_again_is_followed_once() -> None:
+    """Following each name by itself would take 2 to the power of 40 steps."""
+    steps = ["c0 AS (SELECT id FROM orders)"]
+    steps += [f"c{n} AS (SELECT a.id FROM c{n - 1} a JOIN c{n - 1} b ON a.id = b.id)" for n in range(1, 41)]
+    began_s = time.monotonic()
+    assert columns(f"WITH {', '.join(steps)} SELECT * FROM c40") == {"id": {"Orders.Id": "IDENTITY"}}
+    assert time.monotonic() - began_s < LIMIT_S
