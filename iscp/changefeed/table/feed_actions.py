@@ -11,6 +11,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from iscp import __version__
 from iscp.adapters.delta.log.commits import COMMIT_ID
+from iscp.core.values.trace_context import TRACE_KEY, is_sampled
 
 TIMES_WITHOUT_ZONE = "timestampNtz"
 """The feature that a table needs for them, of its readers and of its writers."""
@@ -32,8 +33,10 @@ _PLAIN = ProtocolVersions(1, 2, None, None)
 Action = AddAction | RemoveAction | Mapping[str, Any]
 
 
-def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bytes:
-    """Return the content of a commit file; `numbers` are stored in it by name (`txn`)."""
+def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int, trace: str = "") -> bytes:
+    """Return the content of a commit file; `numbers` are stored in it by name (`txn`), and a `trace` for who follows
+    it.
+    """
     removes = any(isinstance(action, RemoveAction) for action in actions)
     about = {
         "timestamp": at_ms,
@@ -42,6 +45,7 @@ def commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str
         "isBlindAppend": not removes,
         "engineInfo": f"iscp:{__version__}",
         COMMIT_ID: commit_id,
+        **({"userMetadata": json.dumps({TRACE_KEY: trace})} if is_sampled(trace) else {}),
     }
     txns = ({"appId": app, "version": value, "lastUpdated": at_ms} for app, value in numbers.items())
     return _lines([{"commitInfo": about}, *({"txn": txn} for txn in txns), *map(_action, actions)])

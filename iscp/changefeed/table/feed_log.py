@@ -26,6 +26,7 @@ from iscp.adapters.delta.storage.delta_errors import delta_faults
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, Action, commit, with_feature
 from iscp.changefeed.table.feed_schema import ROW, FeedDescription, described, has_times_without_zone
 from iscp.core.values.errors import ConfigurationError
+from iscp.ports.tracing import current_trace
 
 CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""
@@ -108,7 +109,8 @@ class FeedLog:
 
     def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
         """Make it the next version, if no other commit is: `find_next` reports it, also after an OSError."""
-        files.create(commit_file(self._uri, self.version + 1), commit(actions, numbers, commit_id, at_ms))
+        content = commit(actions, numbers, commit_id, at_ms, current_trace())
+        files.create(commit_file(self._uri, self.version + 1), content)
 
     def find_next(self, commit_id: str) -> bool | None:
         """Return whether the next version is this commit, which is taken in then; None: there is none yet. Raises

@@ -11,6 +11,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, commit, first_commit, with_feature
+from tests.fakes.tracing import traceparent
 
 ADD = AddAction("f/a b.parquet", 7, {"shard": "0"}, 5, True, '{"numRecords":1}')
 REMOVE = RemoveAction("f/old.parquet", True, 9, 6, {"shard": None})
@@ -70,3 +71,12 @@ def test_a_feature_is_added_to_all_that_the_protocol_had(writer: int, implied: s
     assert found["readerFeatures"] == sorted({"vacuumProtocolCheck", *(named or ())})
     assert found["writerFeatures"] == sorted({"vacuumProtocolCheck", *(named or ()), *implied})
     assert (found["minReaderVersion"], found["minWriterVersion"]) == (3, 7)
+
+
+def test_a_commit_says_its_trace_where_somebody_records_it_and_others_are_as_before() -> None:
+    plain, recorded, unrecorded = (
+        actions(commit([ADD], {}, "id", 11, trace))[0]["commitInfo"]
+        for trace in ("", traceparent(7), traceparent(7, sampled=False))
+    )
+    assert recorded == {**plain, "userMetadata": json.dumps({"traceparent": traceparent(7)})}
+    assert plain == unrecorded
