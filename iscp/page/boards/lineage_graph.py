@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from iscp.core.metrics.chain_lag import chain_lags
 from iscp.page.boards.job_facts import JobFacts
 
 SCHEMES = ("file://", "s3://", "s3a://")
@@ -79,7 +80,7 @@ def lineage_graph(jobs: Iterable[JobFacts]) -> LineageGraph:
             outputs.setdefault(source, []).append(key)
     nodes = {key: LineageNode(place) for key, place in places.items() if key not in by_key}
     local = {key: _worst_lag(made_by) for key, made_by in by_key.items()}
-    whole = _global_lags(inputs, local)
+    whole = chain_lags(local, inputs)
     for key, made_by in by_key.items():
         worst_first = tuple(sorted(made_by, key=lambda job: job.lag_s, reverse=True))
         nodes[key] = LineageNode(worst_first[0].title, worst_first, inputs[key], local[key], whole[key])
@@ -125,27 +126,3 @@ def _weight(node: LineageNode) -> tuple[bool, float]:
 def _worst_lag(jobs: Sequence[JobFacts]) -> float:
     lags = [job.lag_s for job in jobs]
     return -1.0 if min(lags) < 0 else max(lags)
-
-
-def _global_lags(inputs: Mapping[str, Sequence[str]], local: Mapping[str, float]) -> dict[str, float]:
-    """Return each node's own lag, and on top of it the greatest of what it is made of, without recursion: a chain of
-    views may be long.
-    """
-    found: dict[str, float] = {}
-    for start in inputs:
-        stack, under_way = [start], set[str]()
-        while stack:
-            at = stack[-1]
-            if at in found:
-                stack.pop()
-                continue
-            waits_for = [each for each in inputs[at] if each in inputs and each not in found and each not in under_way]
-            if at not in under_way and waits_for:
-                under_way.add(at)
-                stack.extend(waits_for)
-                continue
-            above = [found[each] for each in inputs[at] if each in found]
-            known = local[at] >= 0 and all(each >= 0 for each in above)
-            found[at] = local[at] + max(above, default=0.0) if known else -1.0
-            stack.pop()
-    return found
