@@ -78,4 +78,4 @@ class BoundedListener(socketserver.ThreadingTCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Called where an exception is being handled."""
-        log.info("http.failed", extra={"setting": self._setting}, exc_info=True)
+        log.info("listener.failed", extra={"setting": self._setting}, exc_info=True)
