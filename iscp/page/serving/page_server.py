@@ -23,7 +23,7 @@ from iscp.adapters.tls.tls_files import TlsSource
 from iscp.core.values.errors import ConfigurationError
 from iscp.page.serving.held_answers import HeldAnswers
 from iscp.page.serving.page_app import PageApp
-from iscp.page.serving.page_connection import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageConnection
+from iscp.page.serving.page_connection import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageConnection, PageListener
 from iscp.page.serving.page_viewers import Viewers
 from iscp.page.serving.viewer_calls import PageClients, ViewerClients
 from iscp.ports.system import Clock
@@ -108,7 +108,7 @@ class PageServer:
         self._others.start()
         host, port = split_address(self._settings.listen)
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
+        made = PageListener(family)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind((host.strip("[]"), port))

@@ -21,7 +21,7 @@ from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.page.serving.live_streams import STREAMS_PER_VIEWER_MAX
-from iscp.page.serving.page_connection import HEAD_BYTES_MAX, SILENT_MAX
+from iscp.page.serving.page_connection import HEAD_BYTES_MAX, SILENT_MAX, SOCKETS_MAX, UNTAKEN_S
 from iscp.page.serving.page_server import PageServer, PageSettings
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
@@ -217,6 +217,46 @@ def test_silent_connections_give_way_to_others(page: PageServer) -> None:
     assert silent[0].recv(1) == b""  # the oldest was closed
     for each in silent:
         each.close()
+
+
+def test_who_takes_no_answers_is_cut_off(page: PageServer) -> None:
+    """Connections that are full of answers which nobody takes would use up the page's, and its places for streams."""
+    host, port = page.address.rsplit(":", 1)
+    lazy = socket.socket()
+    lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    lazy.connect((host, int(port)))
+    request = f"GET /assets/page.css HTTP/1.1\r\nhost: {page.address}\r\n\r\n".encode()
+    lazy.setblocking(False)
+    with suppress(BlockingIOError):  # neither takes anything any more
+        while lazy.send(request * 1000):
+            time.sleep(0.05)
+    lazy.settimeout(UNTAKEN_S + 20.0)
+    with pytest.raises(OSError, match=r"reset|[Bb]roken"):
+        lazy.sendall(request * 100_000)
+    lazy.close()
+    assert get(page, "/")[0] == 200
+
+
+def test_connections_beyond_the_bound_are_closed_at_once(tmp_path: Path) -> None:
+    """While TLS begins nobody counts a connection but the listener: a node has files for other things too."""
+    certs = Certs(tmp_path / "certs")
+    with page_beside(FakeAdmin(), tls=certs.files("node", NODE_NAME).read()) as page:
+        host, port = page.address.rsplit(":", 1)
+        silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(SOCKETS_MAX + 30)]
+        for each in silent[SOCKETS_MAX + 1 :]:
+            assert each.recv(1) == b""
+        for each in silent:
+            each.close()
+
+        def served() -> bool:
+            context = ssl.create_default_context(cafile=str(certs.directory / "ca.pem"))
+            context.load_cert_chain(certs.directory / "client.pem", certs.directory / "client.key")
+            try:
+                return get(page, "/", connection=HTTPSConnection(page.address, timeout=5, context=context))[0] == 200
+            except OSError:
+                return False
+
+        until(served)
 
 
 @pytest.mark.parametrize(
