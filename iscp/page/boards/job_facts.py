@@ -93,7 +93,6 @@ def facts_of(job: JobView) -> JobFacts:
     """Return the facts of a job; a spec that was damaged in the job log makes its kind UNKNOWN_KIND."""
     fields = _fields_of(job.spec_json)
     status = job.status
-    target_lag = fields.get("target_lag")
     return JobFacts(
         account=job.account,
         table_id=job.table_id,
@@ -107,7 +106,7 @@ def facts_of(job: JobView) -> JobFacts:
         reason=job.reason,
         late=job.late,
         lag_s=job.lag_s,
-        target_lag_s=float(target_lag) if isinstance(target_lag, (int, float)) else -1.0,
+        target_lag_s=_seconds(fields.get("target_lag")),
         applied_version=job.applied_version,
         source_version=job.source_version,
         seq=job.seq,
@@ -159,6 +158,14 @@ def _sources_of(job: JobView, fields: dict[str, Any]) -> tuple[str, ...]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _seconds(value: object) -> float:
+    """Return a number of seconds; -1 for what is none, or too great to be one."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else -1.0
+    except OverflowError:
+        return -1.0
 
 
 def spec_text(spec_json: str) -> str:

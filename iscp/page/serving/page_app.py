@@ -286,12 +286,14 @@ class PageApp:
         return response
 
     def _drawn(self, request: Request, template: str, content: Mapping[str, Any], key: str = "") -> str:
-        return self._templates.get_template(template).render(
+        drawn = self._templates.get_template(template).render(
             now_s=self._clock.now_s(),
             form_key=key or self._viewers.form_key(request.cookies)[0],
             authentication=self._viewers.authentication,
             **content,
         )
+        # Half of a surrogate pair, which JSON can hold in a damaged spec, has no bytes in UTF-8.
+        return drawn.encode("utf-8", "replace").decode()
 
 
 def _query_of(request: Request) -> dict[str, str]:

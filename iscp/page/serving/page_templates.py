@@ -33,7 +33,7 @@ def environment() -> Environment:
 
 def address(path: str, parameters: dict[str, str] | None = None) -> str:
     """Return a path with its parameters."""
-    return f"{path}?{urlencode(parameters)}" if parameters else path
+    return f"{path}?{urlencode(parameters, errors='replace')}" if parameters else path
 
 
 def job_address(job: JobFacts, path: str = "/job") -> str:

@@ -104,6 +104,21 @@ def test_no_script_of_a_tenant_runs(path: str) -> None:
         assert " onclick" not in text
 
 
+@pytest.mark.parametrize("path", [board.path for board in BOARDS.values()])
+def test_texts_without_bytes_and_numbers_without_end_hide_no_board(path: str) -> None:
+    """JSON can hold half of a surrogate pair, and a number that no float can."""
+    consumer = (
+        '{"kind": "search", "target": "/lake/\\ud800", "options": {"sql": "\\ud800", "tables": {"t": "\\udfff"}}}'
+    )
+    spec = f'{{"iteration": {{"consumer": {consumer}}}, "target_lag": 1{"0" * 400}}}'
+    hit = SearchHit({"id": "\ud800"}, 1.0, {"note": "\udfff"}, {})
+    damaged = replace(job_view(0), spec_json=spec)
+    cluster = ViewedCluster([damaged, job_view(1)], found=SearchAnswer((hit,), 1, NOW_S, 1))
+    with browser(cluster, raise_server_exceptions=False) as client:
+        searched = {"index": "/lake/index", "text": "words"} if path == "/search" else {}
+        assert client.get(path, params=JOB if path == "/job" else searched).status_code == 200
+
+
 def test_a_job_says_why_it_waits_and_what_is_wrong() -> None:
     status = JobStatus(error_code=10_004, error_msg="key 5 is there twice")
     entry = history_entry(parts_s={"wait": 1.0, "read": 2.0})
