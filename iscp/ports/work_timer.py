@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from threading import get_ident
 from typing import ParamSpec, TypeVar
 
 from iscp.core.job.usage import SECONDS_MOST, Usage, UsagePart
@@ -49,13 +50,14 @@ class UsageTally:
 class _WorkTimer:
     """A thread's work for the jobs of `tallies`, of which `part` is done now (None: none of them)."""
 
-    __slots__ = ("clock", "part", "since_s", "tallies")
+    __slots__ = ("clock", "part", "since_s", "tallies", "thread")
 
     def __init__(self, clock: Clock, tallies: Sequence[UsageTally], part: UsagePart) -> None:
         self.clock = clock
         self.tallies = tallies
         self.part: UsagePart | None = part
         self.since_s = clock.monotonic_s()
+        self.thread = get_ident()
 
     def switch(self, part: UsagePart | None) -> UsagePart | None:
         """Charge what was done until now, and go on with another part; return the one before."""
@@ -70,13 +72,21 @@ class _WorkTimer:
 _current: ContextVar[_WorkTimer | None] = ContextVar("work_timer", default=None)
 
 
+def _own_timer() -> _WorkTimer | None:
+    """Return the timer of this thread. One that a thread has got with another's context, as `asyncio.to_thread` gives
+    it, stays that other's.
+    """
+    timer = _current.get()
+    return timer if timer is not None and timer.thread == get_ident() else None
+
+
 @contextmanager
 def working_for(clock: Clock, tallies: Sequence[UsageTally], part: UsagePart = UsagePart.COMPUTE) -> Iterator[None]:
     """Charge this thread's work to these, and to none that it worked for before; without tallies, to nobody.
 
     It is `part` as long as nothing else is said.
     """
-    outer = _current.get()
+    outer = _own_timer()
     before = None if outer is None else outer.switch(None)
     timer = _WorkTimer(clock, tallies, part)
     token = _current.set(timer)
@@ -92,7 +102,7 @@ def working_for(clock: Clock, tallies: Sequence[UsageTally], part: UsagePart = U
 @contextmanager
 def charging(part: UsagePart) -> Iterator[None]:
     """Charge what happens within as `part` of the work."""
-    timer = _current.get()
+    timer = _own_timer()
     if timer is None:
         yield
         return
@@ -109,7 +119,7 @@ def charged_as(part: UsagePart) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            timer = _current.get()
+            timer = _own_timer()
             if timer is None or timer.part is part:
                 return function(*args, **kwargs)
             before = timer.switch(part)
@@ -125,19 +135,19 @@ def charged_as(part: UsagePart) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def charge_rest_as(part: UsagePart) -> None:
     """Charge the rest of the work as `part`, or, within a part, what is left of that."""
-    if (timer := _current.get()) is not None:
+    if (timer := _own_timer()) is not None:
         timer.switch(part)
 
 
 def charge_by_now() -> None:
     """Charge what was done until now, so that the tallies have it."""
-    if (timer := _current.get()) is not None:
+    if (timer := _own_timer()) is not None:
         timer.switch(timer.part)
 
 
 def count_work(*, rows_read: int = 0, bytes_read: int = 0, bytes_written: int = 0) -> None:
     """Count what was read or written for each job that this thread works for; a number below 0 is not known."""
-    timer = _current.get()
+    timer = _own_timer()
     for tally in timer.tallies if timer is not None else ():
         tally.rows_read += max(0, rows_read)
         tally.bytes_read += max(0, bytes_read)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextvars import copy_context
 
 import pytest
 
@@ -113,3 +114,26 @@ def test_nothing_is_counted_that_nobody_knows_or_could_store() -> None:
         count_work(rows_read=5, bytes_read=COUNT_MOST)
         clock.advance(2 * SECONDS_MOST)
     assert tally.usage(0) == Usage(compute_s=SECONDS_MOST, rows_read=5, bytes_read=COUNT_MOST)
+
+
+def test_a_thread_with_a_copied_context_charges_nobody() -> None:
+    """A thread of a consumer may get the context of its iteration, as `asyncio.to_thread` gives it, and outlive it."""
+    clock, tally = FakeClock(), UsageTally()
+    entered, end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with charging(READ):
+            count_work(rows_read=5)
+            charge_rest_as(READ)
+            entered.set()
+            end.wait(10.0)
+
+    with working_for(clock, [tally]):
+        clock.advance(1.0)
+        thread = threading.Thread(target=copy_context().run, args=(read,))
+        thread.start()
+        assert entered.wait(10.0)
+        clock.advance(2.0)
+    end.set()
+    thread.join()
+    assert tally.usage(0) == Usage(compute_s=3.0)
