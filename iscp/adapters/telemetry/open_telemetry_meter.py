@@ -22,6 +22,7 @@ from iscp.adapters.telemetry.observed_readings import ObservedReadings
 from iscp.core.metrics.declared_metrics import METRICS
 from iscp.core.metrics.metric import DURATION_BUCKETS_S, DeclaredMetric, MetricKind, MetricReading
 from iscp.core.metrics.node_metrics import EXPORT_FAILURES
+from iscp.core.values.untrusted_values import printable
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ SCOPE = "iscp"
 
 VALUES_MAX = 64
 """Values that an attribute of a recorded metric may have; all further ones are counted as `other`."""
+
+VALUE_CHARS_MAX = 200
+"""Characters of such a value, which a consumer of somebody else's may have written; the middle of more is left out."""
 
 CLOSE_S = 2.0
 """Longest time that the end of a node waits for its last metrics to be sent; then they are lost."""
@@ -99,7 +103,8 @@ class _KnownValues:
         self._lock = threading.Lock()
 
     def bounded(self, attributes: Mapping[str, str]) -> dict[str, str]:
-        return {name: value if self._is_known(name, value) else "other" for name, value in attributes.items()}
+        given = {name: printable(value, VALUE_CHARS_MAX) for name, value in attributes.items()}
+        return {name: value if self._is_known(name, value) else "other" for name, value in given.items()}
 
     def _is_known(self, name: str, value: str) -> bool:
         known = self._by_name.get(name)

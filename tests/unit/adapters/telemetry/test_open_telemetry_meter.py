@@ -10,7 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from iscp.adapters.telemetry.observed_readings import REST_FACTOR
-from iscp.adapters.telemetry.open_telemetry_meter import VALUES_MAX, OpenTelemetryMeter, metrics_url
+from iscp.adapters.telemetry.open_telemetry_meter import (
+    VALUE_CHARS_MAX,
+    VALUES_MAX,
+    OpenTelemetryMeter,
+    metrics_url,
+)
 from iscp.core.metrics import iteration_metrics, job_metrics, node_metrics
 from iscp.core.metrics.declared_metrics import METRICS
 from iscp.core.metrics.metric import DeclaredMetric, MetricKind, MetricReading
@@ -109,6 +114,14 @@ def test_a_name_of_a_job_cannot_forge_other_metrics(meter: OpenTelemetryMeter) -
     meter.observe(lambda: [MetricReading(job_metrics.LAG, 2.0, {"iscp.job": name})])
     (sample,) = samples(meter, job_metrics.LAG)
     assert (sample.labels["iscp_job"], sample.value) == (name, 2.0)
+
+
+def test_what_a_consumer_calls_its_strategy_hides_no_metric(meter: OpenTelemetryMeter) -> None:
+    for strategy in ("half of a pair \ud800", "x" * 100_000):
+        meter.record(iteration_metrics.ROWS, 1, {"iscp.strategy": strategy})
+    half, long = sorted(each.labels["iscp_strategy"] for each in samples(meter, iteration_metrics.ROWS))
+    assert half == "half of a pair \\ud800"
+    assert len(long) == VALUE_CHARS_MAX
 
 
 def test_an_attribute_has_a_bounded_number_of_values(meter: OpenTelemetryMeter) -> None:
