@@ -153,7 +153,7 @@ class PageApp:
                 client = self._clients.client(viewer)
                 history = client.history(job.table, job.name, account=job.account, limit=SPARK_BARS)
                 drawn = self._drawn(request, "spark.svg", {"spark": sparkline(history)})
-                headers = {**HEADERS, "cache-control": f"private, max-age={SPARK_AGE_S}"}
+                headers = {**HEADERS, "cache-control": f"private, max-age={SPARK_AGE_S}", "vary": "cookie"}
                 return Response(drawn, media_type=_TYPES[".svg"], headers=headers)
 
             return await run_in_threadpool(draw)

@@ -360,6 +360,7 @@ def test_a_sparkline_is_held_by_the_browser_until_there_is_a_next_iteration() ->
         answer = client.get(address.replace("&amp;", "&"))
     assert answer.headers["content-type"] == "image/svg+xml"
     assert answer.headers["cache-control"] == "private, max-age=3600"
+    assert answer.headers["vary"] == "cookie"  # who logs in next in this browser does not see it
     assert "<rect" in answer.text
 
 
