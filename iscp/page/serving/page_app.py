@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-import anyio.to_thread
 from anyio import fail_after
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -29,12 +27,10 @@ from iscp.page.serving.page_security import FORM_FIELD, HEADERS, own_path, refus
 from iscp.page.serving.page_templates import ASSETS, address, environment
 from iscp.page.serving.page_viewers import FORM_COOKIE, Viewers, is_token
 from iscp.page.serving.viewer_calls import Viewer, ViewerClients
+from iscp.page.serving.viewer_threads import ViewerThreads
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
-
-THREADS_MAX = 16
-"""Threads that fetch and draw boards; further requests wait for one."""
 
 FORM_BYTES_MAX = 32 * 1024
 """Bytes of a form; a larger one is refused."""
@@ -74,6 +70,7 @@ class PageApp:
         self._viewers = viewers
         self._clock = clock
         self.streams = LiveStreams()
+        self._threads = ViewerThreads()
         self._assets = {path.name: path.read_bytes() for path in sorted(ASSETS.iterdir()) if path.suffix in _TYPES}
         stamp = hashlib.sha256(b"".join(self._assets.values())).hexdigest()[:12]
         self._templates = environment()
@@ -99,7 +96,7 @@ class PageApp:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
+        self._threads.set_bound()
         yield
         self.streams.end_all()
 
@@ -109,7 +106,7 @@ class PageApp:
         async def answer() -> Response:
             viewer = self._viewers.viewer(request)
             query = _query_of(request)
-            return await run_in_threadpool(self._draw_page, board, viewer, query, request)
+            return await self._threads.run(viewer, self._draw_page, board, viewer, query, request)
 
         return await self._answered(request, answer)
 
@@ -123,7 +120,7 @@ class PageApp:
         async def answer() -> Response:
             viewer, query = self._viewers.viewer(request), _query_of(request)
             self.streams.refuse_beyond(viewer.scope)
-            content = partial(run_in_threadpool, self._draw_live, board, viewer, query, request)
+            content = partial(self._threads.run, viewer, self._draw_live, board, viewer, query, request)
 
             # The place is taken in here: of a stream that never begins nothing would give it back.
             async def events() -> AsyncIterator[str]:
@@ -156,7 +153,7 @@ class PageApp:
                 headers = {**HEADERS, "cache-control": f"private, max-age={SPARK_AGE_S}", "vary": "cookie"}
                 return Response(drawn, media_type=_TYPES[".svg"], headers=headers)
 
-            return await run_in_threadpool(draw)
+            return await self._threads.run(viewer, draw)
 
         return await self._answered(request, answer)
 
@@ -168,7 +165,7 @@ class PageApp:
                 explanation = self._clients.client(viewer).explain(job.table, job.name, account=job.account)
                 return self._html(request, "explain.html", {"job": job, "explanation": explanation})
 
-            return await run_in_threadpool(draw)
+            return await self._threads.run(viewer, draw)
 
         return await self._answered(request, answer)
 
@@ -194,7 +191,8 @@ class PageApp:
                         "is none that a browser can hold", field="token", remedy="Enter what `token create` has shown"
                     )
                 # The server alone says whether it is good.
-                await run_in_threadpool(self._clients.client(Viewer(token)).count)
+                entering = Viewer(token)
+                await self._threads.run(entering, self._clients.client(entering).count)
             except NotAuthenticated as error:
                 return self._html(request, "login.html", {"fault": str(error), "next": target}, 401)
             response = RedirectResponse(target, 303, dict(HEADERS))
@@ -216,7 +214,8 @@ class PageApp:
         async def answer() -> Response:
             viewer = self._viewers.viewer(request)
             form = await self._form(request)
-            outcome = await run_in_threadpool(act, self._clients.client(viewer), form.get("verb", ""), form)
+            client = self._clients.client(viewer)
+            outcome = await self._threads.run(viewer, act, client, form.get("verb", ""), form)
             self._answers.forget(viewer)
             back = {name: form[name] for name in ("table", "name", "account") if name in form} | {"done": outcome}
             return RedirectResponse(address("/job" if "table" in form else "/cluster", back), 303, dict(HEADERS))

@@ -17,12 +17,16 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.tls.development_authority import CertificateKind
+from iscp.client.admin_client import Client
 from iscp.core.api.api_requests import JobName, RegisterRequest
+from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.values.access_roles import Role
 from iscp.core.values.errors import ConfigurationError, Unavailable
 from iscp.page.serving.live_streams import STREAMS_PER_VIEWER_MAX
 from iscp.page.serving.page_connection import HEAD_BYTES_MAX, SILENT_MAX, SOCKETS_MAX, UNTAKEN_S
 from iscp.page.serving.page_server import PageServer, PageSettings
+from iscp.page.serving.viewer_calls import Viewer
+from iscp.page.serving.viewer_threads import THREADS_MAX, THREADS_PER_VIEWER_MAX
 from iscp.runtime.access.known_callers import CertificateCaller
 from tests.fakes.access import Access
 from tests.fakes.admin import FakeAdmin
@@ -290,6 +294,30 @@ def test_many_who_come_at_once_are_all_answered() -> None:
         for each in threads:
             each.join()
     assert found == [200] * 40
+
+
+class HangingCluster(ViewedCluster):
+    """A cluster that explains nothing before `end` is set."""
+
+    end = threading.Event()
+
+    def client(self, viewer: Viewer) -> Client:
+        made = super().client(viewer)
+        made.explain = lambda *_, **__: self.end.wait(60.0) and QueryExplanation(())  # type: ignore[method-assign]
+        return made
+
+
+def test_one_viewer_who_waits_long_does_not_hold_up_another() -> None:
+    cluster = HangingCluster([job_view(0)], tokens={"slow", "other"})
+    with page_of(cluster, authentication=True) as page:
+        waiting = [HTTPConnection(page.address, timeout=60) for _ in range(THREADS_MAX + 4)]
+        for each in waiting:
+            each.request("GET", f"/explain?{urlencode(JOB)}", headers={"cookie": "iscp_token=slow"})
+        until(lambda: sum(viewer.token == "slow" for viewer in cluster.viewers) >= THREADS_PER_VIEWER_MAX)
+        connection = HTTPConnection(page.address, timeout=10)
+        assert get(page, "/", "iscp_token=other", connection)[0] == 200
+        cluster.end.set()
+        assert {each.getresponse().status for each in waiting} == {200}
 
 
 def test_a_port_that_is_taken_ends_the_start_with_its_name() -> None:
