@@ -22,6 +22,9 @@ NODES_MAX = 120
 CHOICES_MAX = 50
 """Nodes that the board offers to choose where the lineage is too large for one drawing, the worst ones."""
 
+WAY_MAX = 100
+"""Nodes of the way upstream that the board lists, the first ones and the last; how many are left out is said."""
+
 PLACE_CHARS_MAX = 4_000
 """Characters of a node's place in an address; the rest is not read."""
 
@@ -46,8 +49,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class LineageBoard:
-    """`total` counts all nodes. `way` leads from the chosen node upstream; `choices` are offered where not all are
-    drawn.
+    """`total` counts all nodes. `way` leads from the chosen node upstream, without `way_more` nodes before its last;
+    `choices` are offered where not all are drawn.
     """
 
     chosen: LineageNode | None
@@ -58,6 +61,7 @@ class LineageBoard:
     height: int
     total: int
     way: Sequence[LineageNode]
+    way_more: int
     reason: str
     choices: Sequence[LineageNode]
     missing: bool
@@ -81,7 +85,8 @@ def lineage_board(graph: LineageGraph, query: Mapping[str, str]) -> LineageBoard
         width=size[0],
         height=size[1],
         total=len(graph.nodes),
-        way=[graph.nodes[each] for each in way],
+        way=[graph.nodes[each] for each in (way if len(way) <= WAY_MAX else [*way[: WAY_MAX - 1], way[-1]])],
+        way_more=max(0, len(way) - WAY_MAX),
         reason=_reason(graph, way),
         choices=_choices(graph, words) if words or (not drawn and graph.nodes) else (),
         missing=bool(place) and chosen is None,

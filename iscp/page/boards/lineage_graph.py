@@ -103,16 +103,17 @@ def way_to_the_reason(graph: LineageGraph, key: str) -> Sequence[str]:
     """Return the keys from a node upstream to the one that holds all of them up: each time to the input that lies
     furthest behind, as long as one is not fresh.
     """
-    way = [key]
+    way, passed = [key], {key}
     while True:
         behind = [
             each
             for each in graph.nodes[way[-1]].inputs
-            if each not in way and graph.nodes[each].jobs and not _fresh(graph.nodes[each])
+            if each not in passed and graph.nodes[each].jobs and not _fresh(graph.nodes[each])
         ]
         if not behind:
             return way
         way.append(max(behind, key=lambda each: _weight(graph.nodes[each])))
+        passed.add(way[-1])
 
 
 def _fresh(node: LineageNode) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from iscp.core.api.api_views import JobView
 from iscp.core.job.job_row import JobState
 from iscp.page.boards.job_facts import all_facts
-from iscp.page.boards.lineage_board import CHOICES_MAX, NODES_MAX, lineage_board
+from iscp.page.boards.lineage_board import CHOICES_MAX, NODES_MAX, WAY_MAX, lineage_board
 from iscp.page.boards.lineage_graph import LineageGraph, lineage_graph
 from tests.fakes.viewed_cluster import job_view
 
@@ -46,6 +46,16 @@ def test_of_a_lineage_of_ten_thousand_a_part_is_drawn() -> None:
     assert chosen.choices == ()
     found = lineage_board(LARGE, {"words": "COPIES/c77"})
     assert all("c77" in node.place for node in found.choices)
+
+
+def test_of_a_long_way_the_first_and_the_last_are_listed() -> None:
+    board = lineage_board(LARGE, {"place": "/lake/copies/c9999"})
+    assert (len(board.way), board.way_more) == (WAY_MAX, 9_999 - WAY_MAX)
+    assert [node.place for node in (board.way[0], board.way[-2], board.way[-1])] == [
+        "/lake/copies/c9999",
+        f"/lake/copies/c{9_999 - WAY_MAX + 2}",
+        "/lake/copies/c1",
+    ]
 
 
 def test_a_table_that_is_not_there_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from iscp.core.job.job_row import JobState
@@ -60,6 +61,16 @@ def test_a_chain_of_thousands_of_views_is_no_matter() -> None:
     graph = lineage_graph(job(f"/t{n + 1}", f"/t{n}", lag_s=1.0) for n in range(5000))
     assert graph.nodes["/t5000"].global_s == 5000.0
     assert len(way_to_the_reason(graph, "/t5000")) == 5000
+
+
+def test_a_long_way_through_much_takes_no_longer_than_it_is() -> None:
+    """Each of these views reads the 60 before it; the way leads through all of them."""
+    jobs = [
+        job(f"/t{n + 1}", *(f"/t{each}" for each in range(n, max(-1, n - 60), -1)), lag_s=1.0) for n in range(6_000)
+    ]
+    graph, begun_s = lineage_graph(jobs), time.process_time()
+    assert len(way_to_the_reason(graph, "/t6000")) == 6_000
+    assert time.process_time() - begun_s < 3.0
 
 
 def test_the_way_leads_to_what_is_not_fresh() -> None:
