@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
@@ -302,9 +303,14 @@ class HangingCluster(ViewedCluster):
     end = threading.Event()
 
     def client(self, viewer: Viewer) -> Client:
-        made = super().client(viewer)
-        made.explain = lambda *_, **__: self.end.wait(60.0) and QueryExplanation(())  # type: ignore[method-assign]
-        return made
+        made: Any = super().client(viewer)
+
+        def explain(*named: str, account: str) -> QueryExplanation:
+            self.end.wait(60.0)
+            return QueryExplanation(())
+
+        made.explain = explain
+        return cast(Client, made)
 
 
 def test_one_viewer_who_waits_long_does_not_hold_up_another() -> None:
