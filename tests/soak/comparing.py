@@ -61,7 +61,7 @@ def _selected(sql: str, **tables: pa.Table) -> pa.Table:
     with duckdb.connect() as connection:
         for name, rows in tables.items():
             connection.register(name, rows)
-        return connection.execute(sql).fetch_arrow_table()
+        return connection.execute(sql).to_arrow_table()
 
 
 def _assert_found(target: str, kind: Kind, rows: pa.Table) -> None:

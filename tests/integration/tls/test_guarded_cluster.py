@@ -71,7 +71,18 @@ def audited(cluster: BareCluster, **fields: str) -> list[AuditEntry]:
     return [each for each in entries if all(getattr(each, name) == value for name, value in fields.items())]
 
 
-def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
+KNOWN = ("/lake/known0", "/lake/known1")
+
+
+@pytest.fixture(scope="module")
+def known_jobs(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
+    """A job of acme on each of two tables; whichever tests a worker runs, they have it."""
+    with connect(cluster, nodes[0], "ana") as editor:
+        for number, table in enumerate(KNOWN):
+            editor.register(table, "j", target=f"/kept/known{number}", key=["id"], account="acme")
+
+
+def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None) -> None:
     for number, node in enumerate(nodes):
         with connect(cluster, node, "ana") as editor, connect(cluster, node, "eve") as viewer:
             with pytest.raises(NotAuthorized, match="needs the role editor"):
@@ -86,7 +97,7 @@ def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, B
             with pytest.raises(NotAuthorized, match="'system' alone"):
                 editor.cluster()
         with connect(cluster, node, "root") as root:
-            assert len(root.jobs()) == SHARDS + number + 1
+            assert len(root.jobs()) == SHARDS + len(KNOWN) + number + 1
             assert len(root.cluster().nodes) == 2
 
 
@@ -173,13 +184,13 @@ def audited_soon(cluster: BareCluster, count: int, **fields: str) -> list[AuditE
 
 
 def test_the_audit_says_once_who_did_what_and_where_it_came_in(
-    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None
 ) -> None:
-    for number, node in enumerate(nodes):
+    for table, node in zip(KNOWN, nodes, strict=True):
         with connect(cluster, node, "ana") as ana:
-            ana.pause(f"/lake/new{number}", "j", account="acme")
+            ana.pause(table, "j", account="acme")
     with connect(cluster, nodes[1], "eve") as eve, pytest.raises(IscpError):
-        eve.pause("/lake/new0", "j", account="acme")
+        eve.pause(KNOWN[0], "j", account="acme")
     entries = audited_soon(cluster, 3, method="/iscp.wire.v1.Admin/Pause")
     assert [(each.caller, each.node_id, each.result) for each in reversed(entries)] == [
         ("ana", nodes[0].name, "OK"),
@@ -216,7 +227,7 @@ def test_by_a_token_of_a_provider_somebody_is_known_at_every_node(
 
 
 def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(
-    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None
 ) -> None:
     """It passes on whatever a client sends. By a token it is known who calls, and nobody has audited it."""
     owner, other = nodes
@@ -232,7 +243,7 @@ def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(
     with connect(cluster, owner, "client", secret) as client:
         until("the token is known", lambda: answers(client))
     token = "authorization", f"Bearer {secret}"
-    job = admin_pb2.JobName(table="/lake/new0", name="j", account="acme")
+    job = admin_pb2.JobName(table=KNOWN[0], name="j", account="acme")
     resume = admin_pb2.ChangeJobRequest(job=job)
     assert call(cluster, owner, other.name, "Resume", resume, token, forged, passed_on) is grpc.StatusCode.OK
     (entry,) = audited_soon(cluster, 1, method="/iscp.wire.v1.Admin/Resume")
