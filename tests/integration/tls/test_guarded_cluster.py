@@ -82,7 +82,8 @@ def known_jobs(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
             editor.register(table, "j", target=f"/kept/known{number}", key=["id"], account="acme")
 
 
-def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None) -> None:
+@pytest.mark.usefixtures("known_jobs")
+def test_roles_hold_at_every_node(cluster: BareCluster, nodes: tuple[BareNode, BareNode]) -> None:
     for number, node in enumerate(nodes):
         with connect(cluster, node, "ana") as editor, connect(cluster, node, "eve") as viewer:
             with pytest.raises(NotAuthorized, match="needs the role editor"):
@@ -183,8 +184,9 @@ def audited_soon(cluster: BareCluster, count: int, **fields: str) -> list[AuditE
     return found
 
 
+@pytest.mark.usefixtures("known_jobs")
 def test_the_audit_says_once_who_did_what_and_where_it_came_in(
-    cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
 ) -> None:
     for table, node in zip(KNOWN, nodes, strict=True):
         with connect(cluster, node, "ana") as ana:
@@ -226,8 +228,9 @@ def test_by_a_token_of_a_provider_somebody_is_known_at_every_node(
     assert all(each.peer.startswith("ipv4:127.0.0.1:") for each in entries)
 
 
+@pytest.mark.usefixtures("known_jobs")
 def test_what_a_node_of_an_earlier_version_passes_on_says_nothing_of_the_caller(
-    cluster: BareCluster, nodes: tuple[BareNode, BareNode], known_jobs: None
+    cluster: BareCluster, nodes: tuple[BareNode, BareNode]
 ) -> None:
     """It passes on whatever a client sends. By a token it is known who calls, and nobody has audited it."""
     owner, other = nodes
