@@ -112,6 +112,14 @@ SMALLEST = {
         "revoked table_bytes load_s thread_cpu_s process_cpu_s measured",
         spark=False,
     ),
+    "propagation": Smallest(
+        "--driver duckdb --few --days 1 --trips 1000 --rounds 1 --idle-s 0.5 "
+        "--step append --step update --step delete --step dimension --step overwrite --step idle",
+        "lag_p50_s lag_p95_s settled_p50_s cpus memory_gib views derived days trips rounds",
+        "cpu_s bytes wrong_rounds load_before seed",
+        spark=False,
+        quick=True,
+    ),
     "ring": Smallest(
         "--shards 1000",
         "imbalance moved_over_ideal cases vnodes",
@@ -154,8 +162,9 @@ SMALLEST = {
 
 
 def runnable() -> set[str]:
-    """The modules of the folder that `python -m` runs."""
-    return {path.stem for path in FOLDER.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    """The modules and packages of the folder that `python -m` runs."""
+    packages = {path.parent.name for path in FOLDER.glob("*/__main__.py")}
+    return packages | {path.stem for path in FOLDER.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
 
 
 def cases() -> list[Any]:
@@ -205,7 +214,7 @@ def unmeasured(found: Any, known: Smallest) -> list[str]:
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize("name", cases())
 def test_a_benchmark_measures_what_it_names(name: str, tmp_path: Path) -> None:
-    assert name in SMALLEST, f"benchmarks/{name}.py has no smallest run in this test"
+    assert name in SMALLEST, f"benchmarks.{name} has no smallest run in this test"
     known = SMALLEST[name]
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *known.arguments.split()]
     run = subprocess.run(command, cwd=FOLDER.parent, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
