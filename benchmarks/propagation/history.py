@@ -40,7 +40,10 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`days` of flights and `trips` trips are there at first; each of `rounds` rounds of a step changes something."""
+    """`days` of flights and `trips` trips are there at first; each of `rounds` rounds of a step changes something.
+
+    There is one round more, number `rounds`, to get warm by.
+    """
 
     year: Year
     days: int
@@ -51,7 +54,7 @@ class History:
 
     @classmethod
     def draw(cls, days: int, trips: int, rounds: int, seed: int) -> History:
-        return cls(load(days + rounds), days, trips, rounds, max(10, trips // 50), seed)
+        return cls(load(days + rounds + 1), days, trips, rounds, max(10, trips // 50), seed)
 
     def first(self) -> Mapping[str, pa.Table]:
         """Return the first rows of each source."""
@@ -89,7 +92,7 @@ class History:
             case Step.OVERWRITE:
                 return SourceCommit("flights", Write.SAME), SourceCommit("trips", Write.SAME)
             case Step.FAILOVER:
-                return (SourceCommit("trips", Write.APPEND, self._appended(self.rounds + number, draw)),)
+                return (SourceCommit("trips", Write.APPEND, self._appended(self.rounds + 1 + number, draw)),)
             case Step.FIRST | Step.IDLE:
                 return ()
 

@@ -111,7 +111,8 @@ class Bench:
         if step is Step.FIRST:
             self.driver.create()
         else:
-            self.driver.notify(dict.fromkeys(commit.table for commit in commits))
+            read = {table for each in self.driver.derived for table in each.inputs}
+            self.driver.notify(dict.fromkeys(commit.table for commit in commits if commit.table in read))
         for table in self._tables:
             table.expect(began_s)
         self._await(lambda: all(table.right_at_s is not None for table in self._tables))

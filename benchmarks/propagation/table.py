@@ -55,7 +55,8 @@ def _machine(found: Mapping[str, Any]) -> str:
         f"{found['at']}: {machine['cpus']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, {machine['system']}, "
         f"Python {machine['python']}, {versions}. Load average before the run: {machine['load_before']}. "
         f"{found['views']} views, {found['derived']} derived tables, {size['days']} days of flights, {size['trips']:,} "
-        f"trips, {size['rounds']} rounds, idle for {size['idle_s']:g} s."
+        f"trips, {size['rounds']} rounds, nodes of iscp: "
+        f"{size['nodes']}, idle for {size['idle_s']:g} s."
     )
 
 

@@ -37,6 +37,9 @@ class Smallest:
     quick: bool = False
 
 
+PROPAGATION = "--few --days 1 --trips 1000 --rounds 1 --idle-s 0.5 --step append --step overwrite --step idle"
+PROPAGATED = "lag_p50_s lag_p95_s settled_p50_s cpus memory_gib views derived days trips rounds"
+
 SMALLEST = {
     "build": Smallest(
         "--rows 300000 --ranges 2 --rounds 1 --files 4 --rows-of-file 200000 --delay-ms 1",
@@ -113,12 +116,7 @@ SMALLEST = {
         spark=False,
     ),
     "propagation": Smallest(
-        "--driver duckdb --few --days 1 --trips 1000 --rounds 1 --idle-s 0.5 "
-        "--step append --step update --step delete --step dimension --step overwrite --step idle",
-        "lag_p50_s lag_p95_s settled_p50_s cpus memory_gib views derived days trips rounds",
-        "cpu_s bytes wrong_rounds load_before seed",
-        spark=False,
-        quick=True,
+        f"{PROPAGATION} --driver duckdb", PROPAGATED, "cpu_s bytes wrong_rounds load_before", spark=False, quick=True
     ),
     "ring": Smallest(
         "--shards 1000",
@@ -160,6 +158,15 @@ SMALLEST = {
     ),
 }
 
+FURTHER = {
+    "propagation": Smallest(
+        f"{PROPAGATION} --driver iscp --driver duckdb --nodes 1",
+        PROPAGATED,
+        "cpu_s bytes wrong_rounds load_before",
+    )
+}
+"""A larger run of those that run each time: with what needs Spark."""
+
 
 def runnable() -> set[str]:
     """The modules and packages of the folder that `python -m` runs."""
@@ -173,7 +180,10 @@ def cases() -> list[Any]:
     for name in sorted(runnable() - PROGRAMS.keys()):
         known = SMALLEST.get(name)
         marks = [] if known is None or known.quick else [pytest.mark.full]
-        found.append(pytest.param(name, marks=[*marks, *([pytest.mark.spark] if known and known.spark else [])]))
+        marks += [pytest.mark.spark] if known and known.spark else []
+        found.append(pytest.param(name, known, id=name, marks=marks))
+    for name, known in FURTHER.items():
+        found.append(pytest.param(name, known, id=f"{name}-further", marks=[pytest.mark.full, pytest.mark.spark]))
     return found
 
 
@@ -212,10 +222,9 @@ def unmeasured(found: Any, known: Smallest) -> list[str]:
 
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
-@pytest.mark.parametrize("name", cases())
-def test_a_benchmark_measures_what_it_names(name: str, tmp_path: Path) -> None:
-    assert name in SMALLEST, f"benchmarks.{name} has no smallest run in this test"
-    known = SMALLEST[name]
+@pytest.mark.parametrize(("name", "known"), cases())
+def test_a_benchmark_measures_what_it_names(name: str, known: Smallest | None, tmp_path: Path) -> None:
+    assert known is not None, f"benchmarks.{name} has no smallest run in this test"
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *known.arguments.split()]
     run = subprocess.run(command, cwd=FOLDER.parent, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert run.returncode == 0, run.stderr[-5_000:]
