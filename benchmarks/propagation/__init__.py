@@ -1,4 +1,4 @@
 """How long a change takes until all that is derived from it is right, and at which cost, for several engines.
 
-`python -m benchmarks.propagation [--json]` runs them.
+`python -m benchmarks.propagation [--json]` runs them; docs/propagation.md says what is compared, and how.
 """

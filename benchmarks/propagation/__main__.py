@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from benchmarks.propagation.child_driver import DuckdbDriver
+from benchmarks.propagation.child_driver import DuckdbDriver, StreamingDriver
 from benchmarks.propagation.contest import Contest, MakeDriver, figures_of
 from benchmarks.propagation.history import History, Step
 from benchmarks.propagation.iscp_driver import IscpDriver
@@ -20,14 +20,15 @@ from benchmarks.propagation.machine import describe_machine
 from benchmarks.propagation.medallion import FEW, Kind, chosen
 from benchmarks.propagation.table import place_into, render
 
-DRIVERS = ("iscp", "duckdb")
+DRIVERS = ("iscp", "streaming", "duckdb")
 STEPS = [step.value for step in Step if step is not Step.FIRST]
 
 
-def makers(names: tuple[str, ...], nodes: int) -> Mapping[str, MakeDriver]:
+def makers(names: tuple[str, ...], nodes: int, batch_interval_s: float) -> Mapping[str, MakeDriver]:
     """Return how to make each driver."""
     known: Mapping[str, MakeDriver] = {
         "iscp": partial(IscpDriver, nodes=nodes),
+        "streaming": partial(StreamingDriver, options={"interval_s": batch_interval_s}),
         "duckdb": DuckdbDriver,
     }
     return {name: known[name] for name in names}
@@ -39,7 +40,7 @@ def measure(names: tuple[str, ...], steps: tuple[str, ...], few: bool, idle_s: f
     machine, at = describe_machine(), datetime.now(UTC)
     history = History.draw(size["days"], size["trips"], size["rounds"], size["seed"])
     with tempfile.TemporaryDirectory(prefix="iscp-propagation-") as folder:
-        made = makers(names, size["nodes"])
+        made = makers(names, size["nodes"], size["batch_interval_s"])
         contest = Contest(Path(folder), history, derived, made, idle_s)
         figures = figures_of(contest.run([Step(step) for step in steps]))
     drivers = {name: {**each, "steps": figures[name]} for name, each in contest.describe_drivers().items()}
@@ -63,6 +64,7 @@ def measure(names: tuple[str, ...], steps: tuple[str, ...], few: bool, idle_s: f
 @click.option("--rounds", type=click.IntRange(1, 60), default=3, show_default=True, help="Of each step.")
 @click.option("--seed", type=click.IntRange(0), default=43, show_default=True, help="Of trips and changes.")
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Of iscp.")
+@click.option("--batch-interval-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Of streaming.")
 @click.option("--idle-s", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Without any change.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--table", "made", type=click.Path(exists=True, path_type=Path), help="Measure nothing: a run's JSON.")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import IO, Any, ClassVar
 
-from benchmarks.propagation.driver import Driver, Place
+from benchmarks.propagation.driver import Driver, PausedDriver, Place
 from benchmarks.propagation.processes import spent_s
 from iscp.adapters.system.child_process import end, tail, tied_to_parent
 
@@ -121,3 +121,12 @@ class DuckdbDriver(ChildDriver):
         "changed ones from all rows."
     )
     cannot: ClassVar[Mapping[str, str]] = {"trips_feed": NO_CHANGES}
+
+
+class StreamingDriver(ChildDriver, PausedDriver):
+    name, engine = "streaming", "streaming"
+    warm = (
+        "A Spark session runs, with the settings of a node of iscp, and in it a streaming query for each table, which "
+        "looks for changes once a batch interval. All its processes are stopped while it is another's turn."
+    )
+    cannot: ClassVar[Mapping[str, str]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.propagation.medallion import Derived
-from benchmarks.propagation.processes import spent_s
+from benchmarks.propagation.processes import go_on_all, spent_s, stop_all
 from benchmarks.propagation.source_lake import SourceLake
 
 
@@ -96,3 +96,13 @@ class Driver(ABC):
     def resume(self) -> None:
         """Go on after `pause`."""
         return
+
+
+class PausedDriver(Driver):
+    """A driver whose processes stand still while it is another's turn, because they poll."""
+
+    def pause(self) -> None:
+        stop_all(self.pid)
+
+    def resume(self) -> None:
+        go_on_all(self.pid)

@@ -21,6 +21,13 @@ class Tables:
     def uri(self, name: str) -> str:
         return self.sources.get(name) or str(self.folder / "derived" / name)
 
+    def spark_sql(self, derived: Derived, **other: str) -> str:
+        """Return the query for Spark, over tables by their paths, or by the names of views in `other`."""
+        found = (
+            f"{name} AS (SELECT * FROM {other.get(name) or f'delta.`{self.uri(name)}`'})" for name in derived.inputs
+        )
+        return f"WITH {', '.join(found)} {derived.sql}"
+
 
 class Engine(ABC):
     """It is ready when it has been made."""

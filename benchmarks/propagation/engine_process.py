@@ -10,17 +10,22 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.propagation.engine import Engine, Tables
 from benchmarks.propagation.medallion import chosen
 
 
-def make_engine(name: str, tables: Tables) -> Engine:
+def make_engine(name: str, tables: Tables, options: dict[str, Any]) -> Engine:
     match name:
         case "duckdb":
             from benchmarks.propagation.duckdb_engine import DuckdbEngine
 
             return DuckdbEngine(tables)
+        case "streaming":
+            from benchmarks.propagation.streaming_engine import StreamingEngine
+
+            return StreamingEngine(tables, **options)
         case _:
             raise ValueError(f"there is no engine {name}")
 
@@ -37,7 +42,7 @@ def main() -> None:
                 case "start":
                     derived = chosen(command["derived"])
                     tables = Tables(Path(command["folder"]), command["sources"], derived)
-                    engine = make_engine(sys.argv[1], tables)
+                    engine = make_engine(sys.argv[1], tables, command["options"])
                 case "create":
                     assert engine is not None
                     engine.create()

@@ -1,8 +1,9 @@
-"""Processes below one, by /proc, and what they have computed."""
+"""Processes below one, by /proc: what they have computed, and how all of them are stopped and go on."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -28,3 +29,17 @@ def tree(root: int) -> dict[int, float]:
 
 def spent_s(root: int) -> float:
     return sum(tree(root).values())
+
+
+def stop_all(root: int) -> None:
+    _signal(root, signal.SIGSTOP)
+
+
+def go_on_all(root: int) -> None:
+    _signal(root, signal.SIGCONT)
+
+
+def _signal(root: int, number: signal.Signals) -> None:
+    for pid in tree(root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

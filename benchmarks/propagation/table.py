@@ -1,4 +1,4 @@
-"""Tables in Markdown, made from the JSON of a run."""
+"""The tables of docs/propagation.md, made from the JSON of a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _machine(found: Mapping[str, Any]) -> str:
         f"{found['at']}: {machine['cpus']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, {machine['system']}, "
         f"Python {machine['python']}, {versions}. Load average before the run: {machine['load_before']}. "
         f"{found['views']} views, {found['derived']} derived tables, {size['days']} days of flights, {size['trips']:,} "
-        f"trips, {size['rounds']} rounds, nodes of iscp: "
+        f"trips, {size['rounds']} rounds, batch interval {size['batch_interval_s']:g} s, nodes of iscp: "
         f"{size['nodes']}, idle for {size['idle_s']:g} s."
     )
 
