@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from benchmarks.propagation.child_driver import DuckdbDriver, StreamingDriver
+from benchmarks.propagation.child_driver import DuckdbDriver, SparkDriver, StreamingDriver
 from benchmarks.propagation.contest import Contest, MakeDriver, figures_of
 from benchmarks.propagation.history import History, Step
 from benchmarks.propagation.iscp_driver import IscpDriver
@@ -20,7 +20,7 @@ from benchmarks.propagation.machine import describe_machine
 from benchmarks.propagation.medallion import FEW, Kind, chosen
 from benchmarks.propagation.table import place_into, render
 
-DRIVERS = ("iscp", "streaming", "duckdb")
+DRIVERS = ("iscp", "streaming", "spark", "duckdb")
 STEPS = [step.value for step in Step if step is not Step.FIRST]
 
 
@@ -29,6 +29,7 @@ def makers(names: tuple[str, ...], nodes: int, batch_interval_s: float) -> Mappi
     known: Mapping[str, MakeDriver] = {
         "iscp": partial(IscpDriver, nodes=nodes),
         "streaming": partial(StreamingDriver, options={"interval_s": batch_interval_s}),
+        "spark": SparkDriver,
         "duckdb": DuckdbDriver,
     }
     return {name: known[name] for name in names}

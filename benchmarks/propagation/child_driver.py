@@ -123,6 +123,15 @@ class DuckdbDriver(ChildDriver):
     cannot: ClassVar[Mapping[str, str]] = {"trips_feed": NO_CHANGES}
 
 
+class SparkDriver(ChildDriver):
+    name, engine = "spark", "spark"
+    warm = (
+        "A Spark session runs, with the settings of a node of iscp. It is called after each commit, and computes all "
+        "tables below the changed ones from all rows."
+    )
+    cannot: ClassVar[Mapping[str, str]] = {"trips_feed": NO_CHANGES}
+
+
 class StreamingDriver(ChildDriver, PausedDriver):
     name, engine = "streaming", "streaming"
     warm = (

@@ -22,6 +22,10 @@ def make_engine(name: str, tables: Tables, options: dict[str, Any]) -> Engine:
             from benchmarks.propagation.duckdb_engine import DuckdbEngine
 
             return DuckdbEngine(tables)
+        case "spark":
+            from benchmarks.propagation.spark_engine import SparkEngine
+
+            return SparkEngine(tables)
         case "streaming":
             from benchmarks.propagation.streaming_engine import StreamingEngine
 
