@@ -101,7 +101,7 @@ class CountFile:
         words = self._words.get(column)
         if words is None:
             return 0
-        at = _place(words, word)
+        at = place_of(words, word)
         return self._rows[column][at].as_py() if at < len(words) and words[at].as_py() == word else 0
 
     def counted(self, column: int) -> tuple[pa.StringArray, pa.Int64Array]:
@@ -115,14 +115,15 @@ class CountFile:
     def with_prefix(self, column: int, prefix: str) -> Iterator[str]:
         """Yield the words that begin with `prefix`."""
         words = self.words(column)
-        for at in range(_place(words, prefix), len(words)):
+        for at in range(place_of(words, prefix), len(words)):
             word = words[at].as_py()
             if not word.startswith(prefix):
                 return
             yield word
 
 
-def _place(words: pa.StringArray, word: str) -> int:
+def place_of(words: pa.StringArray, word: str) -> int:
+    """Return where a word is among sorted ones, or would be."""
     return bisect_left(range(len(words)), word, key=lambda at: words[at].as_py())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from iscp.index.lance.word_counts import place_of
 
 Numbers = npt.NDArray[np.int64]
 
@@ -90,7 +91,7 @@ class CodedTexts:
         return DocumentWords(codes, self._lengths[begin:end], words)
 
     def _code(self, word: str) -> int | None:
-        at = bisect_left(range(len(self._words)), word, key=lambda place: self._words[place].as_py())
+        at = place_of(self._words, word)
         return at if at < len(self._words) and self._words[at].as_py() == word else None
 
 
