@@ -5,10 +5,10 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from iscp.adapters.system.bounded_post import post
+from iscp.adapters.system.named_files import read_named_file
 from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 
 POST_TIMEOUT_S = 10.0
@@ -32,13 +32,7 @@ def read_headers(file: str, field: str) -> Mapping[str, str]:
     """
     if not file:
         return {}
-    try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(HEADERS_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", about=field, remedy="Name a file that exists"
-        ) from error
+    content = read_named_file(file, field, HEADERS_BYTES_MAX)
     if len(content) > HEADERS_BYTES_MAX:
         raise ConfigurationError(f"{file} has more than {HEADERS_BYTES_MAX} bytes", about=field, remedy="Shorten it")
     headers: dict[str, str] = {}

@@ -10,9 +10,9 @@ import hmac
 import http.client
 import ssl
 import time
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from iscp.adapters.system.named_files import read_named_file
 from iscp.core.job.notification import Notification
 from iscp.core.values.errors import ConfigurationError, PermanentError, Unavailable
 from iscp.ports.system import Clock
@@ -36,13 +36,7 @@ def read_secret(file: str) -> bytes:
     """Return the content of the file, without blanks around it; empty: no file is named. Raises ConfigurationError."""
     if not file:
         return b""
-    try:
-        with Path(file).open("rb") as opened:
-            secret = opened.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", about="notify.secret_file", remedy="Name a file that exists"
-        ) from error
+    secret = read_named_file(file, "notify.secret_file", SECRET_BYTES_MAX)
     if not secret.strip() or len(secret) > SECRET_BYTES_MAX:
         raise ConfigurationError(
             f"{file} is empty, or has more than {SECRET_BYTES_MAX} bytes",

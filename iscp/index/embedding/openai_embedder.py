@@ -9,7 +9,6 @@ import http.client
 import json
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from iscp.adapters.system.bounded_post import Answer, post
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.named_files import read_named_file
 from iscp.core.settings.embedder_config import EmbedderConfig
 from iscp.core.values.errors import ConfigurationError, ErrorCode, PermanentError, Unavailable
 from iscp.core.values.untrusted_values import named_error, one_line
@@ -160,13 +160,7 @@ class OpenAiEmbedder:
 
 def read_key(file: str, field: str) -> str:
     """Return the key in a file, without blanks around it. Raises ConfigurationError, which shows nothing of it."""
-    try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(KEY_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", about=field, remedy="Name a file that exists"
-        ) from error
+    content = read_named_file(file, field, KEY_BYTES_MAX)
     key = content.strip().decode("latin-1")
     if not key or len(content) > KEY_BYTES_MAX or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError(

@@ -63,7 +63,7 @@ def has_special_texts(metadata: Iterable[Mapping[str, Any]]) -> bool:
 
 
 class NotDirectError(Exception):
-    """These changes are for Spark to read."""
+    """Spark has to read these changes."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from iscp.adapters.delta.storage.locations import on_s3
+from iscp.adapters.system.named_files import read_named_file
 from iscp.core.settings.config import BUCKETS_MAX, BucketConfig
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
@@ -131,13 +131,7 @@ def bucket_faults(buckets: Mapping[str, BucketConfig], environ: Mapping[str, str
 
 
 def _section_of(file: str, setting: str) -> Mapping[str, str]:
-    try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({error.strerror})", about=setting, remedy="Name a file that exists"
-        ) from error
+    content = read_named_file(file, setting, FILE_BYTES_MAX)
     if len(content) > FILE_BYTES_MAX:
         raise ConfigurationError(f"{file} has more than {FILE_BYTES_MAX} bytes", about=setting, remedy=_REMEDY)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
