@@ -9,7 +9,7 @@ from functools import cache
 
 from iscp import __version__
 from iscp.adapters.delta.source.delta_catalog import SqlAnalysis
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.node_meter import node_meter
 from iscp.adapters.tls.certificate_watch import CertificateWatch
@@ -37,7 +37,7 @@ class Foundation:
     """
 
     config: NodeConfig
-    spark: SparkRuntime
+    spark: SparkAccess
     clock: SystemClock
     kinds: ConsumerRegistry
     failpoints: Failpoints
@@ -56,7 +56,7 @@ class Foundation:
     def lay(
         cls,
         config: NodeConfig,
-        spark: SparkRuntime,
+        spark: SparkAccess,
         *,
         failpoints: Failpoints,
         on_broken: Callable[[Exception], None],

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from iscp.adapters.delta.selftest.self_test import kind_of, self_test
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_access import SparkAccess
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.settings.config import NodeConfig
@@ -14,7 +14,7 @@ from iscp.core.settings.config import NodeConfig
 log = logging.getLogger(__name__)
 
 
-def run_self_tests(config: NodeConfig, spark: SparkRuntime) -> set[str]:
+def run_self_tests(config: NodeConfig, spark: SparkAccess) -> set[str]:
     """Return the kinds of places where the self-test has passed. Raises if one does not, so that the node does not
     start.
     """
@@ -29,7 +29,7 @@ def run_self_tests(config: NodeConfig, spark: SparkRuntime) -> set[str]:
     return passed
 
 
-def check_of_targets(spark: SparkRuntime, tested: Collection[str]) -> Callable[[str], str]:
+def check_of_targets(spark: SparkAccess, tested: Collection[str]) -> Callable[[str], str]:
     """Lets targets pass: the first on each file system, or in each bucket, after the self-test has passed there."""
     passed = set(tested)
 
