@@ -7,17 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import get_args
 
-from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
-from iscp.adapters.delta.source.table_properties import property_setter
-from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.iteration_parts import TableAccess
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.events import Reports
@@ -32,7 +28,6 @@ from iscp.ports.node_log import NodeLog
 from iscp.runtime.builds.build_worker_loop import BuildWorkerLoop
 from iscp.runtime.iteration.hold_placer import HoldPlacer
 from iscp.runtime.iteration.iteration_ports import IterationPorts
-from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
 from iscp.runtime.metrics.history_meter import HistoryMeter
 from iscp.runtime.metrics.metered_runner import MeteredRunner
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -136,7 +131,8 @@ def compose_target_probes(foundation: Foundation) -> TargetProbes:
     """Compose probes on sinks that are only probed, now and then: no place has to be tried before, and no sink is
     cached.
     """
-    environment = _compose_sinks(foundation, lambda uri: uri, _compose_source(foundation), cached_max=0)
+    tables = _table_access(foundation)
+    environment = tables.sinks(tables.source(), lambda uri: uri, cached_max=0)
     return TargetProbes(LOG_PROBES, foundation.kinds.kind, environment)
 
 
@@ -144,45 +140,25 @@ def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) ->
     """Compose the ports of a node's iterations, and of its part in builds: each place of targets is tried once, and
     each sink is cached once.
     """
-    spark, direct_bytes_max = foundation.spark, foundation.config.spark.direct_bytes_max
-    source = _compose_source(foundation)
-    environment = _compose_sinks(foundation, check_of_targets(spark, foundation.tested), source)
+    config, spark, tables = foundation.config, foundation.spark, _table_access(foundation)
+    source = tables.source()
     return IterationPorts(
         engine=SparkEngine(spark.root, spark.new_session),
         source=source,
         kinds=foundation.kinds.kind,
-        environment=environment,
+        environment=tables.sinks(source, check_of_targets(spark, foundation.tested)),
         clock=foundation.clock,
         failpoints=foundation.failpoints,
         epoch=epoch,
-        retained=DeltaRetainedCommits(foundation.config.log.uri, source, foundation.failpoints, direct_bytes_max),
-        builds=foundation.config.build,
-        require_places=compose_places(foundation.config).require_job,
+        retained=DeltaRetainedCommits(config.log.uri, source, foundation.failpoints, config.spark.direct_bytes_max),
+        builds=config.build,
+        require_places=compose_places(config).require_job,
         deaths=foundation.deaths,
-        holds=HoldPlacer(DeltaRetentionHold(source.properties, property_setter(spark.root))),
+        holds=HoldPlacer(tables.holds(source)),
         tracer=foundation.tracing.tracer,
     )
 
 
-def _compose_source(foundation: Foundation) -> DeltaChangeSource:
-    root = foundation.spark.root
-    return DeltaChangeSource(
-        foundation.config.spark.direct_bytes_max, table_opener(root), state_loader(root), file_lister(root)
-    )
-
-
-def _compose_sinks(
-    foundation: Foundation,
-    check: Callable[[str], str],
-    source: DeltaChangeSource,
-    cached_max: int = SINKS_CACHED_MAX,
-) -> SinkPool:
-    load_state = state_loader(foundation.spark.root)
-    return SinkPool(
-        lambda uri: DeltaSink(uri, foundation.failpoints, load_state),
-        check,
-        foundation.clock,
-        foundation.failpoints,
-        source,
-        cached_max,
-    )
+def _table_access(foundation: Foundation) -> TableAccess:
+    direct_bytes_max = foundation.config.spark.direct_bytes_max
+    return TableAccess(foundation.spark, foundation.clock, foundation.failpoints, direct_bytes_max)
