@@ -12,13 +12,13 @@ from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.coordination.jobs.table_copies import of_table, with_own_table_id
+from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api.api_views import Action, CheckedJob
 from iscp.core.job.job_row import JobRow
 from iscp.core.query.query_explanation import QueryExplanation
-from iscp.core.spec.spec import ChangeMode, JobSpec, TriggerSpec
+from iscp.core.spec.spec import ChangeMode, TriggerSpec
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.spec_patch import changed_spec
 from iscp.core.values.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
@@ -27,8 +27,8 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
-from iscp.runtime.admin.job_names import check_names, check_new_names, refuse_unprintable
-from iscp.runtime.admin.named_tables import with_uris
+from iscp.runtime.admin.job_maker import JobMaker, row_of
+from iscp.runtime.admin.job_names import check_names, check_new_names
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 
@@ -46,17 +46,13 @@ class RequestValidator:
         clock: Clock,
         places: PlaceGuard = ANYWHERE,
     ) -> None:
-        self._everywhere = catalog
+        self._maker = JobMaker(catalog, kinds, check_trigger, clock, places)
         self._places = places
         self._kinds = kinds
         self._check_trigger = check_trigger
         self._clock = clock
         self._last_id = ""
         self._id_lock = threading.Lock()
-
-    def _catalog(self, account: str) -> Catalog:
-        """Return the catalog as far as the account may see it: all that requests name is looked up in it."""
-        return self._places.catalog(account, self._everywhere)
 
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
@@ -67,9 +63,9 @@ class RequestValidator:
         check = writer.read(lambda book: book.job(key)) is None
         if check:
             check_new_names(request.job)
-        item = self._item(request.job, request.spec_json, source, table_id, check=check)
+        item = self._maker.make(request.job, request.spec_json, source, table_id, check=check)
         if check:
-            self._refuse_rebuild(item.row)
+            self._maker.refuse_rebuild(item.row)
         return replace(item, request_id=request.request_id)
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
@@ -89,12 +85,12 @@ class RequestValidator:
             check_names(request.job)
             source, table_id = self._describe_source(writer, request.job)
             there = self._there(writer, request.job, source.uri, table_id)
-            item = self._item(request.job, request.spec_json, source, table_id, check=False)
+            item = self._maker.make(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
-                self._item(request.job, request.spec_json, source, table_id, check=True)
+                self._maker.make(request.job, request.spec_json, source, table_id, check=True)
             if there is None:
                 check_new_names(request.job)
-                self._refuse_rebuild(item.row)
+                self._maker.refuse_rebuild(item.row)
             return there, item
         except PermanentError as error:
             return CheckedJob(error=error)
@@ -117,29 +113,23 @@ class RequestValidator:
         If the table was replaced and its jobs have followed, that is an id that it had before; if it is a copy of a
         table that has jobs, it is an id of its own.
         """
-        source = self._describe(job.account, job.table)
+        source = self._maker.describe(job.account, job.table)
 
         def known(book: JobBook) -> str:
             known_ids = book.tables_called(source.uri)
             ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in known_ids]
             named = (each for each in ids if book.rows_of(JobKey(job.account, each, job.name)))
             table_id = next(named, ids[0] if ids else source.table_id)
-            row = _row(job, "", source, table_id)
+            row = row_of(job, "", source, table_id)
             return with_own_table_id(row, book.job, book.uri_of).key.table_id
 
         return source, writer.read(known)
-
-    def _describe(self, account: str, table: str) -> TableDescription:
-        """Return a table that a job is to read from now on."""
-        catalog = self._catalog(account)
-        catalog.refuse_links(table)
-        return catalog.describe(table)
 
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """Return the job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
         table = request.table or seen.table_name
         try:
-            source = self._describe(seen.key.account, table)
+            source = self._maker.describe(seen.key.account, table)
         except TableNotFound as error:
             raise TableNotFound.from_error(
                 error, field="table", remedy="Name where the source is now, or unregister the job"
@@ -147,7 +137,7 @@ class RequestValidator:
         job = JobName(table, seen.key.job_name, seen.key.account)
         # What was taken over once is built now.
         spec_json = request.spec_json or replace(seen.spec, adopt_from=None).to_json()
-        item = self._item(job, spec_json, source, source.table_id, check=True)
+        item = self._maker.make(job, spec_json, source, source.table_id, check=True)
         return Resync(seen, replace(item, request_id=request.request_id))
 
     def update(self, seen: JobRow, request: UpdateRequest) -> Update:
@@ -157,7 +147,7 @@ class RequestValidator:
         self._check_trigger(spec.trigger)
         wants_feed = spec.change_source is ChangeMode.CDF
         if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
-            refuse_unfit(spec, self._catalog(seen.key.account).describe(seen.table_name))
+            refuse_unfit(spec, self._maker.catalog(seen.key.account).describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 
     def explain(self, spec_json: str, account: str) -> QueryExplanation:
@@ -168,54 +158,8 @@ class RequestValidator:
         kind = self._kinds(consumer.kind)
         if kind.explain is not None:
             self._places.require_target(account, consumer.target, TARGET_FIELD)
-            return kind.explain(consumer, self._catalog(account))
+            return kind.explain(consumer, self._maker.catalog(account))
         raise InvalidRequest(f"{kind.name} keeps no query", about=KIND_FIELD, remedy="Explain a job that keeps one")
-
-    def _item(
-        self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
-    ) -> Registration:
-        spec = parse_spec(spec_json)
-        kind, catalog = self._kinds(spec.consumer.kind), self._catalog(job.account)
-        self._places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
-        if check:
-            refuse_unprintable(spec.consumer.target, TARGET_FIELD)
-            refuse_unfit(spec, source)
-            self._validate(kind, spec, source, catalog)
-            self._check_trigger(spec.trigger)
-        target = kind.target_of(spec.consumer, catalog)
-        consumer = with_uris(replace(spec.consumer, target=target), kind, source, catalog)
-        to_be = replace(spec, consumer=consumer).to_json()
-        row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
-        self._places.require_job(row)
-        warning = _void_warning(spec, source)
-        return Registration(row, shared_target=kind.shared_target, sharded=kind.sharded, warning=warning)
-
-    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
-        if spec.adopt_from is None:
-            kind.validate(spec.consumer, source, catalog)
-            return
-        field = "spec.iteration.adopt_from"
-        if (adopting := kind.adopting) is None:
-            raise InvalidRequest(f"a consumer {kind.name} takes over no table", about=field, remedy="Leave it out")
-        try:
-            adopting.validate_adoption(spec.consumer, source, catalog)
-        except TableNotFound as error:
-            raise TableNotFound.from_error(
-                error, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
-            ) from error
-        if not catalog.has_version(source.uri, spec.adopt_from):
-            raise InvalidRequest(
-                f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
-                about=field,
-                remedy="Name the version of the source whose rows the target holds",
-            )
-
-    def _refuse_rebuild(self, row: JobRow) -> None:
-        """A first registration is not to rebuild a target that holds what its source has lost."""
-        spec = row.spec
-        refuse_occupied = self._kinds(spec.consumer.kind).refuse_occupied
-        if refuse_occupied is not None and spec.adopt_from is None:
-            refuse_occupied(spec.consumer, self._catalog(row.key.account))
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.
@@ -244,21 +188,6 @@ class RequestValidator:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))
         self._last_id = next_job_id(self._clock.now_s(), last)
         return self._last_id
-
-
-def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:
-    """Return a job that is known by `table_id`, whatever id its source has now."""
-    row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
-    return of_table(row, table_id)
-
-
-def _void_warning(spec: JobSpec, source: TableDescription) -> str:
-    """Return what of the source a job does not store, and why; empty if that is nothing."""
-    wanted = {name.lower() for name in spec.consumer.columns or source.columns}
-    void = [path for path in source.void if path.partition(".")[0].lower() in wanted]
-    if not void:
-        return ""
-    return f"not kept, as they are of the type void, until the source gives them another: {', '.join(void)}"
 
 
 def action_for(there: JobRow, wanted: JobRow) -> Action:

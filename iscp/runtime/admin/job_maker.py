@@ -1,0 +1,113 @@
+"""Make a job's row from what is wanted, checked against the tables and its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from iscp.coordination.jobs.job_requests import Registration
+from iscp.coordination.jobs.table_copies import of_table
+from iscp.core.access.account_roots import TARGET_FIELD
+from iscp.core.api.api_requests import JobName
+from iscp.core.job.job_row import JobRow
+from iscp.core.spec.spec import JobSpec, TriggerSpec
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import InvalidRequest, TableNotFound
+from iscp.core.values.ids import JobKey
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumerKind
+from iscp.ports.system import Clock
+from iscp.runtime.access.place_guard import ANYWHERE, PlaceGuard
+from iscp.runtime.admin.job_names import refuse_unprintable
+from iscp.runtime.admin.named_tables import with_uris
+from iscp.runtime.iteration.read_policy import refuse_unfit
+
+
+class JobMaker:
+    """Makes the rows of jobs: for the owner, and for who runs them by themselves. Its jobs have no job_id yet."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        kinds: Callable[[str], ConsumerKind],
+        check_trigger: Callable[[TriggerSpec], None],
+        clock: Clock,
+        places: PlaceGuard = ANYWHERE,
+    ) -> None:
+        self._everywhere = catalog
+        self._kinds = kinds
+        self._check_trigger = check_trigger
+        self._clock = clock
+        self._places = places
+
+    def catalog(self, account: str) -> Catalog:
+        """Return the catalog as far as the account may see it: all that requests name is looked up in it."""
+        return self._places.catalog(account, self._everywhere)
+
+    def describe(self, account: str, table: str) -> TableDescription:
+        """Return a table that a job is to read from now on. Raises as Catalog.describe and Catalog.refuse_links."""
+        catalog = self.catalog(account)
+        catalog.refuse_links(table)
+        return catalog.describe(table)
+
+    def make(
+        self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
+    ) -> Registration:
+        """Return a job of this spec on `source`, under `table_id`. Raises InvalidRequest; all of it only if `check`."""
+        spec = parse_spec(spec_json)
+        kind, catalog = self._kinds(spec.consumer.kind), self.catalog(job.account)
+        self._places.require_target(job.account, spec.consumer.target, TARGET_FIELD)
+        if check:
+            refuse_unprintable(spec.consumer.target, TARGET_FIELD)
+            refuse_unfit(spec, source)
+            self._validate(kind, spec, source, catalog)
+            self._check_trigger(spec.trigger)
+        target = kind.target_of(spec.consumer, catalog)
+        consumer = with_uris(replace(spec.consumer, target=target), kind, source, catalog)
+        to_be = replace(spec, consumer=consumer).to_json()
+        row = row_of(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
+        self._places.require_job(row)
+        warning = _void_warning(spec, source)
+        return Registration(row, shared_target=kind.shared_target, sharded=kind.sharded, warning=warning)
+
+    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription, catalog: Catalog) -> None:
+        if spec.adopt_from is None:
+            kind.validate(spec.consumer, source, catalog)
+            return
+        field = "spec.iteration.adopt_from"
+        if (adopting := kind.adopting) is None:
+            raise InvalidRequest(f"a consumer {kind.name} takes over no table", about=field, remedy="Leave it out")
+        try:
+            adopting.validate_adoption(spec.consumer, source, catalog)
+        except TableNotFound as error:
+            raise TableNotFound.from_error(
+                error, field=TARGET_FIELD, remedy="Leave out adopt_from to have it built"
+            ) from error
+        if not catalog.has_version(source.uri, spec.adopt_from):
+            raise InvalidRequest(
+                f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
+                about=field,
+                remedy="Name the version of the source whose rows the target holds",
+            )
+
+    def refuse_rebuild(self, row: JobRow) -> None:
+        """Raise InvalidRequest if a first registration would rebuild a target that holds what its source has lost."""
+        spec = row.spec
+        refuse_occupied = self._kinds(spec.consumer.kind).refuse_occupied
+        if refuse_occupied is not None and spec.adopt_from is None:
+            refuse_occupied(spec.consumer, self.catalog(row.key.account))
+
+
+def row_of(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:
+    """Return a job that is known by `table_id`, whatever id its source has now."""
+    row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
+    return of_table(row, table_id)
+
+
+def _void_warning(spec: JobSpec, source: TableDescription) -> str:
+    """Return what of the source a job does not store, and why; empty if that is nothing."""
+    wanted = {name.lower() for name in spec.consumer.columns or source.columns}
+    void = [path for path in source.void if path.partition(".")[0].lower() in wanted]
+    if not void:
+        return ""
+    return f"not kept, as they are of the type void, until the source gives them another: {', '.join(void)}"
