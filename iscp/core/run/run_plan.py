@@ -1,0 +1,135 @@
+"""Decide which jobs of a run come next: those whose tables are as fresh as the run will make them.
+
+A job comes after all jobs whose targets it reads, and is skipped if one of them fails. Jobs of one table that are ready
+together are one unit, as their table is read once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from iscp.core.values.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job of a plan: its own table is the first that it `reads`; an empty `target` is that of no table.
+
+    `place` says where it is written (`jobs.yaml[3]`). Others may have the same target if it is `shared`.
+    """
+
+    name: str
+    account: str
+    reads: tuple[str, ...]
+    target: str
+    place: str
+    shared: bool = False
+
+    @property
+    def unit(self) -> tuple[str, str]:
+        """Return what jobs of one unit have in common."""
+        return self.account, self.reads[0]
+
+
+@dataclass(slots=True)
+class RunPlan:
+    """The jobs of a run by their numbers, and what has become of them. Makes no decision twice; not safe for threads.
+
+    `chosen` are the numbers of the jobs that are run; the others count as they are. With `fail_fast` nothing is begun
+    after the first failure.
+    """
+
+    jobs: Sequence[PlannedJob]
+    chosen: Collection[int]
+    fail_fast: bool = False
+    skipped: dict[int, str] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
+    _begun: set[int] = field(default_factory=set)
+    _waits: dict[int, set[int]] = field(default_factory=dict)
+    _readers: dict[int, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for jobs in a circle, and for two with one target."""
+        makers = _makers_of(self.jobs)
+        _refuse_circle(self.jobs, makers)
+        for number in self.chosen:
+            found = {maker for uri in self.jobs[number].reads for maker in makers.get(uri, ())}
+            self._waits[number] = found & set(self.chosen)
+            for maker in self._waits[number]:
+                self._readers.setdefault(maker, set()).add(number)
+
+    @property
+    def over(self) -> bool:
+        return len(self._ended) == len(self.chosen)
+
+    def begin(self) -> list[tuple[int, ...]]:
+        """Return the units that can be begun now, each once, in the order of their first jobs."""
+        units: dict[tuple[str, str], list[int]] = {}
+        for number in sorted(self._waits):
+            if number not in self._begun and not self._waits[number]:
+                units.setdefault(self.jobs[number].unit, []).append(number)
+        self._begun.update(number for unit in units.values() for number in unit)
+        return [tuple(unit) for unit in units.values()]
+
+    def end(self, number: int, *, failed: bool) -> list[int]:
+        """Take in that a job has ended; return the numbers of those that are skipped because of it."""
+        self._ended.add(number)
+        name = self.jobs[number].name
+        if not failed:
+            for reader in self._readers.get(number, ()):
+                self._waits[reader].discard(number)
+            return []
+        skipped = self._skip(self._readers.get(number, ()), f"reads the target of {name!r}, which failed")
+        return skipped + self.stop(f"{name!r} failed before its turn") if self.fail_fast else skipped
+
+    def stop(self, why: str) -> list[int]:
+        """Return the numbers of all jobs that were not begun, which are skipped for this reason."""
+        return self._skip(set(self.chosen) - self._begun, why)
+
+    def _skip(self, numbers: Iterable[int], why: str) -> list[int]:
+        """Skip jobs, and those that read their targets; return the numbers of all of them that were not begun."""
+        found, left = [], deque((number, why) for number in sorted(numbers))
+        while left:
+            number, reason = left.popleft()
+            if number in self._begun:
+                continue
+            self._begun.add(number)
+            self._ended.add(number)
+            self.skipped[number] = reason
+            found.append(number)
+            reason = f"reads the target of {self.jobs[number].name!r}, which was skipped"
+            left.extend((reader, reason) for reader in sorted(self._readers.get(number, ())))
+        return found
+
+
+def _makers_of(jobs: Sequence[PlannedJob]) -> dict[str, list[int]]:
+    """Return the numbers of the jobs that make each target. Raises InvalidRequest where two make one unshared."""
+    makers: dict[str, list[int]] = {}
+    for number, job in enumerate(jobs):
+        if not job.target:
+            continue
+        others = makers.setdefault(job.target, [])
+        if others and not (job.shared and jobs[others[0]].shared):
+            raise InvalidRequest(
+                f"has the target of {jobs[others[0]].name!r} at {jobs[others[0]].place}, {job.target}",
+                field=job.place,
+                remedy="Give each job a target of its own",
+            )
+        others.append(number)
+    return makers
+
+
+def _refuse_circle(jobs: Sequence[PlannedJob], makers: Mapping[str, Sequence[int]]) -> None:
+    """Raise InvalidRequest if a job reads what follows from its own target."""
+    reads = {number: [maker for uri in job.reads for maker in makers.get(uri, ())] for number, job in enumerate(jobs)}
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:
+        circle: Sequence[int] = error.args[1]
+        named = " → ".join(jobs[number].name for number in circle)
+        raise InvalidRequest(
+            f"is in a circle: {named}", field=jobs[circle[0]].place, remedy="Have one of them read other tables"
+        ) from error
