@@ -11,7 +11,7 @@ from uuid import uuid4
 import click
 
 from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
-from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, Wanted, counts, prunable, steps_for, update_json
+from iscp.cli.job.apply_plan import DELETE, PlanFault, Step, counts, prunable, steps_for, update_json
 from iscp.cli.job.bulk import BATCH_MAX, MATCHES_MAX, batches, job_words
 from iscp.cli.shell import render
 from iscp.cli.shell.error_words import field_in_file, show_error
@@ -19,6 +19,7 @@ from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import confirm, say
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, UpdateRequest
 from iscp.core.api.api_views import Action, CheckedJob
+from iscp.core.run.wanted import Wanted
 from iscp.core.values.errors import IscpError, PermanentError
 
 if TYPE_CHECKING:

@@ -11,24 +11,12 @@ from typing import Any
 
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import Action, CheckedJob, JobView
+from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import CONSUMER_FIELDS, PATHS, flatten, nest
 from iscp.core.spec.view_fields import view_of
 from iscp.core.values.errors import InvalidRequest, PermanentError, TableNotFound
 
 DELETE = "delete"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A job as a file says, and where it says so (`jobs/sales.yaml[3]`).
-
-    `rebuild`: the target may be rebuilt if the user agrees. `leave`: a job of this name that is there stays as it is.
-    """
-
-    request: RegisterRequest
-    place: str
-    rebuild: bool = False
-    leave: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from typing import IO, Any
 import yaml
 
 from iscp.adapters.tls.endpoint import REGISTRATIONS_MAX
-from iscp.cli.job.apply_plan import Wanted
 from iscp.cli.shell.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
+from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec

@@ -13,8 +13,8 @@ from iscp.cli.view.view_apply import jobs_of_statements
 from iscp.cli.view.view_options import TABLE_OPTION
 
 if TYPE_CHECKING:
-    from iscp.cli.job.apply_plan import Wanted
     from iscp.client.admin_client import Client
+    from iscp.core.run.wanted import Wanted
 
 
 @click.command()

@@ -18,10 +18,10 @@ from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import one_line
 
 if TYPE_CHECKING:
-    from iscp.cli.job.apply_plan import Wanted
     from iscp.cli.view.sql_files import Statement
     from iscp.cli.view.view_statements import ImportedViews
     from iscp.client.admin_client import Client
+    from iscp.core.run.wanted import Wanted
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from iscp.cli.job.apply_plan import Wanted
 from iscp.cli.shell.arguments import absolute_table, absolute_target
 from iscp.cli.view.index_statements import IndexStatement
 from iscp.cli.view.query_tables import tables_read
@@ -17,6 +16,7 @@ from iscp.cli.view.sql_files import Statement
 from iscp.cli.view.view_statements import ViewStatement
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
+from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import to_spec_json
 from iscp.core.spec.view_fields import ViewFields, view_of
 from iscp.core.values.errors import InvalidRequest
