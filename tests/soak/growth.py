@@ -37,6 +37,10 @@ ALLOWANCES = {"memory_bytes": 32.0 * MIB, "handles": 16.0, "threads": 32.0}
 JVM_BEYOND_HEAP_BYTES = 768.0 * MIB
 """What a JVM may take beside its heap: classes, code, threads, Arrow's buffers."""
 
+JVM_THREADS_MAX = 800.0
+"""Threads of a node's JVM. Spark's pools go up and down with what is at work, by a hundred and more within a minute, so
+that a slope says nothing of them: between 200 and 600 were seen with 5,000 jobs."""
+
 LOG_FILES_BEYOND = 50
 """Commits that may come to the job log between the one that makes a compaction due and the compaction."""
 
@@ -88,9 +92,11 @@ def judge_processes(samples: Sequence[ProcessSample], heap_bytes: float) -> list
         if role == "jvm":
             most = max(one.memory_bytes for one in each)
             found.append(Verdict(f"memory of {name}", "ceiling", most, heap_bytes + JVM_BEYOND_HEAP_BYTES, "bytes"))
+            threads = max(one.threads for one in each)
+            found.append(Verdict(f"threads of {name}", "ceiling", threads, JVM_THREADS_MAX, ""))
         for quantity, allowance in ALLOWANCES.items():
-            if role == "jvm" and quantity == "memory_bytes":
-                continue  # a heap grows up to what it may be, whether it needs it or not
+            if role == "jvm" and quantity != "handles":
+                continue  # a heap grows up to what it may be, whether it needs it or not; its threads come and go
             points = [(one.at_s, float(getattr(one, quantity))) for one in each]
             what, unit = quantity.removesuffix("_bytes"), "bytes" if quantity.endswith("bytes") else ""
             verdict = judge_slope(f"{what} of {name}", points, allowance, unit)

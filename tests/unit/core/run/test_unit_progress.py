@@ -1,0 +1,96 @@
+"""Proves when a job of a run goes on, tries again, and ends, and what its result says then."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.job_row import JobRow
+from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.unit_progress import RETRY_BASE_S, TRIES_MAX, JobProgress
+from iscp.core.values.errors import ErrorCode
+from iscp.core.values.ids import JobKey
+from iscp.core.values.watermark import Watermark
+
+ROW = JobRow(JobKey("a", "t", "j"), "1", "{}", "t", "/t")
+
+
+def progress(goal: int = 5, at: int = 2) -> JobProgress:
+    row = ROW._replace(watermark=Watermark(at, 1.0), seq=3)
+    return JobProgress(row, goal, RunResult("j", "a", "replica", "/t", "/r", RunState.CURRENT, from_version=at))
+
+
+def outcome(version: int, step: int = 0, rows: int = 7, code: int = 0, *, committed: bool = True) -> JobOutcome:
+    at = Watermark(version, 1.0, step, 4 if step else 0)
+    return JobOutcome(
+        ROW, at, 4, code, "why" if code else "", rows=rows, bytes=70, committed=committed, strategy_reason="because"
+    )
+
+
+def test_a_job_at_its_goal_has_ended() -> None:
+    made = progress()
+    made.take(outcome(5), 1.5)
+    assert made.ended
+    result = made.result
+    assert (result.state, result.rows, result.bytes, result.iterations) == (RunState.UPDATED, 7, 70, 1)
+    assert (result.from_version, result.to_version, result.seconds) == (2, 5, 1.5)
+    assert (result.strategy, result.reason) == (DataType.TAIL, "because")
+
+
+def test_a_job_that_wrote_nothing_is_current() -> None:
+    made = progress()
+    made.take(outcome(6, committed=False), 0.1)
+    assert made.ended
+    assert made.result.state is RunState.CURRENT
+    assert made.result.to_version == 6
+
+
+def test_a_job_goes_on_by_versions_and_by_steps_of_one() -> None:
+    made = progress()
+    for version, step in ((3, 0), (3, 1), (3, 2), (4, 0)):
+        made.take(outcome(version, step), 1.0)
+        assert not made.ended
+    made.take(outcome(5), 2.0)
+    assert made.ended
+    assert (made.result.rows, made.result.iterations) == (35, 5)
+
+
+def test_steps_of_the_goal_itself_are_gone_through() -> None:
+    made = progress(goal=3)
+    made.take(outcome(3, 1), 1.0)
+    assert not made.ended
+
+
+def test_a_job_that_does_not_move_has_failed() -> None:
+    made = progress()
+    made.take(outcome(2), 1.0)
+    assert made.ended
+    assert made.result.error == "the iteration ended without progress"
+
+
+def test_what_is_temporary_is_tried_again_and_then_has_failed() -> None:
+    made = progress()
+    for number in range(TRIES_MAX - 1):
+        made.take(outcome(2, code=ErrorCode.STORAGE), 1.0)
+        assert (made.ended, made.retry_s) == (False, RETRY_BASE_S * 2**number)
+    made.take(outcome(2, code=ErrorCode.STORAGE), 1.0)
+    assert made.ended
+    assert (made.result.state, made.result.error, made.result.error_code) == (RunState.FAILED, "why", ErrorCode.STORAGE)
+
+
+def test_tries_are_counted_in_a_row() -> None:
+    made = progress(goal=20)
+    for version in range(3, 12):
+        made.take(outcome(version - 1, code=ErrorCode.CONFLICT), 1.0)
+        made.take(outcome(version), 1.0)
+        assert not made.ended
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_REQUEST, ErrorCode.CANCELED, ErrorCode.TIMEOUT, ErrorCode.SUPERSEDED]
+)
+def test_what_no_try_can_help_ends_the_job(code: ErrorCode) -> None:
+    made = progress()
+    made.take(outcome(2, code=code), 1.0)
+    assert made.ended
+    assert made.result.error_code == code
