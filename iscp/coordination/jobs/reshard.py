@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from iscp.core.job.job_of_ranges import combined
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import id_of_successor
 from iscp.core.rows import key_ranges
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import ranged_job_id
@@ -22,8 +23,8 @@ _SEE_LIST = "See `iscp-admin shard list` for those that there are"
 class Reshard:
     """Split ranges of a table (0: all), or merge pairs of them (0: the smallest). Answered with how many it has then.
 
-    `job_id`: what the ids of its rows begin with; `seen`: the registrations that were checked to be of kinds whose
-    sinks are sharded. If they are not the table's by now that is a Conflict.
+    `job_id`: the time that the ids of its rows begin with; `seen`: the registrations that were checked to be of kinds
+    whose sinks are sharded. If they are not the table's by now that is a Conflict.
     """
 
     table_id: str
@@ -104,9 +105,10 @@ def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, no
             yield from (row._replace(drop_at_s=now_s) for row in before)
             # Paused, quarantined or failed stays so; the watermark is a hint, as always.
             job = combined(before)
+            later_id = id_of_successor(job_id, registration)
             for each in come:
                 key, number = job.key.of_range(each), number + 1
-                yield job._replace(key=key, job_id=ranged_job_id(job_id, number), origin=registration)
+                yield job._replace(key=key, job_id=ranged_job_id(later_id, number), origin=registration)
 
 
 def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:

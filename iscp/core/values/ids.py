@@ -42,7 +42,7 @@ def next_job_id(now_s: float, last: str) -> str:
 
     `last` is the greatest id in the job log (empty: none). The order prevents a former registration's work from taking
     a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even over a job log that
-    was recreated.
+    was recreated. What follows the time in `last` does not count (see iscp.core.job.registration_id).
     """
     ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
     return f"{ms:012x}"

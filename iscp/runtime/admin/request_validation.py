@@ -17,6 +17,7 @@ from iscp.core.access.account_roots import TARGET_FIELD
 from iscp.core.api.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api.api_views import Action, CheckedJob
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.registration_id import marked_job_id, spec_mark
 from iscp.core.query.query_explanation import QueryExplanation
 from iscp.core.spec.spec import ChangeMode, TriggerSpec
 from iscp.core.spec.spec_parsing import parse_spec
@@ -175,14 +176,16 @@ class RequestValidator:
             case Register(items):
                 return Register(tuple(self._assign_id(writer, item) for item in items))
             case Resync(seen, item):
-                return Resync(seen, self._assign_id(writer, item))
+                return Resync(seen, self._assign_id(writer, item, full=True))
             case Reshard():
                 return replace(request, job_id=self._next_id(writer))
             case _:
                 return request
 
-    def _assign_id(self, writer: LogWriter, item: Registration) -> Registration:
-        return replace(item, row=item.row._replace(job_id=self._next_id(writer)))
+    def _assign_id(self, writer: LogWriter, item: Registration, *, full: bool = False) -> Registration:
+        mark = spec_mark(item.row.table_uri, item.row.spec.consumer)
+        job_id = marked_job_id(self._next_id(writer), mark, full=full)
+        return replace(item, row=item.row._replace(job_id=job_id))
 
     def _next_id(self, writer: LogWriter) -> str:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))

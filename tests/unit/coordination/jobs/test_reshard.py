@@ -8,9 +8,10 @@ from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.job.job_row import JobState, JobStatus, Reason
+from iscp.core.job.registration_id import marked_job_id, parse_job_id
 from iscp.core.rows.key_ranges import RANGES_MAX
 from iscp.core.values.errors import Conflict, InvalidRequest, TableNotFound
-from iscp.core.values.ids import ShardId
+from iscp.core.values.ids import ShardId, next_job_id
 from iscp.core.values.watermark import Watermark
 from tests.unit.coordination.jobs.test_job_book import NOW_S, decide, key, registration, report, row, sharded
 
@@ -47,6 +48,20 @@ def test_a_split_ends_the_rows_and_begins_others_with_all_that_is_known_of_the_j
         assert (each.origin, each.watermark, each.seq, each.spec_json) == ("00", Watermark(5, 5.0), 3, job.spec_json)
     assert [each.reason for each in book.rows_of(key("b"))] == [Reason.PAUSED, Reason.PAUSED]
     assert book.apply([report(job, 9, seq=4)]).rows == ()  # what the former row's node says late
+
+
+def test_what_an_id_says_of_the_spec_goes_through_splits_and_merges_and_ids_with_and_without_it_are_in_order() -> None:
+    marked = marked_job_id("000000000001", "0123456789abcdef", full=True)
+    book = JobBook([row("a", job_id="000000000000"), row("b", job_id=marked)])
+    before = [each.job_id for name in "ab" for each in book.rows_of(key(name))]
+    for number, merge in enumerate((False, False, True, True), 2):
+        reshard(book, f"{number:012x}", merge)
+        plain, of_spec = ([each.job_id for each in book.rows_of(key(name))] for name in "ab")
+        assert all(parse_job_id(each).mark == "" for each in plain)
+        assert {parse_job_id(each)[1:] for each in of_spec} == {parse_job_id(marked)[1:]}
+        assert {each.origin for each in book.rows_of(key("b"))} == {marked}
+        assert min([*plain, *of_spec]) > max(before)
+        assert next_job_id(0.0, book.last_job_id) > max(before := [*plain, *of_spec])
 
 
 def test_a_job_of_several_ranges_is_as_the_one_that_lags_most_and_the_one_that_is_worst() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from iscp.core.api.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
+from iscp.core.job.registration_id import parse_job_id, spec_mark
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from tests.fakes.catalog import FakeCatalog
@@ -70,4 +71,19 @@ def test_a_resync_that_another_overtook_while_it_was_checked_is_decided_again_un
     result = admin.resync(ResyncRequest(job))
     assert overtaking[0] < result.job_id == admin.status(job).job_id
     assert len(world.storage.entries) == 5
+    world.close()
+
+
+def test_an_id_has_the_mark_of_the_spec_as_the_job_log_stores_it_and_a_resync_is_to_build() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(FAST)
+    admin = admin_of(world, catalog)
+    (created,) = admin.register([request("x", FAST, "/targets/x")])
+    row = world.storage.entries[-1].row
+    mark = spec_mark(row.table_uri, row.spec.consumer)
+    assert parse_job_id(created.job_id)[1:] == (mark, False, False)
+    resynced = admin.resync(ResyncRequest(JobName(FAST.uri, "x")))
+    assert parse_job_id(resynced.job_id)[1:] == (mark, False, True)
+    (other,) = admin.register([request("y", FAST, "/targets/y")])
+    assert parse_job_id(other.job_id).mark != mark
+    assert created.job_id < resynced.job_id < other.job_id
     world.close()

@@ -1,0 +1,91 @@
+"""The id of a registration (`job_id`): when it began, of which spec its target is, and who keeps the target.
+
+The position of every kind of sink has the job_id of its last commit. So each target says, without another field, what
+its rows are made by and who keeps them. The forms are:
+
+- `TIME`: a registration of a release before marks;
+- `TIME-MARK`: one in a cluster; `TIME-MARK-run`: one of a run, which needs no cluster;
+- either of the latter with `-full` at its end: one that was requested so that the target is built from nothing;
+- any of these with `.NUMBER`: the row of a range (see `ranged_job_id`).
+
+TIME is 12 hexadecimal digits, and of the same length in all forms. Hence ids are compared as texts: of two ids of
+different times the later one is greater, whatever follows, and older forms take part. MARK is `spec_mark`, and
+what the rows of a target are follows from it.
+
+**Two ids of one time.** Within a cluster there are none: `next_job_id` always counts on. A cluster and a run, or two
+runs, may draw the same time for one target. If their ids differ, they are ordered as any others, in the same way for
+everybody: only the greater one may claim. If they are equal, then so are their marks, and hence the table and the
+spec: both write the same rows of the same versions. Each of their commits is the one after the seq that it was made on,
+or fails, and the attempt in it says whose it is. So the two are like two nodes that run one job, of which one has lost
+its lease (docs/exactly-once.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import NamedTuple
+
+from iscp.core.spec.spec import ConsumerSpec, schema_of_spec
+
+MARK_DIGITS = 16
+"""Hexadecimal digits of a mark: that any two of a million specs share one has a chance of one in 36 million."""
+
+_FORM = re.compile(rf"([0-9a-f]{{12}})(?:-([0-9a-f]{{{MARK_DIGITS}}})(-run)?(-full)?)?(?:\.[0-9a-f]+)?")
+
+
+def spec_mark(table_uri: str, consumer: ConsumerSpec) -> str:
+    """Return the mark of a job: two jobs have the same one if their tables and consumers are the same.
+
+    `table_uri` and `consumer` are as the job log stores them, with normalized places. Fields that are not set are left
+    out, as in the job log, so that a field of a later release changes no mark.
+    """
+    known = (each for each in schema_of_spec() if each.holder is ConsumerSpec)
+    document = {each.attribute: value for each in known if (value := getattr(consumer, each.attribute)) != each.unset}
+    text = json.dumps({"table": table_uri, "consumer": document}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:MARK_DIGITS]
+
+
+class RegistrationId(NamedTuple):
+    """The parts of a job_id. `time` is empty if it has none of the forms, `mark` if it is of an older one.
+
+    `run`: a run keeps the target, and no cluster. `full`: the target is to be built from nothing.
+    """
+
+    time: str = ""
+    mark: str = ""
+    run: bool = False
+    full: bool = False
+
+
+def parse_job_id(job_id: str) -> RegistrationId:
+    """Return the parts of an id; a text that is none, as others may write it into a target, has empty parts."""
+    found = _FORM.fullmatch(job_id)
+    if found is None:
+        return RegistrationId()
+    time, mark, run, full = found.groups()
+    return RegistrationId(time, mark or "", run is not None, full is not None)
+
+
+def marked_job_id(time_id: str, mark: str, *, run: bool = False, full: bool = False) -> str:
+    """Return the id of a registration that began at `time_id` (the result of `next_job_id`)."""
+    return f"{time_id}-{mark}{'-run' if run else ''}{'-full' if full else ''}"
+
+
+def id_of_successor(time_id: str, registration: str) -> str:
+    """Return the id that begins at `time_id` and otherwise says what that of `registration` says."""
+    found = parse_job_id(registration)
+    return marked_job_id(time_id, found.mark, run=found.run, full=found.full) if found.mark else time_id
+
+
+def goes_on_from(job_id: str, former: str) -> bool:
+    """Return whether the registration `job_id` takes the target of `former` over with its rows, and builds nothing.
+
+    This is so if one of them is a cluster's and the other a run's, both are of the same table and spec, and nobody
+    requested that the target be built from nothing. Within a cluster a later registration always builds, as within
+    runs: there the user who wants the same job goes on with it.
+    """
+    mine, theirs = parse_job_id(job_id), parse_job_id(former)
+    fits = bool(mine.mark) and mine.mark == theirs.mark and mine.run != theirs.run
+    return fits and not mine.full and former < job_id
