@@ -10,7 +10,10 @@ from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.spark_read import file_lister, state_loader, table_opener
 from iscp.adapters.delta.source.table_properties import property_setter
 from iscp.adapters.delta.source.table_retention import DeltaRetentionHold
+from iscp.adapters.delta.spark.deferred_spark import DeferredEngine, DeferredSpark
 from iscp.adapters.delta.spark.spark_access import SparkAccess
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.ports.engine import Engine
 from iscp.ports.retention_hold import RetentionHold
 from iscp.ports.system import Clock, Failpoints
 from iscp.runtime.iteration.sink_pool import SINKS_CACHED_MAX, SinkPool
@@ -24,6 +27,11 @@ class TableAccess:
     clock: Clock
     failpoints: Failpoints
     direct_bytes_max: int
+
+    def engine(self) -> Engine:
+        """Return the engine of iterations, which starts nothing that was not needed yet."""
+        spark = self.spark
+        return DeferredEngine(spark) if isinstance(spark, DeferredSpark) else SparkEngine(spark.root, spark.new_session)
 
     def source(self) -> DeltaChangeSource:
         root = self.spark.root

@@ -9,7 +9,6 @@ from typing import get_args
 
 from iscp.adapters.delta.sink.retained_commits import DeltaRetainedCommits
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.access_parts import compose_places
 from iscp.bootstrap.foundation import Foundation
@@ -143,7 +142,7 @@ def compose_iteration_ports(foundation: Foundation, epoch: Callable[[], int]) ->
     config, spark, tables = foundation.config, foundation.spark, _table_access(foundation)
     source = tables.source()
     return IterationPorts(
-        engine=SparkEngine(spark.root, spark.new_session),
+        engine=tables.engine(),
         source=source,
         kinds=foundation.kinds.kind,
         environment=tables.sinks(source, check_of_targets(spark, foundation.tested)),

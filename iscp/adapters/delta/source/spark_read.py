@@ -183,11 +183,11 @@ def inserted_by(span: SourceRange) -> list[Column]:
 
 def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     """Opens tables that deltalake does not; raises what `spark_faults` does."""
-    jvm: Any = session._jvm
 
     def open_table(uri: str, version: int) -> Shape:
         with spark_faults(f"open {uri} at version {version}"):
             _, _, snapshot = open_log(session, uri, version)
+            jvm: Any = session._jvm
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
             shape = Shape(
                 str(metadata.id()),

@@ -22,7 +22,9 @@ class SparkAccess(Protocol):
         """Return a session with SQL settings and temporary views of its own, in the same SparkContext."""
 
     def alive(self) -> bool:
-        """Return whether there is a JVM, and a cluster's manager has not ended its application."""
+        """Return whether there is a JVM, unless none was needed yet, and a cluster's manager has not ended its
+        application.
+        """
 
     def kill(self) -> None:
         """End the JVM by force: a deadline has passed, and nothing may be written any more."""

@@ -54,20 +54,37 @@ class SparkEngine:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
+        session = self.borrow()
+        try:
+            with translating("the work by Spark"):
+                self.activate(session)
+                yield session
+        finally:
+            self.give_back(session)
+
+    def borrow(self) -> SparkSession:
+        """Return a session that nobody else has until it is given back."""
         with self._lock:  # two threads never share one: a merge's seq is a setting of its session
             session = self._idle.pop() if self._idle else None
         if session is None:
             with spark_faults("open a Spark session"):
                 session = self._new_session()
                 _make_plain(session)
-        try:
-            with translating("the work by Spark"):
-                _activate(session)
-                yield session
-        finally:
-            with self._lock:
-                if len(self._idle) < IDLE_SESSIONS_MAX:
-                    self._idle.append(session)
+        return session
+
+    def give_back(self, session: SparkSession) -> None:
+        with self._lock:
+            if len(self._idle) < IDLE_SESSIONS_MAX:
+                self._idle.append(session)
+
+    def activate(self, session: SparkSession) -> None:
+        """Make the session the thread's in the JVM, by which Delta lists a table's files; before its first query it
+        has none.
+        """
+        with spark_faults("take a Spark session"):
+            jvm: Any = session._jvm
+            # By its whole name: each part of a path is looked up by a call to the JVM.
+            getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
 
     def label(self, label: str) -> None:
         with spark_faults("name the job group"):
@@ -170,16 +187,6 @@ def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
                         began_at_s=stage.submissionTime().get().getTime() / 1000.0,
                     ),
                 )
-
-
-def _activate(session: SparkSession) -> None:
-    """Make the session the thread's in the JVM, by which Delta lists a table's files; before its first query it has
-    none.
-    """
-    with spark_faults("take a Spark session"):
-        jvm: Any = session._jvm
-        # By its whole name: each part of a path is looked up by a call to the JVM.
-        getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
 
 
 def _make_plain(session: SparkSession) -> None:

@@ -1,0 +1,116 @@
+"""Spark starts when a session is first used, once at most, and never once it was ended."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
+from iscp.core.values.errors import EngineError, Unavailable
+from tests.fakes.late_spark import FakeSession, FakeSpark
+
+THREADS = 8
+
+
+class Starter:
+    """Counts its calls; `fault` is what it raises, and `gate` what it waits for."""
+
+    def __init__(self, fault: Exception | None = None, before: Callable[[], None] = lambda: None) -> None:
+        self.spark = FakeSpark()
+        self.calls = 0
+        self.fault = fault
+        self.before = before
+
+    def __call__(self) -> FakeSpark:
+        self.calls += 1
+        self.before()
+        if self.fault is not None:
+            raise self.fault
+        return self.spark
+
+
+def test_nothing_starts_before_an_attribute_of_a_session_is_read() -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    root, session = spark.root, spark.new_session()
+    assert (spark.local, spark.started, start.calls) == (True, False, 0)
+    assert not hasattr(session, "__arrow_c_stream__"), "who looks what it is starts nothing"
+    assert copy.copy([root, session]) == [root, session]
+    assert start.calls == 0
+    assert vars(session.sparkContext) is vars(start.spark.context)
+    assert (spark.started, start.calls, len(start.spark.sessions)) == (True, 1, 1)
+    assert session.version == start.spark.sessions[0].version, "the same session at the second use"
+    assert root.version == start.spark.root.version
+    assert len(start.spark.sessions) == 1, "the root is none of the new ones"
+
+
+def test_many_threads_start_it_once_and_share_a_session() -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    session, seen, gate = spark.new_session(), list[str](), threading.Barrier(THREADS)
+
+    def use() -> None:
+        gate.wait()
+        seen.append(session.version)
+
+    threads = [threading.Thread(target=use) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (start.calls, len(start.spark.sessions), len(seen), len(set(seen))) == (1, 1, THREADS, 1)
+
+
+def test_the_error_of_the_start_is_that_of_all_who_need_spark() -> None:
+    start = Starter(Unavailable("no jars"))
+    spark = DeferredSpark(start, local=False)
+    assert spark.alive(), "nothing has needed it"
+    for session in (spark.root, spark.new_session()):
+        with pytest.raises(Unavailable, match="no jars"):
+            session.conf  # noqa: B018
+    assert (start.calls, spark.started, spark.alive()) == (1, False, False)
+    spark.stop()
+    spark.kill()
+
+
+@pytest.mark.parametrize("end", [DeferredSpark.stop, DeferredSpark.kill])
+def test_nothing_starts_once_it_was_ended(end: Callable[[DeferredSpark], None]) -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    end(spark)
+    with pytest.raises(EngineError, match="was stopped before it had started"):
+        spark.root.conf  # noqa: B018
+    assert (start.calls, spark.started) == (0, False)
+
+
+@pytest.mark.parametrize("end", [DeferredSpark.stop, DeferredSpark.kill])
+def test_what_is_starting_while_it_is_ended_is_killed(end: Callable[[DeferredSpark], None]) -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    start.before = lambda: end(spark)  # which does not wait for the start
+    with pytest.raises(EngineError, match="while it started"):
+        spark.root.conf  # noqa: B018
+    assert start.spark.ended == ["kill"]
+
+
+def test_started_spark_answers_for_itself() -> None:
+    start = Starter()
+    spark = DeferredSpark(start, local=True)
+    spark.new_session().conf  # noqa: B018
+    start.spark.lives = False
+    assert not spark.alive()
+    spark.stop()
+    spark.kill()
+    assert start.spark.ended == ["stop", "kill"]
+
+
+def test_each_use_is_announced_on_its_thread_after_the_start() -> None:
+    start, uses = Starter(), list[tuple[object, int]]()
+    spark = DeferredSpark(start, local=True)
+    spark.before_use = lambda there: uses.append((there, threading.get_ident()))
+    session = spark.new_session()
+    assert isinstance(session.conf, FakeSession.Conf)
+    assert uses[0] == (start.spark, threading.get_ident())
