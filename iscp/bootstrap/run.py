@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.s3_settings import enter_s3
 from iscp.adapters.system.crash_ledger import CrashLedger
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -20,6 +20,7 @@ from iscp.adapters.system.scratch_directory import scratch_directory
 from iscp.bootstrap.compose import compose
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
+from iscp.bootstrap.spark_settings import spark_settings
 from iscp.core.settings.config import NodeConfig
 from iscp.core.values.members import NODES_MAX
 from iscp.ports.engine import NO_DEATHS, JobDeaths
@@ -56,7 +57,7 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
     given = nullcontext(Path(config.data_dir)) if config.data_dir else scratch_directory("iscp-node-")
     with given as work_dir:
         enter_s3(config.storage.s3)  # before the JVM and other children: they inherit it
-        settings = _spark_settings(config, work_dir)
+        settings = spark_settings(config, work_dir)
         spark = SparkRuntime.start(settings)
         try:
             analysis = SeparateAnalysis(settings_apart(settings, config.spark.analysis_memory_mb))
@@ -116,18 +117,6 @@ def _raise_open_files_limit() -> None:
     limit, needed = raise_open_files_limit(), files_needed(NODES_MAX)
     if limit < needed:
         log.warning("node.open_files_low", extra={"limit": limit, "needed": needed, "nodes": NODES_MAX})
-
-
-def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
-    catalog = {f"spark.sql.catalog.{name}": value for name, value in config.catalog.items()}
-    return SparkSettings(
-        work_dir=work_dir,
-        master=config.spark.master,
-        driver_memory_mb=config.spark.driver_memory_mb,
-        conf={**catalog, **config.spark.conf},
-        s3=config.storage.s3,
-        insecure=config.security.insecure,
-    )
 
 
 def _exit_after(seconds: float) -> None:

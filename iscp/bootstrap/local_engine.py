@@ -1,0 +1,140 @@
+"""Compose what runs jobs in this process, without a node: no etcd, no job log, no port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.spark.spark_access import SparkAccess
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.trigger_registry import TriggerRegistry
+from iscp.bootstrap.index_parts import index_services
+from iscp.bootstrap.iteration_parts import TableAccess
+from iscp.bootstrap.local_spark import LocalSpark
+from iscp.bootstrap.registry import ConsumerRegistry
+from iscp.bootstrap.self_tests import check_of_targets
+from iscp.core.api.api_requests import RegisterRequest
+from iscp.core.job.verification import VerifyReport
+from iscp.core.query.query_explanation import QueryExplanation
+from iscp.core.run.job_selection import JobSelection, NamedJob
+from iscp.core.run.run_forecast import JobForecast
+from iscp.core.run.run_plan import RunPlan
+from iscp.core.run.wanted import Wanted
+from iscp.core.settings.config import JobLogConfig, NodeConfig
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import InvalidRequest
+from iscp.runtime.admin.job_maker import JobMaker
+from iscp.runtime.iteration.hold_placer import HoldPlacer
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.local.job_registrar import JobRegistrar, RunOrders
+from iscp.runtime.local.local_run import LocalRun, RequestedJob, RunListener
+from iscp.runtime.local.run_forecaster import forecast_run
+from iscp.runtime.local.unit_runner import UnitRunner
+from iscp.runtime.worker.runner import Runner
+from iscp.views.analysis.session_analysis import SessionAnalysis
+
+DEFAULTS = NodeConfig(node_id="run", log=JobLogConfig(uri=""))
+"""The settings of a process that was given none."""
+
+
+class LocalEngine:
+    """All that jobs need to be run in this process. `close` it at the end."""
+
+    def __init__(self, spark: SparkAccess | None = None, config: NodeConfig = DEFAULTS) -> None:
+        """Make one on `spark`, which `close` stops in the way that it is to be stopped; None: on one of its own.
+
+        Raises ConfigurationError.
+        """
+        own = LocalSpark(config) if spark is None else None
+        self._closing = ExitStack()
+        if own is not None:
+            self._closing.callback(own.close)
+            spark = own.deferred()
+        assert spark is not None
+        self._closing.callback(spark.stop)
+        self._clock, failpoints = SystemClock(), EnvironmentFailpoints()
+        tables = TableAccess(spark, self._clock, failpoints, config.spark.direct_bytes_max)
+        self._source = source = tables.source()
+        registry = ConsumerRegistry(config.consumers.allow, lambda: index_services(config, self._clock, failpoints))
+        self._kinds = registry.kind
+        self._catalog = DeltaCatalog.of(spark.root, SessionAnalysis(spark.root), s3=config.storage.s3.used)
+        ports = IterationPorts(
+            engine=tables.engine(),
+            source=source,
+            kinds=registry.kind,
+            environment=tables.sinks(source, check_of_targets(spark, ())),
+            clock=self._clock,
+            failpoints=failpoints,
+            epoch=lambda: 0,
+            holds=HoldPlacer(tables.holds(source)),
+        )
+        check_trigger = TriggerRegistry(config.triggers.allow).check
+        maker = JobMaker(self._catalog, registry.kind, check_trigger, self._clock)
+        self._registrar = JobRegistrar(maker, registry.kind, ports, self._clock)
+        self._runner = Runner(ports, config.bounds)
+
+    def jobs(self, wanted: Sequence[Wanted]) -> list[RequestedJob]:
+        """Return the jobs with what they read and make. Raises InvalidRequest, with the place of the job."""
+        return [self._requested(each) for each in wanted]
+
+    def plan(
+        self,
+        wanted: Sequence[Wanted],
+        jobs: Sequence[RequestedJob],
+        selection: JobSelection,
+        *,
+        fail_fast: bool,
+    ) -> RunPlan:
+        """Return the plan of the jobs that are selected. Raises InvalidRequest for a circle, a target that two jobs
+        have, and a pattern that fits no job.
+        """
+        chosen = selection.choose([NamedJob(each.request.job.name, each.tags) for each in wanted])
+        numbers = {number for number, taken in enumerate(chosen) if taken}
+        return RunPlan([each.planned for each in jobs], numbers, fail_fast)
+
+    def run(
+        self,
+        jobs: Sequence[RequestedJob],
+        plan: RunPlan,
+        orders: RunOrders,
+        listener: RunListener,
+        parallel: int,
+    ) -> LocalRun:
+        """Return a run of the plan, which `LocalRun.run` carries out."""
+        units = UnitRunner(self._runner, self._source, self._clock)
+        return LocalRun(self._registrar, units, jobs, plan, orders, listener, parallel)
+
+    def forecast(self, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders) -> list[JobForecast]:
+        """Return what a run of the plan would do. Nothing is written."""
+        return forecast_run(self._registrar, self._source, jobs, plan, orders)
+
+    def verify(self, request: RegisterRequest, *, repair: bool = False) -> VerifyReport:
+        """Compare a job's target with its source, and with `repair` make it equal. Raises IscpError."""
+        row = self._registrar.register(request, RunOrders()).row
+        if row.watermark.version < 0:
+            raise InvalidRequest(
+                f"{row.key.job_name!r} has not been built", about="job", remedy="Refresh it, then verify"
+            )
+        return UnitRunner(self._runner, self._source, self._clock).verify(row, repair=repair)
+
+    def explain(self, request: RegisterRequest) -> QueryExplanation:
+        """Explain how a view's query is maintained. Raises InvalidRequest."""
+        consumer = parse_spec(request.spec_json).consumer
+        kind = self._kinds(consumer.kind)
+        if kind.explain is None:
+            raise InvalidRequest(f"{kind.name} keeps no query", about="job", remedy="Explain a job that keeps one")
+        return kind.explain(consumer, self._catalog)
+
+    def close(self) -> None:
+        """Stop Spark, if it was started for this."""
+        self._closing.close()
+
+    def _requested(self, wanted: Wanted) -> RequestedJob:
+        try:
+            planned = self._registrar.plan(wanted.request, wanted.place)
+        except InvalidRequest as error:
+            field = f"{wanted.place}.{error.field}".rstrip(".")
+            raise InvalidRequest.from_error(error, field=field, code=error.code) from error
+        return RequestedJob(wanted.request, planned, wanted.rebuild)

@@ -1,0 +1,39 @@
+"""Compose the Spark of a process without a node: one that starts once it is needed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.spark.deferred_spark import DeferredSpark
+from iscp.adapters.delta.storage.s3_settings import enter_s3
+from iscp.adapters.system.scratch_directory import scratch_directory
+from iscp.core.settings.config import NodeConfig
+
+if TYPE_CHECKING:
+    from iscp.adapters.delta.spark.session import SparkRuntime
+
+
+class LocalSpark:
+    """Starts Spark in a temporary directory, and removes that at the end."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._closing = ExitStack()
+
+    def deferred(self) -> DeferredSpark:
+        """Return Spark that has not started. Raises ConfigurationError where a key of a bucket cannot be read."""
+        enter_s3(self._config.storage.s3)  # before the JVM and other children: they inherit it
+        master = self._config.spark.master
+        return DeferredSpark(self._start, local=master == "local" or master.startswith("local["))
+
+    def _start(self) -> SparkRuntime:
+        from iscp.adapters.delta.spark.session import SparkRuntime
+        from iscp.bootstrap.spark_settings import spark_settings
+
+        work_dir = self._closing.enter_context(scratch_directory("iscp-run-"))
+        return SparkRuntime.start(spark_settings(self._config, work_dir))
+
+    def close(self) -> None:
+        """Remove what Spark has left, once it has stopped."""
+        self._closing.close()

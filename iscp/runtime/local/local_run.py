@@ -1,0 +1,169 @@
+"""Run the jobs of a plan once, in this process: each after what it reads, several side by side."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from iscp.core.api.api_requests import RegisterRequest
+from iscp.core.run.run_plan import PlannedJob, RunPlan
+from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.values.errors import ErrorCode, IscpError
+from iscp.core.values.untrusted_values import named_error
+from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
+from iscp.runtime.local.unit_runner import UnitRunner
+
+INTERRUPTED = "the run was interrupted before its turn"
+
+BROKEN_OFF = "the run broke off; the log has why"
+
+SUPERSEDED_TRIES_MAX = 3
+"""Times that a job of a run goes on after another run has claimed its target at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedJob:
+    """A job that files want. `rebuild`: its target may be built again by another spec than it has."""
+
+    request: RegisterRequest
+    planned: PlannedJob
+    rebuild: bool = False
+
+
+class RunListener:
+    """Hears of each job as it is begun and as it ends, on the thread that runs the plan. This one ignores all."""
+
+    def begun(self, number: int) -> None: ...
+
+    def ended(self, number: int, result: RunResult) -> None: ...
+
+
+class LocalRun:
+    """One run. `parallel`: units at work at once."""
+
+    def __init__(
+        self,
+        registrar: JobRegistrar,
+        units: UnitRunner,
+        jobs: Sequence[RequestedJob],
+        plan: RunPlan,
+        orders: RunOrders,
+        listener: RunListener,
+        parallel: int,
+    ) -> None:
+        self._registrar = registrar
+        self._units = units
+        self._jobs = jobs
+        self._plan = plan
+        self._orders = orders
+        self._listener = listener
+        self._parallel = parallel
+        self._done: queue.SimpleQueue[dict[int, RunResult] | None] = queue.SimpleQueue()
+        self._results: dict[int, RunResult] = {}
+        self._stopped = threading.Event()
+
+    def run(self) -> list[RunResult]:
+        """Run all chosen jobs, and return their results in the order of the files.
+
+        Raises KeyboardInterrupt once all has ended, if that interrupts it: what is committed stays.
+        """
+        with ThreadPoolExecutor(self._parallel, thread_name_prefix="iscp-run") as pool:
+            try:
+                self._run_all(pool)
+            except BaseException:
+                self.stop()
+                self._run_all(pool)
+                raise
+        return [self._results[number] for number in sorted(self._results)]
+
+    def stop(self) -> None:
+        """End the run: what is at work ends before its next commit. From any thread, or a handler of a signal."""
+        self._stopped.set()
+        self._units.stop()
+        self._done.put(None)
+
+    def _run_all(self, pool: ThreadPoolExecutor) -> None:
+        while True:
+            if self._stopped.is_set():
+                self._skip(self._plan.stop(INTERRUPTED))
+            for unit in self._plan.begin():
+                for number in unit:
+                    self._listener.begun(number)
+                pool.submit(self._work, unit)
+            if self._plan.over:
+                return
+            for number, result in (self._done.get() or {}).items():
+                self._results[number] = result
+                self._listener.ended(number, result)
+                self._skip(self._plan.end(number, failed=not result.ok))
+
+    def _skip(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            code = ErrorCode.CANCELED if self._stopped.is_set() else ErrorCode.JOB_FAILED
+            result = unregistered(self._jobs[number], RunState.SKIPPED, code, self._plan.skipped[number])
+            self._results[number] = result
+            self._listener.ended(number, result)
+
+    def _work(self, unit: Sequence[int]) -> None:
+        results: dict[int, RunResult] = {}
+        try:
+            results = self._run_unit(unit)
+        finally:
+            lost = (number for number in unit if number not in results)
+            fault = "the run broke off; the log has why"
+            results |= {
+                each: unregistered(self._jobs[each], RunState.FAILED, ErrorCode.INTERNAL, fault) for each in lost
+            }
+            self._done.put(results)
+
+    def _run_unit(self, unit: Sequence[int]) -> dict[int, RunResult]:
+        results: dict[int, RunResult] = {}
+        left, tries = list(unit), 0
+        while left and tries < SUPERSEDED_TRIES_MAX:
+            tries += 1
+            registered: dict[int, RegisteredJob] = {}
+            for number in left:
+                try:
+                    job = self._jobs[number]
+                    registered[number] = self._registrar.register(job.request, self._orders, rebuild=job.rebuild)
+                except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+                    results[number] = failed(self._jobs[number], error)
+            if registered:
+                found = self._bring_up(list(registered.values()))
+                results |= dict(zip(registered, found, strict=True))
+            # Another run has claimed it at the same time, by the same files: it is gone on with under that claim.
+            left = [number for number in registered if results[number].error_code == ErrorCode.SUPERSEDED]
+        return results
+
+    def _bring_up(self, jobs: Sequence[RegisteredJob]) -> list[RunResult]:
+        found = self._units.bring_up([each.row for each in jobs])
+        return [
+            replace(result, from_version=job.applied, warning=result.warning or job.warning)
+            for job, result in zip(jobs, found, strict=True)
+        ]
+
+
+def failed(job: RequestedJob, error: Exception) -> RunResult:
+    """Return the result of a job that could not be begun."""
+    code = error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL
+    text = str(error) if isinstance(error, IscpError) else named_error(error)
+    return unregistered(job, RunState.FAILED, code, text)
+
+
+def unregistered(job: RequestedJob, state: RunState, code: int, error: str) -> RunResult:
+    """Return the result of a job of which no more is known than its request says."""
+    planned = job.planned
+    return RunResult(
+        name=planned.name,
+        account=planned.account,
+        kind=parse_spec(job.request.spec_json).consumer.kind,
+        table=planned.reads[0],
+        target=planned.target,
+        state=state,
+        error_code=int(code),
+        error=error,
+    )

@@ -1,0 +1,68 @@
+"""Go through a plan as a run does, and find out what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from iscp.core.job.several_tables import tables_of
+from iscp.core.run.run_forecast import Forecast, JobForecast, forecast_action
+from iscp.core.run.run_plan import RunPlan
+from iscp.core.values.errors import IscpError, TableNotFound
+from iscp.core.values.untrusted_values import named_error
+from iscp.ports.source import ChangeSource
+from iscp.runtime.local.job_registrar import JobRegistrar, RegisteredJob, RunOrders
+from iscp.runtime.local.local_run import RequestedJob
+
+_WRITES = (Forecast.CREATE, Forecast.UPDATE, Forecast.REBUILD, Forecast.TAKE_OVER)
+
+
+def forecast_run(
+    registrar: JobRegistrar, source: ChangeSource, jobs: Sequence[RequestedJob], plan: RunPlan, orders: RunOrders
+) -> list[JobForecast]:
+    """Return what a run would do to each chosen job, in the order of the files. Nothing is written."""
+    found: dict[int, JobForecast] = {}
+    written: dict[str, str] = {}
+    while not plan.over:
+        for number in (number for unit in plan.begin() for number in unit):
+            job = jobs[number]
+            upstream = [written[uri] for uri in job.planned.reads if uri in written]
+            found[number] = each = _forecast(registrar, source, job, orders, upstream)
+            if each.action in _WRITES:
+                written[job.planned.target] = job.planned.name
+            for skipped in plan.end(number, failed=each.action is Forecast.REFUSED):
+                found[skipped] = _of(jobs[skipped], Forecast.SKIPPED, plan.skipped[skipped])
+    return [found[number] for number in sorted(found)]
+
+
+def _forecast(
+    registrar: JobRegistrar, source: ChangeSource, job: RequestedJob, orders: RunOrders, upstream: Sequence[str]
+) -> JobForecast:
+    try:
+        registered = registrar.register(job.request, orders, rebuild=job.rebuild)
+        versions = _versions(source, registered)
+    except TableNotFound as error:
+        if upstream:  # it is the target of a job that would be created
+            return _of(job, Forecast.CREATE, f"once {', '.join(repr(each) for each in upstream)} is there")
+        return _of(job, Forecast.REFUSED, str(error))
+    except IscpError as error:
+        return _of(job, Forecast.REFUSED, str(error))
+    except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+        return _of(job, Forecast.REFUSED, named_error(error))
+    void = registered.position.void
+    action, why = forecast_action(registered.standing, versions, full=registered.full, void=void, upstream=upstream)
+    return _of(job, action, why, versions)
+
+
+def _versions(source: ChangeSource, job: RegisteredJob) -> dict[str, tuple[int, int]]:
+    """Return for each table the version that the target is at, and the newest."""
+    row, position = job.row, job.position
+    marks = {uri: mark.watermark.version for uri, mark in position.sources.items()} | {row.table_uri: job.applied}
+    uris = dict.fromkeys((row.table_uri, *tables_of(row).values()))
+    return {uri: (marks.get(uri, -1), source.newest(uri).to.version) for uri in uris}
+
+
+def _of(
+    job: RequestedJob, action: Forecast, why: str, versions: Mapping[str, tuple[int, int]] | None = None
+) -> JobForecast:
+    planned = job.planned
+    return JobForecast(planned.name, planned.account, planned.reads[0], planned.target, action, why, versions or {})

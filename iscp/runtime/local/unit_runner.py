@@ -1,0 +1,118 @@
+"""Bring the jobs of one table up to date, by one iteration after another, in this process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from iscp.core.job.iteration import Iteration, JobOutcome, Purpose
+from iscp.core.job.job_row import JobRow
+from iscp.core.job.verification import VerifyReport
+from iscp.core.run.run_result import RunResult, RunState
+from iscp.core.run.unit_progress import JobProgress
+from iscp.core.values.errors import Canceled, ErrorCode, IscpError, PermanentError
+from iscp.core.values.untrusted_values import error_code, named_error
+from iscp.ports.engine import IterationRunner
+from iscp.ports.source import ChangeSource
+from iscp.ports.system import Clock
+from iscp.runtime.worker.run_guard import RunGuard
+
+log = logging.getLogger(__name__)
+
+
+class UnitRunner:
+    """Runs iterations without a node. Safe for threads, each of which has units of its own."""
+
+    def __init__(self, runner: IterationRunner, source: ChangeSource, clock: Clock) -> None:
+        self._runner = runner
+        self._source = source
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[Iteration, RunGuard]] = {}
+        self._stopped = threading.Event()
+
+    def bring_up(self, rows: Sequence[JobRow]) -> list[RunResult]:
+        """Bring jobs of one table and account to the version that is its newest one now; return a result for each."""
+        uri = rows[0].table_uri
+        try:
+            goal = self._source.newest(uri).to.version
+        except IscpError as error:
+            return [_not_begun(row, error) for row in rows]
+        jobs = {row.job_id: JobProgress(row, goal, result_of(row)) for row in rows}
+        while going := [each for each in jobs.values() if not each.ended]:
+            if (pause_s := max(each.retry_s for each in going)) and self._stopped.wait(pause_s):
+                _end_all(going, ErrorCode.CANCELED, "the run was ended before another try")
+                break
+            began_s = self._clock.monotonic_s()
+            try:
+                outcomes = self._run_one([each.row for each in going], Purpose.APPLY)
+            except IscpError as error:
+                _end_all(going, error.code, str(error))
+                break
+            for outcome in outcomes:
+                jobs[outcome.row.job_id].take(outcome, self._clock.monotonic_s() - began_s)
+        return [jobs[row.job_id].result for row in rows]
+
+    def verify(self, row: JobRow, *, repair: bool) -> VerifyReport:
+        """Compare a job's target with its source, and with `repair` make it equal. Raises IscpError."""
+        purpose = Purpose.REPAIR if repair else Purpose.VERIFY
+        (outcome,) = self._run_one([row], purpose)
+        if not outcome.ok or outcome.verified is None:
+            raise PermanentError(outcome.error_msg or "nothing was compared", code=ErrorCode(outcome.error_code))
+        return outcome.verified
+
+    def stop(self) -> None:
+        """Have what runs end before its next commit, and begin nothing more."""
+        self._stopped.set()
+        with self._lock:
+            running = list(self._running.values())
+        for iteration, guard in running:
+            guard.cancel()
+            self._runner.cancel(iteration)
+
+    def _run_one(self, rows: Sequence[JobRow], purpose: Purpose) -> tuple[JobOutcome, ...]:
+        number, first = next(self._numbers), rows[0]
+        iteration = Iteration(number, first.key.table_id, first.table_uri, tuple(rows), purpose=purpose)
+        guard = RunGuard(self._clock, lambda epoch: None, 0.0)
+        with self._lock:
+            self._running[number] = iteration, guard
+        try:
+            if self._stopped.is_set():
+                raise Canceled("the run was ended")
+            return self._runner.run(iteration, guard)
+        except IscpError:
+            raise
+        except Exception as error:
+            log.exception("iteration.broken", extra={"table": first.table_uri})
+            raise IscpError(named_error(error), code=error_code(error)) from error
+        finally:
+            with self._lock:
+                del self._running[number]
+
+
+def result_of(row: JobRow) -> RunResult:
+    """Return the result of a job that has done nothing yet."""
+    consumer = row.spec.consumer
+    return RunResult(
+        name=row.key.job_name,
+        account=row.key.account,
+        kind=consumer.kind,
+        table=row.table_uri,
+        target=consumer.target,
+        state=RunState.CURRENT,
+        from_version=row.watermark.version,
+        to_version=row.watermark.version,
+    )
+
+
+def _not_begun(row: JobRow, error: IscpError) -> RunResult:
+    return replace(result_of(row), state=RunState.FAILED, error_code=int(error.code), error=str(error))
+
+
+def _end_all(jobs: Iterable[JobProgress], code: int, error: str) -> None:
+    for each in jobs:
+        each.end_by(code, error)
