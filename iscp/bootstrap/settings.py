@@ -6,7 +6,6 @@ module decides how values are written in files and variables; `iscp.core.setting
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from iscp.bootstrap.embedding_parts import embedder_key_faults
 from iscp.core.settings.config import NodeConfig
 from iscp.core.settings.config_faults import faults, range_fault
 from iscp.core.settings.setting_list import Setting, settings
+from iscp.core.values.argument_checks import name_hint
 from iscp.core.values.errors import ConfigurationError
 from iscp.core.values.setting_faults import SettingFault
 
@@ -128,10 +128,7 @@ def _read_table(table: Mapping[str, Any], parent: str, known: Mapping[str, Setti
         if path in known:
             reading.values[path] = value
         elif not any(each.startswith(f"{path}.") for each in known):
-            near = difflib.get_close_matches(path, known, n=1)
-            reading.faults.append(
-                SettingFault(path, "is not a setting", f"Did you mean {near[0]}?" if near else _UNKNOWN)
-            )
+            reading.faults.append(SettingFault(path, "is not a setting", name_hint(path, known) or _UNKNOWN))
         elif isinstance(value, Mapping):
             _read_table(value, f"{path}.", known, reading)
         else:
@@ -152,12 +149,8 @@ def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], re
                 reading.faults.append(SettingFault(name, f"is not JSON: {error}", f"Write {_example(setting)}"))
                 reading.values.pop(setting.path, None)
         elif not _SERVICE_LINK.fullmatch(name):
-            # What all begin with makes none like another.
-            own = {each.removeprefix(VARIABLE_PREFIX): each for each in by_name}
-            near = [own[each] for each in difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), own, n=1)]
-            reading.faults.append(
-                SettingFault(name, "is not a setting", f"Did you mean {near[0]}?" if near else _UNKNOWN)
-            )
+            hint = name_hint(name, by_name, VARIABLE_PREFIX)
+            reading.faults.append(SettingFault(name, "is not a setting", hint or _UNKNOWN))
 
 
 def _from_text(setting: Setting, text: str) -> Any:

@@ -20,10 +20,10 @@ from iscp.cli.shell.untrusted_yaml import SafeLoader, refuse_vast
 from iscp.core.api.api_requests import JobName, RegisterRequest
 from iscp.core.api.api_views import JobView
 from iscp.core.run.wanted import Wanted
-from iscp.core.spec.spec import JobSpec
 from iscp.core.spec.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
-from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.spec_parsing import spec_faults, unknown_field
 from iscp.core.spec.view_fields import REFRESH_POLICIES, VIEW_KIND
+from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
@@ -58,9 +58,16 @@ class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
 def read_paths(paths: Sequence[str]) -> list[Wanted]:
     """Return all jobs of files and of those named *.yaml, *.yml and *.json below directories; `-` is stdin.
 
-    Raises InvalidRequest whose field is the path of the first fault.
+    Raises InvalidRequest whose field is the path of the first fault, with every other one beside it.
     """
-    return [wanted for path in paths for file in _files(path) for wanted in _read_file(file)]
+    refusals, found = Refusals(), list[Wanted]()
+    for path in paths:
+        with refusals.collect():
+            for file in _files(path):
+                with refusals.collect():
+                    found += _read_file(file)
+    refusals.raise_all()
+    return found
 
 
 def _files(path: str) -> list[Path]:
@@ -87,7 +94,7 @@ def _read_file(path: Path) -> list[Wanted]:
 
 def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     """Return all jobs of a file; raises InvalidRequest whose field is the path of the first fault, as
-    `job.yaml[1].key`.
+    `job.yaml[1].key`, with every other one beside it.
     """
     found = _parse_jobs(stream, source)
     if len(found) > REGISTRATIONS_MAX:
@@ -113,8 +120,13 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     entries = [entry for document in documents for entry in _entries(document)]
     if not entries:
         raise InvalidRequest("holds no job", field=source, remedy="Write at least table, name and target")
-    places = (f"{source}[{number}]" for number in range(len(entries)))
-    return [Wanted(_request(entry, place), place) for entry, place in zip(entries, places, strict=True)]
+    refusals, wanted = Refusals(), list[Wanted]()
+    for number, entry in enumerate(entries):
+        place = f"{source}[{number}]"
+        with refusals.collect():
+            wanted.append(Wanted(_request(entry, place), place))
+    refusals.raise_all()
+    return wanted
 
 
 def entry_of(job: JobView) -> dict[str, Any]:
@@ -136,47 +148,53 @@ def _entries(document: Any) -> Iterator[Any]:
 def _request(entry: Any, path: str) -> RegisterRequest:
     if not isinstance(entry, dict):
         raise InvalidRequest("must be a mapping", field=path, remedy="Write fields as in `table: /data/orders`")
+    refusals = Refusals()
     known = _NAMING | ({"spec"} if "spec" in entry else _FLAT)
     for name in entry:
         if name not in known:
-            raise InvalidRequest(
-                "is not a known field", field=f"{path}.{name}", remedy=f"Known are {', '.join(sorted(known))}"
-            )
-    job = JobName(
-        absolute_table(_text(entry, "table", path, required=True)),
-        _text(entry, "name", path, required=True),
-        _text(entry, "account", path) or DEFAULT_ACCOUNT,
-    )
-    return RegisterRequest(job, _spec(entry, path))
+            refusals.add(unknown_field(name, path, known))
+    texts = dict.fromkeys(("table", "name", "account"), "")
+    for name in texts:
+        with refusals.collect():
+            texts[name] = _text(entry, name, path, required=name != "account")
+    spec = _spec(entry, path, known, refusals)
+    refusals.raise_all()
+    job = JobName(absolute_table(texts["table"]), texts["name"], texts["account"] or DEFAULT_ACCOUNT)
+    return RegisterRequest(job, spec)
 
 
-def _spec(entry: dict[str, Any], path: str) -> str:
+def _spec(entry: dict[str, Any], path: str, known: set[str], refusals: Refusals) -> str:
+    """Return the job_spec of an entry, or note in `refusals` what is wrong with it."""
     if "spec" in entry:
-        spec = entry["spec"]
-        consumer = _check(spec, path).consumer
-        if consumer.target:
-            spec["iteration"]["consumer"]["target"] = absolute_target(consumer.target)
-        return json.dumps(spec, default=str)
-    fields = {name: value for name, value in entry.items() if name not in _NAMING}
+        return _whole_spec(entry["spec"], path, refusals)
+    fields = {name: value for name, value in entry.items() if name in known - _NAMING}
     fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
-    # Some consumers can do without one; those that cannot say so.
-    target = _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
-    fields["target"] = absolute_target(target)
+    with refusals.collect():
+        # Some consumers can do without one; those that cannot say so.
+        fields["target"] = absolute_target(
+            _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
+        )
     if fields["consumer"] == VIEW_KIND:
-        fields["options"] = _view_options(fields.get("options"), f"{path}.options")
-    for name in fields.keys() & {"key", "columns"}:
-        fields[name] = _columns(entry, name, path)
-    for name in fields.keys() & DURATIONS:
-        fields[name] = _duration_s(entry, name, path)
+        with refusals.collect():
+            fields["options"] = _view_options(fields.get("options"), f"{path}.options")
+    for names, read in (({"key", "columns"}, _columns), (DURATIONS, _duration_s)):
+        for name in sorted(fields.keys() & names):
+            with refusals.collect():
+                fields[name] = read(entry, name, path)
     try:
         spec_json = to_spec_json(fields)
-        parse_spec(spec_json)
     except InvalidRequest as error:
-        # Named as it was written, not as the spec nests it.
-        place = path if error.field == "spec" else f"{path}.{flat_name(error.field)}"
-        raise InvalidRequest.from_error(error, field=place) from error
+        refusals.add(InvalidRequest.from_error(error, field=path))
+        return ""
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"cannot be written as JSON: {error}", field=path, remedy=_PLAIN) from error
+        refusals.add(InvalidRequest(f"cannot be written as JSON: {error}", field=path, remedy=_PLAIN))
+        return ""
+    said = {error.field for error in refusals.found}
+    for fault in spec_faults(spec_json):
+        # Named as it was written, not as the spec nests it; what the file alone refuses is not said twice.
+        place = path if fault.field == "spec" else f"{path}.{flat_name(fault.field)}"
+        if place not in said:
+            refusals.add(InvalidRequest.from_error(fault, field=place))
     return spec_json
 
 
@@ -200,13 +218,20 @@ def _view_options(options: Any, path: str) -> dict[str, Any]:
     return {**options, "tables": {name: absolute_table(uri) for name, uri in tables.items()}}
 
 
-def _check(spec: Any, path: str) -> JobSpec:
+def _whole_spec(spec: Any, path: str, refusals: Refusals) -> str:
     try:
-        return parse_spec(json.dumps(spec, default=str))
-    except InvalidRequest as error:
-        raise InvalidRequest.from_error(error, field=f"{path}.{error.field}") from error
+        found = spec_faults(json.dumps(spec, default=str))
+        for error in found:
+            refusals.add(InvalidRequest.from_error(error, field=f"{path}.{error.field}"))
+        if found:
+            return ""
+        consumer = spec["iteration"]["consumer"]
+        if target := consumer.get("target"):
+            consumer["target"] = absolute_target(target)
+        return json.dumps(spec, default=str)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec", remedy=_PLAIN) from error
+        refusals.add(InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec", remedy=_PLAIN))
+        return ""
 
 
 def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False) -> str:

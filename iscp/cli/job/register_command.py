@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ from iscp.core.api.api_views import Action, CheckedJob, RegisterResult
 from iscp.core.spec.spec_fields import to_spec_json
 from iscp.core.spec.spec_parsing import parse_spec
 from iscp.core.spec.view_fields import OPTIONS_FIELD
-from iscp.core.values.errors import PermanentError
+from iscp.core.values.errors import InvalidRequest, IscpError, PermanentError
 from iscp.core.values.ids import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     own = {f"{OPTIONS_FIELD}.{name}": f"--option {name}" for name in named}
     places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
     with invocation.client() as client, places_named(places) if file else options_named(own=own):
-        results = client.register_many(requests)
+        results = _registered(client, requests)
         unlike = unlike_of(client, requests, results)
         if given.get("adopt") and not unlike:
             job = requests[0].job
@@ -72,6 +73,20 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
                 account=job.account,
             )
     show_registered(invocation, requests, results, unlike, listed=file is not None)
+
+
+def _registered(client: Client, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
+    """Register all jobs, or raise what is refused of each one: the node itself says only the first of it."""
+    try:
+        return list(client.register_many(requests))
+    except InvalidRequest as error:
+        with suppress(IscpError):  # what is known is said in any case
+            checked = client.check_many(requests) if len(requests) > 1 else []
+            refused = [(number, each.error) for number, each in enumerate(checked) if each.error is not None]
+            for number, other in refused:
+                other.field = f"requests[{number}].{other.field}"
+            error.others = tuple(other for _, other in refused if other.field != error.field)
+        raise
 
 
 def show_registered(

@@ -46,10 +46,11 @@ def places_named(places: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except IscpError as error:
-        found = _REQUEST.match(error.field)
-        number = int(found[1]) if found else 0
-        if error.field and (found or len(places) == 1) and number < len(places):
-            error.field = f"{places[number]}.{field_in_file(_REQUEST.sub('', error.field))}"
+        for each in (error, *error.others):
+            found = _REQUEST.match(each.field)
+            number = int(found[1]) if found else 0
+            if each.field and (found or len(places) == 1) and number < len(places):
+                each.field = f"{places[number]}.{field_in_file(_REQUEST.sub('', each.field))}"
         raise
 
 
@@ -71,7 +72,14 @@ def exit_status(error: IscpError) -> ExitStatus:
 
 
 def show_error(error: IscpError, output: str) -> None:
-    """Show the error on stderr: with `-o json` one object, otherwise (YAML too) lines for people."""
+    """Show the error on stderr, and those beside it: with `-o json` one object each, otherwise (YAML too) lines for
+    people.
+    """
+    for each in (error, *error.others):
+        _show_one(each, output)
+
+
+def _show_one(error: IscpError, output: str) -> None:
     if output == "json":
         about = {"code": int(error.code), "name": error.code.name, "field": error.field}
         _show_json(about | {"message": error.sentence, "remedy": error.remedy})

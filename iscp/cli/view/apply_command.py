@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +11,10 @@ from iscp.cli.shell.arguments import TARGET, account_option, files_option, invoc
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.view.view_apply import jobs_of_statements
 from iscp.cli.view.view_options import TABLE_OPTION
+from iscp.core.values.argument_checks import Refusals
 
 if TYPE_CHECKING:
-    from iscp.client.admin_client import Client
+    from iscp.cli.view.sql_files import Statement
     from iscp.core.run.wanted import Wanted
 
 
@@ -52,24 +53,18 @@ def apply(
     """
     from iscp.cli.job.apply_jobs import ApplyOptions, apply_jobs
     from iscp.cli.job.job_file import read_paths
-    from iscp.cli.view.sql_files import SQL_SUFFIX
+    from iscp.cli.view.sql_files import SQL_SUFFIX, read_statements
 
     written = [path for path in paths if path.endswith(SQL_SUFFIX)]
-    wanted = read_paths([path for path in paths if path not in written])
+    refusals = Refusals()
+    wanted: list[Wanted] = []
+    statements: list[Statement] = []
+    with refusals.collect():
+        wanted = read_paths([path for path in paths if path not in written])
+    with refusals.collect():
+        statements = read_statements(written) if written else []
+    refusals.raise_all()
     with invocation.client() as client:
-        if written:
-            wanted += _of_sql(invocation, client, written, target_root or "", tables, account)
+        if statements:
+            wanted += jobs_of_statements(invocation, client, statements, target_root or "", tables, account)
         apply_jobs(invocation, client, wanted, ApplyOptions(**flags))
-
-
-def _of_sql(
-    invocation: Invocation,
-    client: Client,
-    paths: Sequence[str],
-    target_root: str,
-    tables: Mapping[str, str],
-    account: str,
-) -> list[Wanted]:
-    from iscp.cli.view.sql_files import read_statements
-
-    return jobs_of_statements(invocation, client, read_statements(paths), target_root, tables, account)

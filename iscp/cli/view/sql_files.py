@@ -10,6 +10,7 @@ from iscp.cli.view.sql_tokens import SqlSource
 from iscp.cli.view.statement_reader import statement_tokens
 from iscp.cli.view.view_options import read_text
 from iscp.cli.view.view_statements import STATEMENT, ViewStatement, parse_view
+from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 
 FILE_CHARS_MAX = 10_000_000
@@ -23,15 +24,19 @@ Statement = ViewStatement | IndexStatement
 def read_statements(paths: Sequence[str]) -> list[Statement]:
     """Return the statements of files, and of those named *.sql below directories; `-` is stdin.
 
-    Raises InvalidRequest for the first that cannot be taken over, and where there is none.
+    Raises InvalidRequest for the first that cannot be taken over, with every other one beside it, and where there is
+    none.
     """
-    found: list[Statement] = []
+    found, refusals = list[Statement](), Refusals()
     for path in (file for each in paths for file in _files(each)):
         name = "stdin" if path == "-" else path
-        for statement in parse_sql(SqlSource(read_text(path, name, FILE_CHARS_MAX), name)):
-            if isinstance(statement, InvalidRequest):
-                raise statement
-            found.append(statement)
+        with refusals.collect():
+            for statement in parse_sql(SqlSource(read_text(path, name, FILE_CHARS_MAX), name)):
+                if isinstance(statement, InvalidRequest):
+                    refusals.add(statement)
+                else:
+                    found.append(statement)
+    refusals.raise_all()
     if not found:
         raise InvalidRequest(
             "holds no view",

@@ -19,6 +19,7 @@ from iscp.core.api.api_views import JobView
 from iscp.core.run.wanted import Wanted
 from iscp.core.spec.spec_fields import to_spec_json
 from iscp.core.spec.view_fields import ViewFields, view_of
+from iscp.core.values.argument_checks import Refusals
 from iscp.core.values.errors import InvalidRequest
 
 _TARGET_NAME = re.compile(r"[\w-][\w .-]*")
@@ -75,12 +76,18 @@ def wanted_jobs(
     """Return the jobs of views and indexes, each after those whose targets it reads; `registered`: all views that are
     there.
 
-    Raises InvalidRequest, with the place, where one cannot be had.
+    Raises InvalidRequest, with the place, where one cannot be had, with every other one beside it.
     """
+    refusals = Refusals()
     views = [each for each in statements if isinstance(each, ViewStatement)]
-    places, by_name = _known_places(views, registered, root, given, aliases)
+    places, by_name = _known_places(views, registered, root, given, aliases, refusals)
     indexes = (each for each in statements if isinstance(each, IndexStatement))
-    return [*_wanted_views(by_name, registered, places, account), *_wanted_indexes(indexes, by_name, places, account)]
+    wanted = [
+        *_wanted_views(by_name, registered, places, account, refusals),
+        *_wanted_indexes(indexes, by_name, places, account, refusals),
+    ]
+    refusals.raise_all()
+    return wanted
 
 
 def _known_places(
@@ -89,6 +96,7 @@ def _known_places(
     root: str,
     given: Mapping[str, str],
     aliases: Mapping[str, str],
+    refusals: Refusals,
 ) -> tuple[TablePlaces, dict[str, ViewStatement]]:
     """Return the places of tables, and the views by their names."""
     targets = {job.name.casefold(): view.target for job in registered if (view := view_of(job.spec_json))}
@@ -97,22 +105,26 @@ def _known_places(
     for each in statements:
         first = by_name.setdefault(each.name.casefold(), each)
         if first is not each:
-            raise InvalidRequest(
-                f"{each.name!r} is a view at {first.place} already", about=each.place, remedy="Name each view once"
-            )
-        if each.name.casefold() in places.given:
-            raise InvalidRequest(
-                f"{each.name!r} is a view, and a table that is given by --table",
-                about=each.place,
-                remedy="Leave out --table for it, or name the view otherwise",
-            )
+            message = f"{each.name!r} is a view at {first.place} already"
+            refusals.add(InvalidRequest(message, about=each.place, remedy="Name each view once"))
+        elif each.name.casefold() in places.given:
+            message = f"{each.name!r} is a view, and a table that is given by --table"
+            remedy = "Leave out --table for it, or name the view otherwise"
+            refusals.add(InvalidRequest(message, about=each.place, remedy=remedy))
     return places, by_name
 
 
 def _wanted_views(
-    by_name: Mapping[str, ViewStatement], registered: Sequence[JobView], places: TablePlaces, account: str
+    by_name: Mapping[str, ViewStatement],
+    registered: Sequence[JobView],
+    places: TablePlaces,
+    account: str,
+    refusals: Refusals,
 ) -> list[Wanted]:
-    found = {key: _fields(view, by_name, places) for key, view in by_name.items()}
+    found: dict[str, ViewFields] = {}
+    for key, view in by_name.items():
+        with refusals.collect():
+            found[key] = _fields(view, by_name, places)
     reads = {
         key: [read for name in fields.tables if (read := places.view_key(name)) in by_name]
         for key, fields in found.items()
@@ -120,9 +132,13 @@ def _wanted_views(
     there: dict[str, list[JobView]] = {}
     for job in registered:
         there.setdefault(job.name, []).append(job)
-    return [
-        _wanted(by_name[key], found[key], there.get(by_name[key].name, []), account) for key in _ordered(by_name, reads)
-    ]
+    wanted = []
+    with refusals.collect():
+        for key in _ordered(by_name, reads):
+            with refusals.collect():
+                if key in found:
+                    wanted.append(_wanted(by_name[key], found[key], there.get(by_name[key].name, []), account))
+    return wanted
 
 
 def _fields(view: ViewStatement, views: Mapping[str, ViewStatement], places: TablePlaces) -> ViewFields:
@@ -169,20 +185,24 @@ def _wanted(statement: ViewStatement, fields: ViewFields, there: Sequence[JobVie
 
 
 def _wanted_indexes(
-    statements: Iterable[IndexStatement], views: Mapping[str, ViewStatement], places: TablePlaces, account: str
+    statements: Iterable[IndexStatement],
+    views: Mapping[str, ViewStatement],
+    places: TablePlaces,
+    account: str,
+    refusals: Refusals,
 ) -> list[Wanted]:
     first: dict[tuple[str, str], IndexStatement] = {}
     wanted = []
     for each in statements:
-        table = _table_of(each, views, places)
-        before = first.setdefault((table, each.name.casefold()), each)
-        if before is not each:
-            raise InvalidRequest(
-                f"{each.name!r} is an index at {before.place} already", about=each.place, remedy="Name each index once"
-            )
-        spec = index_spec(each, absolute_target(each.target) or places.target_of(each))
-        request = RegisterRequest(JobName(table, each.name, account), spec)
-        wanted.append(Wanted(request, each.place, each.replace, each.if_missing))
+        with refusals.collect():
+            table = _table_of(each, views, places)
+            before = first.setdefault((table, each.name.casefold()), each)
+            if before is not each:
+                message = f"{each.name!r} is an index at {before.place} already"
+                raise InvalidRequest(message, about=each.place, remedy="Name each index once")
+            spec = index_spec(each, absolute_target(each.target) or places.target_of(each))
+            request = RegisterRequest(JobName(table, each.name, account), spec)
+            wanted.append(Wanted(request, each.place, each.replace, each.if_missing))
     return wanted
 
 

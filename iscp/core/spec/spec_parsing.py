@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import Any
@@ -21,7 +22,8 @@ from iscp.core.spec.spec import (
     default_of,
     schema_of_spec,
 )
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.argument_checks import Refusals, name_hint
+from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import shown
 
 _AS_JSON = 'Write it as in {"iteration": {…}}'
@@ -44,7 +46,20 @@ def parse_spec(text: str) -> JobSpec:
 
     Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not checked here.
     """
-    values = _read_fields(parse_object(text, _AS_JSON))
+    return _spec_of(_read_fields(parse_object(text, _AS_JSON), None))
+
+
+def spec_faults(text: str) -> list[IscpError]:
+    """Return every fault of a `job_spec`. What its fields are together is checked once each is right by itself."""
+    refusals = Refusals()
+    with refusals.collect():
+        values = _read_fields(parse_object(text, _AS_JSON), refusals)
+        if not refusals.found:
+            _spec_of(values)
+    return refusals.found
+
+
+def _spec_of(values: dict[type, dict[str, Any]]) -> JobSpec:
     consumer, trigger = ConsumerSpec(**values[ConsumerSpec]), TriggerSpec(**values[TriggerSpec])
     if not consumer.kind:
         raise InvalidRequest("is missing", field="spec.iteration.consumer.kind", remedy="Name a consumer, as replica")
@@ -63,15 +78,28 @@ def parse_spec(text: str) -> JobSpec:
     return spec
 
 
-def _read_fields(root: dict[str, Any]) -> dict[type, dict[str, Any]]:
-    """Return the values of all fields by the dataclass that has them, and by its attributes."""
+def _read_fields(root: dict[str, Any], refusals: Refusals | None) -> dict[type, dict[str, Any]]:
+    """Return the values of all fields by the dataclass that has them, and by its attributes.
+
+    Every fault is collected in `refusals`, or the first one raised if that is None.
+    """
+
+    def collect() -> AbstractContextManager[None]:
+        return refusals.collect() if refusals else nullcontext()
+
     values: dict[type, dict[str, Any]] = {ConsumerSpec: {}, TriggerSpec: {}, JobSpec: {}}
     given = {"spec": root}
     for parent, name, path, known in _sections():
-        given[path] = _object(given[parent].get(name), path) if name else root
-        _refuse_unknown(given[path], path, known)
+        given[path] = {}
+        with collect():
+            given[path] = _object(given[parent].get(name), path) if name else root
+        for unknown in given[path]:
+            if unknown not in known:
+                with collect():
+                    raise unknown_field(unknown, path, known)
     for section, name, path, read, holder, attribute in _readings():
-        values[holder][attribute] = read(given[section].get(name), path)
+        with collect():
+            values[holder][attribute] = read(given[section].get(name), path)
     return values
 
 
@@ -153,12 +181,10 @@ def _object(value: Any, path: str) -> dict[str, Any]:
     return value
 
 
-def _refuse_unknown(value: dict[str, Any], path: str, known: set[str]) -> None:
-    for name in value:
-        if name not in known:
-            raise InvalidRequest(
-                "is not a known field", field=f"{path}.{name}", remedy=f"Known are {', '.join(sorted(known))}"
-            )
+def unknown_field(name: object, path: str, known: Iterable[str]) -> InvalidRequest:
+    """Return the error of a field of what is at `path` that is none of those which are known there."""
+    remedy = f"{name_hint(str(name), known)} Known are {', '.join(sorted(known))}".lstrip()
+    return InvalidRequest("is not a known field", field=f"{path}.{name}", remedy=remedy)
 
 
 def _names(value: Any, path: str) -> tuple[str, ...]:

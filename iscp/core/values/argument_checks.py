@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
 
-from iscp.core.values.errors import InvalidRequest
+from iscp.core.values.errors import InvalidRequest, IscpError
 from iscp.core.values.untrusted_values import shown
 
 SECONDS_MAX = 100.0 * 365 * 24 * 3600
 """Seconds that may be given as a time to wait, a hundred years; more are refused, as no clock may reach them."""
+
+NAME_CHARS_COMPARED = 100
+"""Characters of an unknown name that are compared with the known ones; the rest of a longer one does not count."""
+
+
+class Refusals:
+    """A `Refusals` collects what is refused of something with many parts, so that all of it can be said at once."""
+
+    def __init__(self) -> None:
+        self.found: list[IscpError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep what is refused within, instead of raising it."""
+        try:
+            yield
+        except InvalidRequest as error:
+            self.add(error)
+
+    def add(self, error: IscpError) -> None:
+        """Keep a fault, and those beside it."""
+        self.found += [error, *error.others]
+        error.others = ()
+
+    def raise_all(self) -> None:
+        """Raise the first fault with all others beside it, if there is one."""
+        if self.found:
+            first, *others = self.found
+            first.others = tuple(others)
+            raise first
+
+
+def name_hint(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return `Did you mean target?` for the known name that an unknown one is most like, or an empty text.
+
+    What all begin with, `prefix`, is not compared, as it would make each like any other.
+    """
+    import difflib  # only a fault needs it, and commands are to start at once
+
+    own = {each.removeprefix(prefix): each for each in known}
+    near = difflib.get_close_matches(name.removeprefix(prefix)[:NAME_CHARS_COMPARED], own, n=1)
+    return f"Did you mean {own[near[0]]}?" if near else ""
 
 
 def require(value: object, kinds: type | tuple[type, ...], field: str, expected: str) -> None:

@@ -81,6 +81,8 @@ class IscpError(Exception):
 
     - `InvalidRequest("is missing", field="spec.key")`: the field is the subject, and the message goes on from it;
     - `InvalidRequest("there is no table t", about="table")`: the message is a whole sentence.
+
+    `others` are further faults that were found with this one.
     """
 
     code: ErrorCode = ErrorCode.INTERNAL
@@ -88,6 +90,7 @@ class IscpError(Exception):
     field: str
     remedy: str
     field_is_subject: bool
+    others: tuple[IscpError, ...] = ()
 
     def __init__(
         self, message: str, *, field: str = "", about: str = "", remedy: str = "", code: ErrorCode | None = None
@@ -118,6 +121,9 @@ class IscpError(Exception):
         return f"{self.field} {self.message}" if self.field and self.field_is_subject else self.message
 
     def __str__(self) -> str:
+        return "\n".join((self._line(), *map(str, self.others)))
+
+    def _line(self) -> str:
         named = not self.field or self.field_is_subject
         head = self.sentence if named else f"{self.field}: {self.message}"
         return f"{head}. {self.remedy}" if self.remedy else head

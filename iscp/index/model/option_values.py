@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from iscp.core.values.argument_checks import name_hint
 from iscp.core.values.errors import InvalidRequest
 from iscp.core.values.untrusted_values import one_line, shown
 from iscp.index.model.index_definition import TextColumn
@@ -45,11 +45,9 @@ class OptionReader:
         names = sorted(known)
         for name in options:
             if not isinstance(name, str) or name not in names:
-                near = difflib.get_close_matches(str(name)[:_NAME_CHARS_SHOWN], names, n=1)
-                hint = f"Did you mean {near[0]}? " if near else ""
-                raise fault(
-                    str(name), f"is no option of the consumer {kind}", f"{hint}Its options are {', '.join(names)}"
-                )
+                known_are = f"Its options are {', '.join(names)}"
+                remedy = f"{name_hint(str(name), names)} {known_are}".lstrip()
+                raise fault(str(name), f"is no option of the consumer {kind}", remedy)
         for name, value in options.items():
             if isinstance(value, str) and len(value) > OPTION_CHARS_MAX:
                 raise fault(name, f"has {len(value)} characters, more than {OPTION_CHARS_MAX}", "Make it shorter")

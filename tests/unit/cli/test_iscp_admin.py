@@ -132,7 +132,7 @@ def test_a_faulty_file_is_refused_by_its_path_and_nothing_is_created(
     result = run("job", "register", "-f", str(file))
     assert result.exit_code == 1
     assert f"field: {file}[1].prio" in result.stderr
-    assert "remedy: Known are account" in result.stderr
+    assert "remedy: Did you mean priority? Known are account" in result.stderr
     assert service.asked == {}
 
 

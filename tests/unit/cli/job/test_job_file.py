@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from iscp.cli.job.job_file import read_jobs
+from iscp.cli.job.job_file import read_jobs, read_paths
 from iscp.cli.shell.untrusted_yaml import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX
 from iscp.core.api.api_requests import JobName
 from iscp.core.values.errors import InvalidRequest
@@ -159,3 +160,45 @@ def test_jobs_may_share_what_they_have_in_common() -> None:
     shared = "\n".join(f"- {{<<: *job, name: n{number}}}" for number in range(100))
     jobs = read(f"- &job {{table: /t, name: n, target: /x, options: {{a: b}}}}\n{shared}")
     assert [job.name for job, _ in jobs] == ["n", *(f"n{number}" for number in range(100))]
+
+
+FAULTY = """
+- {table: /t, targt: /x, key: [a, a], every: often, priority: high}
+- {table: /t, name: b, target: /x}
+- just words
+- {table: /t, name: c, spec: {trigger: {job_typ: default}, iteration: {consumer: {kind: replica, target: 5}}}}
+- {table: /t, name: d, consumer: view, trigger: hourly, options: {sql: SELECT 1}}
+"""
+
+
+def test_every_fault_of_a_file_is_said_at_once_with_its_place() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read(FAULTY)
+    faults = (refused.value, *refused.value.others)
+    assert [each.field.removeprefix("job.yaml") for each in faults] == [
+        "[0].targt",
+        "[0].name",
+        "[0].target",
+        "[0].every",
+        "[0].key",
+        "[0].priority",
+        "[2]",
+        "[3].spec.trigger.job_typ",
+        "[3].spec.iteration.consumer.target",
+        "[4].options.tables",
+        "[4].trigger",
+    ]
+    assert faults[0].remedy.startswith("Did you mean target? Known are account")
+    assert faults[7].remedy.startswith("Did you mean job_type? Known are")
+    assert all(each.remedy for each in faults)
+
+
+def test_every_fault_of_all_files_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("{table: /t, name: a, targt: /x}")
+    (tmp_path / "b.yaml").write_text("{table: [")
+    (tmp_path / "c.yaml").write_text("{table: /t, name: c, target: /x}")
+    absent = str(tmp_path / "none.yaml")
+    with pytest.raises(InvalidRequest) as refused:
+        read_paths([str(tmp_path), absent])
+    places = [each.field.removeprefix(str(tmp_path)) for each in (refused.value, *refused.value.others)]
+    assert places == ["/a.yaml[0].targt", "/a.yaml[0].target", "/b.yaml", "/none.yaml"]

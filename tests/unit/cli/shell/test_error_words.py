@@ -96,3 +96,10 @@ def test_with_json_errors_are_json(run: Run, service: FakeAdmin) -> None:
     status, usage = error("job", "list", "--state", "fine")
     assert (status, usage["code"], usage["field"]) == (2, 10_000, "--state")
     assert "job list --help" in usage["remedy"]
+
+
+def test_all_that_is_refused_of_a_file_is_named_at_once(run: Run) -> None:
+    jobs = "\n".join(f"- {{table: {table}, name: n, target: /x}}" for table in ("/t", "/missing/x", "/u", "/missing/y"))
+    told = run("job", "register", "-f", "-", stdin=jobs)
+    fields = [line for line in told.stderr.splitlines() if line.startswith("  field: ")]
+    assert (told.exit_code, fields) == (1, ["  field: <stdin>[1].table", "  field: <stdin>[3].table"])

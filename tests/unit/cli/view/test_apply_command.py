@@ -145,3 +145,35 @@ def test_replace_and_if_not_exists(run: Run, service: FakeAdmin, tmp_path: Path)
     assert applied("", "b").exit_code == 1
     assert "1 resync" in applied("replace", "b", "--yes").stdout
     assert kept(service)["i"][1]["options"] == {"columns": "b"}
+
+
+def test_every_fault_of_all_files_is_said_at_once(run: Run, service: FakeAdmin, tmp_path: Path) -> None:
+    (tmp_path / "x.sql").write_text(
+        "CREATE VIEW a AS SELECT 1;\nCREATE FULLTEXT INDEX i ON '/d' (a) TARGET '/i';\n"
+        "CREATE FULLTEXT INDEX j ON '/d' (a) KEY (id) TARGET '/j';"
+    )
+    (tmp_path / "y.sql").write_text("SELECT 'a")
+    (tmp_path / "z.yaml").write_text("{table: /t, name: a, targt: /x}")
+    files = [argument for name in ("x.sql", "y.sql", "z.yaml") for argument in ("-f", str(tmp_path / name))]
+    done = run("apply", *files, "-o", "json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    faults = [json.loads(line)["error"] for line in done.stderr.splitlines()]
+    places = [each["field"].removeprefix(str(tmp_path)) for each in faults]
+    assert places == ["/z.yaml[0].targt", "/z.yaml[0].target", "/x.sql:1:8", "/x.sql:2:48", "/y.sql:1:8"]
+    assert service.asked == {"register": 1}
+
+
+def test_every_statement_that_is_no_job_is_said_at_once(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.sql").write_text(
+        "CREATE MATERIALIZED VIEW a AS SELECT * FROM b;\nCREATE MATERIALIZED VIEW b AS SELECT * FROM a;\n"
+        "CREATE MATERIALIZED VIEW c AS SELECT * FROM gone;\nCREATE MATERIALIZED VIEW C AS SELECT * FROM gone;\n"
+        "CREATE FULLTEXT INDEX i ON none (a) KEY (id);"
+    )
+    done = run("view", "apply", "-f", str(tmp_path / "x.sql"), "--target-root", "/x")
+    assert done.exit_code == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        f"error: 'C' is a view at {tmp_path}/x.sql:3:1 already",
+        "error: 'c' reads 'gone', which is neither a view nor given by --table",
+        f"error: {tmp_path}/x.sql:1:1 is in a circle: a → b → a",
+        "error: 'i' is on 'none', which is neither a view nor given by --table",
+    ]

@@ -22,7 +22,7 @@ from iscp.core.spec.spec import (
     schema_of_spec,
 )
 from iscp.core.spec.spec_fields import DURATIONS, PATHS, nest
-from iscp.core.spec.spec_parsing import parse_spec
+from iscp.core.spec.spec_parsing import parse_spec, spec_faults
 from iscp.core.values.errors import InvalidRequest
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
@@ -204,3 +204,23 @@ def test_writing_all_defaults_changes_nothing() -> None:
     defaults = {each.name: each.default for each in schema_of_spec() if each.default is not None}
     assert parse_spec(json.dumps(nest(needed | defaults))) == parse_spec(json.dumps(nest(needed)))
     assert all(each.about and each.type_name for each in schema_of_spec())
+
+
+def test_every_fault_of_a_spec_can_be_had_at_once() -> None:
+    faulty = {
+        "trigger": {"job_typ": "periodic", "schedule": 5},
+        "iteration": {"consumer": {"kind": "replica", "key": [1]}},
+        "target_lag": -1,
+    }
+    found = {each.field: each.remedy for each in spec_faults(json.dumps(faulty))}
+    assert list(found) == [
+        "spec.trigger.job_typ",
+        "spec.trigger.schedule",
+        "spec.iteration.consumer.key",
+        "spec.target_lag",
+    ]
+    assert found["spec.trigger.job_typ"] == "Did you mean job_type? Known are job_type, name, options, schedule"
+    (together,) = spec_faults(json.dumps({"trigger": {"job_type": "periodic"}, **of_consumer()}))
+    assert together.field == "spec.trigger.schedule.interval"
+    assert [each.field for each in spec_faults("{")] == ["spec"]
+    assert spec_faults(json.dumps(of_consumer())) == []
