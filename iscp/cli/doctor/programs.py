@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from iscp.adapters.delta.spark.jars import IVY_SETTINGS, log_store_jar, missing_delta_jars
-from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.delta.spark.java import HOME_REMEDY, find_java, home_fault
 from iscp.adapters.etcd.server import find_etcd, production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
@@ -57,7 +57,10 @@ def examine_java(environ: Mapping[str, str]) -> Examined:
         java = find_java(environ)
     except ConfigurationError as error:
         return fault("Java", error.message, error.remedy)
-    return ok("Java", f"{java.release} ({java.build}) at {java.home}")
+    found = f"{java.release} ({java.build}) at {java.home}"
+    if unfit := home_fault(environ):
+        return warning("Java", f"{found}; {unfit}", HOME_REMEDY)
+    return ok("Java", found)
 
 
 def examine_jars(cache_dir: Path) -> list[Examined]:

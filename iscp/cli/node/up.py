@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from iscp.adapters.delta.spark.java import HOME_REMEDY, home_fault
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
@@ -84,6 +85,8 @@ def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
 
     say("etcd to start")
     stack.start(lambda: say("etcd to start"))
+    if unfit := home_fault(os.environ):  # the nodes, which have been started, write it into their logs alone
+        _say(f"warning: {unfit}; another Java is taken if there is one. {HOME_REMEDY}")
     announced = False
     while not signals.requested:
         stack.tick()

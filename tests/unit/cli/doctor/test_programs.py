@@ -45,6 +45,14 @@ def test_the_java_that_is_taken_is_named(tmp_path: Path) -> None:
     assert (found.verdict, found.found) == (Verdict.OK, f"17 (17.0.1) at {tmp_path}")
 
 
+def test_a_java_home_that_is_passed_over_is_a_warning_and_without_another_java_a_fault(tmp_path: Path) -> None:
+    script(tmp_path / "bin/java", f"echo '    java.home = {tmp_path}\n    java.version = 17.0.1' >&2")
+    found = programs.examine_java({"JAVA_HOME": "/nonexistent", "PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert found.verdict is Verdict.WARNING
+    assert found.found.startswith(f"17 (17.0.1) at {tmp_path}; JAVA_HOME is passed over: /nonexistent/bin/java")
+    assert found.remedy == "Set JAVA_HOME to the directory of Java 17 or 21, or unset it"
+
+
 def test_jars_that_are_missing_are_a_warning_as_the_first_start_fetches_them(tmp_path: Path) -> None:
     found = programs.examine_jars(tmp_path)[0]
     assert found.verdict is Verdict.WARNING

