@@ -57,6 +57,17 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
 
     Raises ConfigurationError with every fault there is, each by its path.
     """
+    config, found = read_settings(file, environ)
+    if found:
+        raise _error(found)
+    return config
+
+
+def read_settings(file: Path | None, environ: Mapping[str, str]) -> tuple[NodeConfig, list[SettingFault]]:
+    """Return the configuration, with the default for what is wrong or missing, and every fault there is.
+
+    Raises ConfigurationError for a file that cannot be read at all.
+    """
     known = {each.path: each for each in settings()}
     reading = _Reading()
     if file is not None:
@@ -65,9 +76,7 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
     config: NodeConfig = _build(NodeConfig, "", _validate(known, reading))
     wrong = {fault.path for fault in reading.faults}
     reading.faults += [fault for fault in faults(config) if _setting_path(fault.path, known) not in wrong]
-    if reading.faults:
-        raise _error(reading.faults)
-    return config
+    return config, reading.faults
 
 
 def check_files(config: NodeConfig, environ: Mapping[str, str]) -> NodeConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iscp.cli.doctor.examination import Examined, Verdict, fault
+from iscp.cli.doctor.examination import Examined, Verdict, fault, warning
 from iscp.core.values.extras import install_command
 
 if TYPE_CHECKING:
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 DESCRIBE_TIMEOUT_S = 2.0
 """Seconds that whoever listens on a node's port may take to say who it is; then it counts as a stranger."""
 
+_EXAMINED = ("etcd", "log.uri", "storage.self_test", "data_dir", "listen")
+"""Settings whose places and addresses are looked at, if they are right."""
+
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAULT: "red"}
 
 
 def run(data: Path, file: Path | None, port: int, as_json: bool) -> int:
     """Print what is found; the exit status: 1 if there is a fault."""
+    logging.getLogger("iscp").addHandler(logging.NullHandler())  # what is found is shown, and not by bare log lines
     found = list(_examine_node(file) if file else _examine_up(data, port))
     counts = Counter(each.verdict for each in found)
     if as_json:
@@ -82,19 +87,28 @@ def _examine_node(file: Path) -> Iterator[Examined]:
     from iscp.adapters.system.clock import SystemClock
     from iscp.cli.doctor import machine, programs
 
-    config = _load(file)
-    if isinstance(config, Examined):
-        yield from _examine_any(0)
-        yield config
+    config, faults = _read(file)
+
+    def right(path: str) -> bool:
+        return not any(each == path or each.startswith(f"{path}.") for each in faults)
+
+    heap_mb = config.spark.driver_memory_mb if config and right("spark.driver_memory_mb") else None
+    yield from _examine_any(heap_mb)
+    yield from faults.values()
+    if config is None:
         return
-    yield from _examine_any(config.spark.driver_memory_mb)
-    yield programs.examine_etcd_members(config.etcd, SystemClock())
-    for what, uri in (("log.uri", config.log.uri), *(("storage.self_test", uri) for uri in config.storage.self_test)):
-        if not on_s3(uri):
+    if right("etcd"):
+        yield programs.examine_etcd_members(config.etcd, SystemClock())
+    uris = [("log.uri", config.log.uri), *(("storage.self_test", uri) for uri in config.storage.self_test)]
+    for what, uri in uris:
+        if right(what) and not on_s3(uri):
             yield from _examine_directory(what, Path(uri.removeprefix("file:")))
-    if config.data_dir:
+    if config.data_dir and right("data_dir"):
         yield machine.examine_disk("data_dir", Path(config.data_dir))
-    yield machine.examine_port(int(config.listen.rpartition(":")[2]), _node_at(config))
+    if right("listen"):
+        yield machine.examine_port(int(config.listen.rpartition(":")[2]), "" if faults else _node_at(config))
+    if skipped := [each for each in _EXAMINED if not right(each)]:
+        yield warning("not looked at", ", ".join(skipped), "Correct these settings, then run `iscp doctor` again")
 
 
 def _node_at(config: NodeConfig) -> str:
@@ -122,20 +136,22 @@ def _examine_directory(what: str, directory: Path) -> Iterator[Examined]:
     yield from machine.examine_links(what, directory)
 
 
-def _load(file: Path) -> NodeConfig | Examined:
+def _read(file: Path) -> tuple[NodeConfig | None, dict[str, Examined]]:
+    """Return the configuration, unless it cannot be read at all, and its faults by their settings."""
     from iscp.core.values.errors import ConfigurationError
 
     try:
-        from iscp.bootstrap.settings import load_settings
+        from iscp.bootstrap.settings import read_settings
     except ImportError as error:
-        return fault("configuration", f"cannot be read: {error}", install_command())
+        return None, {"": fault("configuration", f"cannot be read: {error}", install_command())}
     try:
-        return load_settings(file, os.environ)
+        config, found = read_settings(file, os.environ)
     except ConfigurationError as error:
-        return fault("configuration", error.message, error.remedy)
+        return None, {"": fault("configuration", error.message, error.remedy)}
+    return config, {each.path: fault("configuration", each.line, each.remedy) for each in found}
 
 
-def _examine_any(heap_mb: int) -> Iterator[Examined]:
+def _examine_any(heap_mb: int | None) -> Iterator[Examined]:
     from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
     from iscp.adapters.system.open_files import raise_open_files_limit
     from iscp.cli.doctor import machine, programs

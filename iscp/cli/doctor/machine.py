@@ -40,9 +40,12 @@ def examine_python(version: Sequence[int] = tuple(sys.version_info[:2]), platfor
     return ok("Python", found) if platform == "linux" else warning("Python", found, "Run nodes on Linux")
 
 
-def examine_memory(memory_bytes: int | None, heap_mb: int) -> Examined:
+def examine_memory(memory_bytes: int | None, heap_mb: int | None) -> Examined:
+    """Examine whether the JVM's heap fits; None: how large that is to be is not known, as its setting is wrong."""
     if memory_bytes is None:
         return warning("memory", "it cannot be determined", "Check that the JVM's heap fits (spark.driver_memory_mb)")
+    if heap_mb is None:
+        return ok("memory", f"{memory_bytes / _GIB:.1f} GiB")
     heap = heap_mb * 1024**2
     found = f"{memory_bytes / _GIB:.1f} GiB, of which the JVM's heap may take {heap / _GIB:.1f} GiB"
     remedy = "Give the machine or the container more memory, or the JVM less: spark.driver_memory_mb"

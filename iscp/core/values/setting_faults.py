@@ -36,6 +36,11 @@ class SettingFault:
         """Return the fault that an error about a setting says."""
         return cls(error.field, error.message, error.remedy, is_sentence=not error.field_is_subject)
 
+    @property
+    def line(self) -> str:
+        """Return what is wrong, with the setting's path."""
+        return f"{self.path}{':' if self.is_sentence else ''} {self.message}"
+
     def error(self) -> ConfigurationError:
         """Return the error that says this fault."""
         if self.is_sentence:

@@ -108,3 +108,37 @@ def test_a_configuration_that_cannot_be_read_is_one_fault_among_what_was_found(t
     found = {each["subject"]: each for each in json.loads(doctor("--config", str(file), "--json").stdout)}
     assert found["configuration"]["verdict"] == "fault"
     assert "Java" in found
+
+
+def test_each_fault_of_a_configuration_is_one_and_what_is_right_is_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'nodeid = "n"\nlisten = "127.0.0.1:{free_port()}"\n[log]\nuri = "{tmp_path}/none"\n'
+        '[etcd]\nendpoint = ["127.0.0.1:1"]\n[spark]\ndriver_memory_mb = "much"\n'
+    )
+    result = doctor("--config", str(file), "--json")
+    found = json.loads(result.stdout)
+    faults = [(each["found"], each["remedy"]) for each in found if each["subject"] == "configuration"]
+    assert [each for each, _ in faults] == [
+        "nodeid is not a setting",
+        "etcd.endpoint is not a setting",
+        "node_id is missing",
+        "spark.driver_memory_mb: 'much' will not do",
+    ]
+    assert faults[0][1] == "Did you mean node_id?"
+    by_subject = {each["subject"]: each for each in found}
+    assert "heap" not in by_subject["memory"]["found"]
+    assert by_subject["log.uri"]["verdict"] == "fault"
+    assert any(subject.startswith("port ") for subject in by_subject)
+    assert "etcd" not in by_subject, "whose endpoints are not known"
+    assert by_subject["not looked at"]["found"] == "etcd"
+    shown = doctor("--config", str(file))
+    assert shown.stdout.splitlines()[-1].endswith(f"{sum(each['verdict'] == 'fault' for each in found)} with a fault")
+
+
+def test_a_configuration_that_is_no_toml_is_a_fault_among_what_can_be_found_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("listen = \n")
+    found = {each["subject"]: each for each in json.loads(doctor("--config", str(file), "--json").stdout)}
+    assert found["configuration"]["verdict"] == "fault"
+    assert "heap" not in found["memory"]["found"]

@@ -74,9 +74,7 @@ def test_a_java_home_that_is_passed_over_is_a_warning_in_the_log(
     (warned,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert (warned.message, vars(warned)["origin"]) == ("java.unfit", "JAVA_HOME")
     executable = tmp_path / "gone" / "bin" / "java"
-    assert home_fault(environ) == (
-        f"JAVA_HOME is passed over: {executable} does not run (No such file or directory)"
-    )
+    assert home_fault(environ) == (f"JAVA_HOME is passed over: {executable} does not run (No such file or directory)")
     caplog.clear()
     fit = {**environ, "JAVA_HOME": str(java_home(tmp_path / "a", "17.0.15"))}
     find_java(fit)
