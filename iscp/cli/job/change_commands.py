@@ -13,12 +13,16 @@ from iscp.cli.shell.arguments import TABLE, account_option, invocation, job_argu
 from iscp.cli.shell.error_words import options_named
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
-from iscp.core.api.api_requests import ChangeVerb
+from iscp.core.api.api_requests import ChangeVerb, JobName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from iscp.client.admin_client import Client
+
+_DONE = {
+    ChangeVerb.PAUSE: ("is paused", "was paused already"),
+    ChangeVerb.RESUME: ("is resumed", "is neither paused nor failing"),
+}
+"""What is printed of a job that was changed by the verb, and of one that was not."""
 
 SPEC_CHARS_MAX = 1_000_000
 """Characters of a file that `job resync --spec @FILE` reads; a longer one is refused."""
@@ -81,7 +85,7 @@ def pause(invocation: Invocation, /, choice: Choice) -> None:
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
-    _change(invocation, choice, ChangeVerb.PAUSE, lambda client: client.pause, "is paused", "was paused already")
+    _change(invocation, choice, ChangeVerb.PAUSE)
 
 
 @click.command()
@@ -92,35 +96,25 @@ def resume(invocation: Invocation, /, choice: Choice) -> None:
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
-    _change(
-        invocation,
-        choice,
-        ChangeVerb.RESUME,
-        lambda client: client.resume,
-        "is resumed",
-        "is neither paused nor failing",
-    )
+    _change(invocation, choice, ChangeVerb.RESUME)
 
 
-def _change(
-    invocation: Invocation,
-    choice: Choice,
-    verb: ChangeVerb,
-    call: Callable[[Client], Callable[..., bool]],
-    done: str,
-    unchanged: str,
-) -> None:
-    """Change one job or many by `call`, the client's method of the same verb, for one job; `done` and `unchanged` are
-    what is printed of the job then.
-    """
+def _change(invocation: Invocation, choice: Choice, verb: ChangeVerb) -> None:
     job = choice.one()
     if job is None:
         change_matching(invocation, choice, verb)
         return
     with invocation.client() as client:
-        changed = call(client)(job.table, job.name, account=job.account)
+        pause_or_resume(invocation, client, job, verb, f"{job.name} on {job.table}")
+
+
+def pause_or_resume(invocation: Invocation, client: Client, job: JobName, verb: ChangeVerb, shown: str) -> None:
+    """Pause or resume one job, and print what has become of it, which is called `shown`."""
+    call = client.pause if verb is ChangeVerb.PAUSE else client.resume
+    changed = call(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
-        say(f"{job.name} on {job.table} {done if changed else unchanged}")
+        done, unchanged = _DONE[verb]
+        say(f"{shown} {done if changed else unchanged}")
 
 
 @click.command()

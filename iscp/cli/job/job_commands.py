@@ -11,6 +11,7 @@ from iscp.cli.job.bulk import MATCHES_MAX
 from iscp.cli.job.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.job.check_command import check
 from iscp.cli.job.describe_command import describe
+from iscp.cli.job.history_command import history
 from iscp.cli.job.job_order import Order, SortType, sorted_jobs
 from iscp.cli.job.register_command import register
 from iscp.cli.job.verify_command import verify
@@ -19,7 +20,6 @@ from iscp.cli.shell.arguments import (
     LIMIT,
     TABLE,
     VERSION,
-    WholeNumber,
     account_option,
     anywhere,
     invocation,
@@ -29,7 +29,6 @@ from iscp.cli.shell.arguments import (
     of_account,
     timeout_option,
 )
-from iscp.cli.shell.history_lines import show_history
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
@@ -155,19 +154,5 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
         say(f"version {found.applied_version} is applied")
 
 
-for command in (register, unregister, update, pause, resume, resync, verify, describe, check):
+for command in (register, unregister, update, pause, resume, resync, verify, describe, check, history):
     job.add_command(command)
-
-
-@job.command()
-@job_arguments
-@click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
-@account_option
-@watched
-@invocation
-def history(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
-    """Show a job's iterations, the newest first."""
-    with invocation.client() as client:
-        entries = client.history(table, name, limit=limit, account=account)
-    if not render.show([render.history_row(entry) for entry in entries], invocation.output):
-        show_history(entries, wide=invocation.wide)

@@ -12,6 +12,7 @@ from iscp.cli.shell import render
 from iscp.cli.shell.arguments import DURATION, WholeNumber, account_option, invocation, job_arguments, node_argument
 from iscp.cli.shell.invocation import Invocation
 from iscp.cli.shell.terminal import say
+from iscp.core.api.api_requests import JobName
 from iscp.core.api.log_lines import LINES_MAX, LogLine, LogPage, LogPlace
 from iscp.core.settings.config import LogLevel
 from iscp.core.values.errors import InvalidRequest, JobNotFound, TableNotFound, TemporaryError
@@ -34,7 +35,8 @@ _LEADING = frozenset({"time", "level", "event", "logger", "node", "exception"})
 """Fields that a line of text has in front, behind, or not at all, as a node's own log has it as text."""
 
 
-def _selecting(command: F) -> F:
+def selecting_lines(command: F) -> F:
+    """Give a command the options that say which lines of a log are shown."""
     for option in (
         click.option(
             "--level",
@@ -61,7 +63,7 @@ def _selecting(command: F) -> F:
 
 @click.command("logs")
 @node_argument
-@_selecting
+@selecting_lines
 @invocation
 def node_logs(invocation: Invocation, /, node_id: str, follow: bool, tail: int, **wanted: Any) -> None:
     """Show the newest lines of node N's log; with `-o json` one object a line."""
@@ -72,15 +74,22 @@ def node_logs(invocation: Invocation, /, node_id: str, follow: bool, tail: int, 
 
 @click.command("logs")
 @job_arguments
-@_selecting
+@selecting_lines
 @account_option
 @invocation
 def job_logs(
     invocation: Invocation, /, table: str, name: str, account: str, follow: bool, tail: int, **wanted: Any
 ) -> None:
     """Show the newest lines of all nodes' logs that are about a job, or about its table and no other job."""
+    show_lines_of_job(invocation, JobName(table, name, account), follow, tail, **wanted)
+
+
+def show_lines_of_job(invocation: Invocation, job: JobName, follow: bool, tail: int, **wanted: Any) -> None:
+    """Show what all nodes have logged of one job; `wanted` is what `selecting_lines` hands on besides."""
     _Printer(invocation, of_nodes=True).run(
-        lambda client, after: client.operator.job_logs(table, name, account=account, after=after, tail=tail, **wanted),
+        lambda client, after: client.operator.job_logs(
+            job.table, job.name, account=job.account, after=after, tail=tail, **wanted
+        ),
         tail,
         follow,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,13 +13,25 @@ from iscp.cli.shell.arguments import account_option, invocation, job_arguments, 
 from iscp.cli.shell.drawing import pairs, table
 from iscp.cli.shell.exit_status import ExitStatus
 from iscp.cli.shell.invocation import Invocation
+from iscp.core.api.api_requests import JobName
 from iscp.core.job.verification import VerifyReport
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def comparing(command: F) -> F:
+    """Give a command the options of a comparison, as `verify_job` takes them."""
+    repair = click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
+    return repair(timeout_option("10m", "As in 60s or 10m.")(command))
 
 
 @click.command()
 @job_arguments
-@click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
-@timeout_option("10m", "As in 60s or 10m.")
+@comparing
 @account_option
 @invocation
 def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:
@@ -27,7 +41,12 @@ def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeo
     longer than --timeout.
     """
     with invocation.client() as client:
-        report = client.verify(table, name, repair=repair, timeout_s=timeout_s, account=account)
+        verify_job(invocation, client, JobName(table, name, account), repair, timeout_s)
+
+
+def verify_job(invocation: Invocation, client: Client, job: JobName, repair: bool, timeout_s: float) -> None:
+    """Compare one job's target with its source, and show the report; ends the command if they differ."""
+    report = client.verify(job.table, job.name, repair=repair, timeout_s=timeout_s, account=job.account)
     if not render.show(report_row(report), invocation.output):
         show_report(report)
     if not (report.equal or report.repaired):

@@ -22,6 +22,7 @@ from iscp.cli.shell.terminal import say
 from iscp.cli.shell.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files, import_views
 from iscp.cli.view.view_explain import explain_view
+from iscp.cli.view.view_job_commands import history, logs, pause, resume, verify
 from iscp.cli.view.view_lookup import find_view, refreshes_of, show_refreshes
 from iscp.cli.view.view_options import (
     HOLD_OPTION,
@@ -52,11 +53,12 @@ if TYPE_CHECKING:
 def view() -> None:
     """Keep the results of queries over several tables: materialized views.
 
-    A view is a job; its name is the job's. The commands of `iscp-admin job` work on it, by the first of its tables.
+    A view is a job; its name is the job's. The other commands of `iscp-admin job` work on it too, by the first of its
+    tables.
     """
 
 
-for command in (explain_view, apply_views_of_files, import_views):
+for command in (explain_view, apply_views_of_files, import_views, pause, resume, history, verify, logs):
     view.add_command(command)
 
 

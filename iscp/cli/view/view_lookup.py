@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from iscp.core.job.iteration import HistoryEntry
 
 REFRESHES_SHOWN = 5
-"""Refreshes of a view, the newest, that `view show` and `view explain` show; `job history` shows all."""
+"""Refreshes of a view, the newest, that `view show` and `view explain` show; `view history` shows all."""
 
 
 def find_view(client: Client, name: str, table: str | None, account: str) -> tuple[JobView, ViewFields]:
