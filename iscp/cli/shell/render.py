@@ -78,7 +78,7 @@ def cluster_row(cluster: ClusterView) -> Row:
         "queue": {
             "waiting": sum(max(0, node.queue_waiting) for node in cluster.nodes),
             "running": sum(max(0, node.queue_running) for node in cluster.nodes),
-            **cluster.counters,
+            **dict(sorted(cluster.counters.items())),  # on the wire they have no order
         },
     }
 

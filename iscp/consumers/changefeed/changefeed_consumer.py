@@ -18,6 +18,7 @@ from iscp.consumers.validation import unwritable_name
 from iscp.core.build.build_request import BuildId
 from iscp.core.job.iteration import DataType
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.job.watermark_record import position_of, record_key
 from iscp.core.rows import key_ranges as ranges
 from iscp.core.spec.spec import OnSchemaChange
@@ -120,7 +121,7 @@ class ChangefeedConsumer(RangedConsumer):
                 try:
                     rows = commit.insert_all(staged, _HASH, retriever.to_version, context.guard)
                 except InvalidRequest as error:
-                    log.warning("feed.misfit", extra={"job": self._row.key.job_name, "error": str(error)})
+                    log.warning("feed.misfit", extra=logged_job(self._row) | {"error": str(error)})
                     return None
             retriever.update_watermark(commit)
             commit.commit()

@@ -23,6 +23,7 @@ from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.core.build.build_request import BuildId
 from iscp.core.build.build_terms import BuildTerms
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.query.range_query import NotRanged
 from iscp.core.query.refresh_choice import Strategy
 from iscp.core.sql.sql_names import quoted
@@ -97,7 +98,7 @@ class RangeBuiltView(ViewConsumer):
             except (EngineError, PySparkException, Py4JJavaError) as error:
                 if not concerns_values(error):
                     raise
-                log.warning("view.unpublished", extra={"job": context.row.key.job_name, "error": str(error)})
+                log.warning("view.unpublished", extra=logged_job(context.row) | {"error": str(error)})
                 return None
             if consumed is None:
                 return None

@@ -16,6 +16,7 @@ from iscp.consumers.view.bag_commit import commit_changes, merge_few, merge_grou
 from iscp.consumers.view.stored_input import StoredInput
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.query.group_query import key_columns
 from iscp.core.query.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.sql.time_dependence import exact_instant_s
@@ -110,7 +111,7 @@ class ViewConsumer(Consumer):
                     raise
                 reason = f"changes give no result ({error.message})"
             if reason:
-                log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})
+                log.warning("view.recomputed", extra=logged_job(context.row) | {"reason": reason})
         return self._recompute(context, end, reason, warn=not order.full and self._view.policy is not Policy.FULL)
 
     def _end(self, own: SourceRange) -> RefreshEnd:

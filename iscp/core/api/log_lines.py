@@ -31,9 +31,14 @@ class JobOfLines:
     tables: tuple[str, ...]
 
     def named_in(self, fields: Mapping[str, object]) -> bool:
-        """Return whether a line with these fields is about the job, or about its table and no other job."""
+        """Return whether a line with these fields is about the job, or about its table and no other job.
+
+        The fields are those of `iscp.core.job.logged_jobs`.
+        """
         if "job_id" in fields:
             return fields["job_id"] == self.job_id
+        if isinstance(several := fields.get("job_ids"), list):
+            return self.job_id in several
         shard = str(fields.get("shard", "")).partition("/")[0]
         if fields.get("table") not in self.tables and shard not in self.tables:
             return False

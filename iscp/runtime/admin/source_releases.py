@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.job.source_holds import holder_of
 from iscp.core.values.errors import IscpError
 from iscp.ports.consumer import ConsumerKind
@@ -29,7 +30,7 @@ class SourceReleases:
         holder = holder_of(before.key)
         still = self._pinned(after) if after is not None and holder_of(after.key) == holder else frozenset()
         for uri in sorted(self._pinned(before) - still):
-            about = {"table": uri, "job": before.key.job_name}
+            about = logged_job(before, uri)
             try:
                 self._holds.release(uri, holder)
                 log.info("source.released", extra=about)

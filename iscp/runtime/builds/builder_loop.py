@@ -35,6 +35,7 @@ from iscp.coordination.builds.builder_events import (
     WriteBuilds,
 )
 from iscp.core.build.build_task import BuildPlan
+from iscp.core.job.logged_jobs import logged_job, logged_plan
 from iscp.core.values.errors import IscpError, Unavailable, no_owner
 from iscp.core.values.ids import ShardId
 from iscp.core.values.members import Leader, NodeRecord
@@ -219,7 +220,7 @@ class BuilderLoop:
                 if (cancel := self._cancels.pop(number, None)) is not None:
                     cancel()
             case NotifyBuilt(plan):
-                log.info("build.done", extra={"table": plan.table_id, "job": plan.job_id, "version": plan.version})
+                log.info("build.done", extra={**logged_plan(plan), "version": plan.version})
                 self._notify_job(plan)
             case ShowFault():
                 self._show(effect)
@@ -230,7 +231,7 @@ class BuilderLoop:
         """Show the fault in the job's row: its own node only waits for the build, and knows of no fault."""
         row = self._writer.read(lambda book: book.by_id(shown.job_id)) if self._writer is not None else None
         if self._writer is not None and row is not None and (report := fault_report(row, shown)) is not None:
-            log.warning("build.fault", extra={"job": row.key.job_name, "table": row.table_name, "error": shown.fault})
+            log.warning("build.fault", extra={**logged_job(row), "error": shown.fault})
             self._writer.report([report])
 
     def _notify_job(self, plan: BuildPlan) -> None:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.job.source_holds import holder_of
 from iscp.core.values.watermark import Position
 from iscp.ports.retention_hold import RetentionHold
@@ -51,8 +52,7 @@ class HoldPlacer:
                 continue
             guard.check()  # this commits to the table itself, which no seq protects
             if self._holds.hold(uri, holder_of(row.key), hold_s):
-                about = {"table": uri, "account": row.key.account, "job": row.key.job_name}
-                log.info("source.held", extra=about)
+                log.info("source.held", extra=logged_job(row, uri))
             with self._lock:
                 self._placed[placed] = monotonic_s
                 while len(self._placed) > HOLDS_CACHED_MAX:

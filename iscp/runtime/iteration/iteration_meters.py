@@ -14,6 +14,7 @@ from typing import Protocol
 
 from iscp.core.job.iteration import Iteration
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_jobs
 from iscp.core.values.errors import IscpError
 from iscp.core.values.progress import UNKNOWN, RunProgress, StageWork, TableSize, measured
 from iscp.core.values.watermark import Watermark
@@ -73,6 +74,7 @@ class IterationMeter:
                 self._size = self._count()
             except IscpError as error:
                 named = {"table": self.iteration.table_uri, "account": self.iteration.account}
+                named |= logged_jobs(self.iteration.jobs)
                 log.info("iteration.size_unknown", extra={**named, "error": str(error)})
                 self._size = TableSize(UNKNOWN, UNKNOWN)
         rows, size = (self._size.rows, self._size.bytes) if self._size else (UNKNOWN, UNKNOWN)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from iscp.core.build.build_request import BuildRequest
 from iscp.core.job.iteration import DataType, JobOutcome
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.job.report_validation import exact_parts, exact_position
 from iscp.core.job.usage import UsagePart
 from iscp.core.values.errors import Conflict, ErrorCode, FileLost, IscpError, PermanentError, StorageError
@@ -123,9 +124,8 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
     message = (error_text(error) if known else "") or named_error(error)
     # What iscp itself has found is in its words; of what others raised the stack shows where.
     traced = not known or (error.__cause__ is not None and not isinstance(error, Conflict))
-    about = {"table": row.table_name, "job": row.key.job_name, "account": row.key.account, "job_id": row.job_id}
     place = {"range_id": row.key.range_id, "seq": row.seq, "code": int(error_code(error)), "error": message}
-    log.log(level, "iteration.failed", exc_info=error if traced else None, extra=about | place)
+    log.log(level, "iteration.failed", exc_info=error if traced else None, extra=logged_job(row) | place)
     seq, watermark = row.seq, row.watermark
     if position is not None and watermark.version < 0:
         seq = position.seq

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from iscp.core.job.iteration import ChangeDetail, DataType
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.values.errors import Superseded
 from iscp.core.values.watermark import Position, later
 from iscp.ports.consumer import Consumer, ConsumerKind
@@ -46,10 +47,7 @@ def log_rebuild(job_run: JobRun, table_uri: str) -> str:
     if job_run.data_type is not DataType.SNAPSHOT or job_run.row.watermark.version < 0:
         return ""
     why = job_run.position.void or "it holds nothing of this job's"
-    log.warning(
-        "target.rebuilt",
-        extra={"table": table_uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "reason": why},
-    )
+    log.warning("target.rebuilt", extra=logged_job(job_run.row, table_uri) | {"reason": why})
     return why
 
 

@@ -12,6 +12,7 @@ from iscp.core.build.build_request import BuildRequest, build_id
 from iscp.core.build.build_task import BuildPlan, RangeBatch, StagingBatch
 from iscp.core.build.build_tiling import is_staged
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_plan
 from iscp.core.values.errors import (
     EngineError,
     ErrorCode,
@@ -113,13 +114,13 @@ class SnapshotRangeBuilder:
             except InvalidRequest as error:
                 if error.code is not ErrorCode.OUTSIDE_ROOTS:
                     raise
-                about = {"table": plan.table_uri, "job": plan.job_name, "error": str(error)}
+                about = logged_plan(plan) | {"error": str(error)}
                 log.warning("build.refused", extra=about)  # its iteration reports it
                 continue
             state = part.ranges.state()
             deaths = self._ports.deaths.of(plan.job_id)
             if state.goes_on and deaths.too_many:  # its iteration reports it, and does not run here either
-                about = {"table": plan.table_uri, "job": plan.job_name, "error": f"the node died {deaths.described}"}
+                about = logged_plan(plan) | {"error": f"the node died {deaths.described}"}
                 log.warning("build.refused", extra=about)
                 part.ranges.end(BuildEnd.REFUSED)
             if deaths.too_many or not state.goes_on:
@@ -177,14 +178,12 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
     try:
         yield
     except PlanOutdated:
-        log.info(
-            "build.over", extra={"table": part.plan.table_uri, "account": part.plan.account, "job": part.plan.job_name}
-        )
+        log.info("build.over", extra=logged_plan(part.plan))
     except (ChangesUnavailableError, FileLost) as gone:
         if part.consumer.range_built is not None:
             raise  # of the table that all parts read
         guard.check()
-        about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(gone)}
+        about = logged_plan(part.plan) | {"error": str(gone)}
         log.warning("build.outdated", extra=about)  # it may be of another table: its iteration finds out
         part.ranges.end(BuildEnd.OUTDATED)
     except (PermanentError, EngineError) as error:
@@ -193,8 +192,7 @@ def _refusing(part: _JobPart, guard: Guard) -> Iterator[None]:
 
 
 def _refuse(part: _JobPart, error: IscpError) -> None:
-    about = {"table": part.plan.table_uri, "job": part.plan.job_name, "error": str(error)}
-    log.warning("build.refused", extra=about)
+    log.warning("build.refused", extra=logged_plan(part.plan) | {"error": str(error)})
     part.ranges.end(BuildEnd.REFUSED)
 
 

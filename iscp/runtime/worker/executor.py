@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from iscp.coordination.schedule.schedule_events import IterationEnded, IterationStarted
 from iscp.core.job.iteration import Iteration
+from iscp.core.job.logged_jobs import logged_jobs
 from iscp.core.settings.config import SchedulerConfig
 from iscp.core.values.errors import Canceled, ErrorCode, IscpError, TimedOut
 from iscp.core.values.untrusted_values import named_error
@@ -288,4 +289,5 @@ def _named(iteration: Iteration) -> dict[str, object]:
     """Return the fields of a line that is logged of an iteration; who may read lines of an account's jobs reads those
     of no other.
     """
-    return {"iteration": iteration.number, "table": iteration.table_uri, "account": iteration.account}
+    about = {"iteration": iteration.number, "table": iteration.table_uri, "account": iteration.account}
+    return about | logged_jobs(iteration.jobs)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.schedule.schedule_events import Probe, ProbeAnswered, TargetAnswer
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.job.target_state import TargetQuery
 from iscp.core.values.errors import IscpError
 from iscp.core.values.untrusted_values import named_error
@@ -92,7 +93,6 @@ class Prober:
                     answers.append(TargetAnswer(query.row.job_id, seen))
             except Exception as error:  # noqa: BLE001  (one target's fault is its own)
                 why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
-                about = {"table": query.row.table_name, "job": query.row.key.job_name, "job_id": query.row.job_id}
-                log.warning("target.doubted", extra=about | {"error": str(why)})
+                log.warning("target.doubted", extra=logged_job(query.row) | {"error": str(why)})
                 answers.append(TargetAnswer(query.row.job_id, None, why))
         return tuple(answers)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job.job_row import JobRow
+from iscp.core.job.logged_jobs import logged_jobs
 from iscp.core.job.range_lineage import Piece
 from iscp.core.job.several_tables import further_tables
 from iscp.core.job.usage import UsagePart
@@ -61,6 +62,7 @@ class Applier:
             extra={
                 "table": iteration.table_uri,
                 "account": iteration.account,
+                **logged_jobs(iteration.jobs),
                 "number": iteration.number,
                 "jobs": len(iteration.jobs),
                 "failed": sum(not outcome.ok for outcome in outcomes),

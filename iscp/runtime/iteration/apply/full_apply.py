@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from iscp.core.build.build_terms import NO_TERMS, BuildTerms
 from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.values.errors import IscpError
 from iscp.core.values.watermark import NOTHING_APPLIED
 from iscp.ports.range_builder import RangeBuilt
@@ -101,10 +102,7 @@ def _rebuild(run: ApplyRun, session: SparkSession, job_run: JobRun, span: Source
     run.ports.failpoints.reach("snapshot.before")
     reason = "" if job_run.data_type is DataType.SNAPSHOT else reason or job_run.position.void
     if reason:
-        log.warning(
-            "changes.unavailable",
-            extra={"table": uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "reason": reason},
-        )
+        log.warning("changes.unavailable", extra=logged_job(job_run.row, uri) | {"reason": reason})
     warning = read_policy.warning(job_run.row.spec, span, reason, rebuilt_for)
     _count_read(run, span, rows)
     done = run.consume(session, job_run, retriever, span, warning, reason or rebuilt_for)

@@ -16,6 +16,7 @@ from iscp.core.build.build_request import BuildRequest, build_id
 from iscp.core.build.build_terms import BuildTerms
 from iscp.core.build.build_tiling import tiling
 from iscp.core.job.iteration import JobOutcome
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.rows.key_ranges import WHOLE
 from iscp.core.values.errors import StorageError
 from iscp.ports.range_builder import ByRanges
@@ -112,15 +113,12 @@ def _publish(run: ApplyRun, job_run: JobRun, build: RunningBuild, publish: Publi
     try:
         done = None if manifests is None else publish(build, manifests)
     except ChangesUnavailableError as gone:
-        log.warning("build.outdated", extra={"table": run.uri, "job": job_run.row.key.job_name, "error": str(gone)})
+        log.warning("build.outdated", extra=logged_job(job_run.row, run.uri) | {"error": str(gone)})
         build.ranges.end(BuildEnd.OUTDATED)
         return None
     if done is None:
         why = "what is staged does not make up the target" if manifests is not None else "staged files are gone"
-        log.warning(
-            "build.refused",
-            extra={"table": run.uri, "account": job_run.row.key.account, "job": job_run.row.key.job_name, "error": why},
-        )
+        log.warning("build.refused", extra=logged_job(job_run.row, run.uri) | {"error": why})
         build.ranges.end(BuildEnd.REFUSED)
     return done
 
@@ -136,7 +134,7 @@ def remove_build(job_run: JobRun) -> None:
     try:
         by_ranges.ranges(build_id(job_run.row.job_id, job_run.row.spec_json, request, "", 0.0)).remove()
     except StorageError as error:
-        log.warning("build.left", extra={"job": job_run.row.key.job_name, "error": str(error)})
+        log.warning("build.left", extra=logged_job(job_run.row) | {"error": str(error)})
 
 
 def _by_ranges(job_run: JobRun) -> ByRanges | None:

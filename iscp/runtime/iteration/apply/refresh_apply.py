@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from iscp.core.job.iteration import DataType, JobOutcome
+from iscp.core.job.logged_jobs import logged_job
 from iscp.core.values.errors import PermanentError
 from iscp.core.values.exact_watermarks import exact_watermark
 from iscp.core.values.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
@@ -97,9 +98,8 @@ def _report(
     count_work(rows_read=done.rows_in, bytes_read=done.bytes_in)
     warning = read_policy.warning_of_refresh(done, rebuilt_for)
     outcome = run.with_usage(refreshed(job_run.row, done, data_type, from_version, warning))
-    about = {"table": run.uri, "job": job_run.row.key.job_name, "seq": outcome.seq, "strategy": outcome.strategy}
-    about |= {"reason": outcome.strategy_reason, "rows": outcome.rows}
-    log.info("refresh.done", extra=about | longest_parts([outcome]))
+    about = {"seq": outcome.seq, "strategy": outcome.strategy, "reason": outcome.strategy_reason, "rows": outcome.rows}
+    log.info("refresh.done", extra=logged_job(job_run.row, run.uri) | about | longest_parts([outcome]))
     run.on_committed(outcome)
     job_run.consumer.tidy()
     return outcome

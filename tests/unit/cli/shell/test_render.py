@@ -165,6 +165,12 @@ def test_the_queue_of_a_cluster_leaves_out_nodes_that_did_not_answer() -> None:
     row = render.cluster_row(ClusterView("n1", 1, (NODE, silent), (), 0, -1.0, {"rejected": 2}))
     assert row["queue"] == {"waiting": 3, "running": 1, "rejected": 2}
     assert [each["id"] for each in row["nodes"]] == ["n1", "n2"]
+
+
+def test_counters_of_a_cluster_have_the_same_order_each_time() -> None:
+    for names in (("rejected", "completed", "failed"), ("failed", "rejected", "completed")):
+        row = render.cluster_row(ClusterView("n1", 1, (NODE,), (), 0, -1.0, dict.fromkeys(names, 1)))
+        assert list(row["queue"]) == ["waiting", "running", "completed", "failed", "rejected"]
     assert row["checkpoint_lag_s"] == -1.0
 
 

@@ -14,6 +14,9 @@ JOB = JobOfLines("000000000001", "copy", "acme", ("t-1", "sales.orders", "/lake/
     [
         ({"job_id": "000000000001", "table": "elsewhere"}, True),
         ({"job_id": "000000000002", "table": "sales.orders", "job": "copy", "account": "acme"}, False),
+        ({"job_ids": ["000000000002", "000000000001"], "table": "/lake/orders", "account": "acme"}, True),
+        ({"job_ids": ["000000000002"], "table": "/lake/orders", "account": "acme"}, False),
+        ({"job_ids": [], "table": "/lake/orders"}, False),
         ({"table": "/lake/orders"}, True),
         ({"table": "sales.orders", "job": "copy"}, True),
         ({"table": "sales.orders", "job": "other"}, False),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from iscp.core.api.log_lines import JobOfLines
 from iscp.core.job.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.job.job_row import JobRow
 from iscp.core.values.errors import Canceled, Conflict, EngineError, ErrorCode, FileLost, InvalidRequest, PermanentError
@@ -23,6 +24,20 @@ def test_the_line_about_an_iteration_says_whose_it_is(bench: Bench, caplog: pyte
         (built,) = bench.built("x")
     accounts = [vars(record).get("account") for record in caplog.records if record.message == "iteration.done"]
     assert set(accounts) == {built.key.account}
+
+
+def test_no_line_about_a_job_is_among_those_of_another(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    with caplog.at_level(logging.INFO):
+        bench.run(x)
+        bench.target(y).faults.append(PermanentError("no", code=ErrorCode.TARGET_UNUSABLE))
+        bench.run(x, y)
+    found = {each.key.job_name: [] for each in (x, y)}
+    for row in (x, y):
+        lines = JobOfLines(row.job_id, row.key.job_name, row.key.account, (row.key.table_id, row.table_name, URI))
+        found[row.key.job_name] += [each.message for each in caplog.records if lines.named_in(vars(each))]
+    assert found == {"x": ["iteration.done"] * 2, "y": ["iteration.failed", "iteration.done"]}
 
 
 def test_one_jobs_fault_is_its_own(bench: Bench) -> None:
